@@ -1,9 +1,9 @@
 """Five cell spaces, a few labels each: `python -m experiments.cell_spaces`.
 
-For each of NASNet, Amoeba, PNAS, ENAS and DARTS, a predictor learns the digits accuracy of 16 of the population's
-networks (DARTS: 100) and ranks the others. It also learns the trained populations of the *other* spaces, except in
-rows named `alone`. The RLM was pretrained on generated spaces only. The ceiling is Kendall's τ between the accuracies
-of two training seeds.
+For each of NASNet, Amoeba, PNAS, ENAS and DARTS, a predictor learns the digits accuracy of 16 of
+the population's networks (DARTS: 100) and ranks the others. It also learns the trained populations
+of the *other* spaces, except in rows named `alone`. The RLM was pretrained on generated spaces
+only. The ceiling is Kendall's τ between the accuracies of two training seeds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ SAMPLES = 32
 
 
 def score(predictor: str, space: str, most: int, seed: int) -> Scores:
-    """Kendall's τ on at most `most` other networks of `space`. At most `most` of each other space are learned."""
+    """Kendall's τ on at most `most` other networks of `space`. At most `most` of each other space
+    are learned.
+    """
     from scipy.stats import kendalltau
 
     import predictors
@@ -55,18 +57,24 @@ def ceiling(space: str) -> float:
     from scipy.stats import kendalltau
 
     table = load_benchmark(f"digits-{space}")
-    return float(kendalltau(table.values(f"{METRIC}_seed0"), table.values(f"{METRIC}_seed1")).statistic)
+    return float(
+        kendalltau(table.values(f"{METRIC}_seed0"), table.values(f"{METRIC}_seed1")).statistic
+    )
 
 
 @cache
 def _population(space: str, most: int) -> tuple[list[str], np.ndarray]:
-    """Texts (n) and accuracies (n,) in % of the first `most` networks, or of all if there are fewer.
+    """Texts (n) and accuracies (n,) in % of the first `most` networks, or of all if there are
+    fewer.
 
-    The texts of a whole table are cached on disk. Those of a part are written here, since that is faster.
+    The texts of a whole table are cached on disk. Those of a part are written here, since that is
+    faster.
     """
     table = load_benchmark(f"digits-{space}")
     few = most < len(table)
-    texts = list(map(table.space.to_text, table.architectures[:most])) if few else table.load_texts()
+    texts = (
+        list(map(table.space.to_text, table.architectures[:most])) if few else table.load_texts()
+    )
     return texts, table.values(METRIC)[:most]
 
 
@@ -83,17 +91,23 @@ def _others(space: str, most: int) -> tuple[list[str], np.ndarray]:
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder for finished rows and tables.")] = Path("results/cell-spaces"),
+    out: Annotated[Path, typer.Option(help="Folder for finished rows and tables.")] = Path(
+        "results/cell-spaces"
+    ),
     seeds: Seeds = 5,
     first_seed: FirstSeed = 0,
-    only: Annotated[str, typer.Option(help="Predictors, separated by commas.")] = ",".join(PREDICTORS),
+    only: Annotated[str, typer.Option(help="Predictors, separated by commas.")] = ",".join(
+        PREDICTORS
+    ),
     jobs: Jobs = 1,
     quick: Quick = False,
     as_json: AsJson = False,
 ) -> None:
     """Train and rank; print a table of means over the seeds."""
     names = chosen(only, PREDICTORS)
-    spaces, most, seeds = (SPACES[:1], QUICK_MAX_NETWORKS, 1) if quick else (SPACES, MAX_NETWORKS, seeds)
+    spaces, most, seeds = (
+        (SPACES[:1], QUICK_MAX_NETWORKS, 1) if quick else (SPACES, MAX_NETWORKS, seeds)
+    )
     tasks = [
         (predictor, space, most, seed)
         for space in spaces

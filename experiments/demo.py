@@ -1,7 +1,7 @@
 """`make demo`: from ONNX text to Pareto fronts on digits201, in a few minutes on two cores.
 
-The demo ranks unseen networks with the RLM and the GNN. Then it searches with four samplers (RLM, GNN, NSGA-II and
-random) and compares each front with the true one.
+The demo ranks unseen networks with the RLM and the GNN. Then it searches with four samplers (RLM,
+GNN, NSGA-II and random) and compares each front with the true one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ QUICK_GUIDED = {"n_startup": 5, "refit_every": 5, "fresh": 40}
 def rank_unseen(
     benchmark: Benchmark, size: int, most: int, progress: Progress
 ) -> dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]:
-    """By (predictor, metric), true and predicted values (most,) after learning from `size` other networks."""
+    """By (predictor, metric), true and predicted values (most,) after learning from `size` other
+    networks.
+    """
     import predictors
 
     texts = benchmark.load_texts(progress)
@@ -70,18 +72,32 @@ def main(
     with progress_bar("demo") as bar:
         panels = rank_unseen(benchmark, size, most, bar)
         studies = run_studies(
-            benchmark, OBJECTIVES, SAMPLERS, evaluations, range(seeds), out, [FLOOR], bar, sampler_options=guided
+            benchmark,
+            OBJECTIVES,
+            SAMPLERS,
+            evaluations,
+            range(seeds),
+            out,
+            [FLOOR],
+            bar,
+            sampler_options=guided,
         )
     save_studies(out, studies)
     plot_kendall(out / "kendall.png", panels)
-    tau = {f"{name} {metric}": round(float(kendalltau(*pair).statistic), 4) for (name, metric), pair in panels.items()}
+    tau = {
+        f"{name} {metric}": round(float(kendalltau(*pair).statistic), 4)
+        for (name, metric), pair in panels.items()
+    }
     with replacing(out / "summary.json") as path:
         path.write_text(json.dumps({**studies.summary(), "kendall_tau": tau}, indent=1) + "\n")
     print_table(
         f"Kendall's τ on {most} unseen networks after {size}",
         [{"predictor": n, **{m: tau[f"{n} {m}"] for m in METRICS}} for n in ("rlm", "gnn")],
     )
-    print_table("Share of the true front's hypervolume after so many evaluations (mean ± std)", studies.table())
+    print_table(
+        "Share of the true front's hypervolume after so many evaluations (mean ± std)",
+        studies.table(),
+    )
     seconds = time.perf_counter() - started
     print(f"Figures, fronts and networks: {out}/ ({seconds:.0f} s)")
 

@@ -1,4 +1,6 @@
-"""Tables of measured networks, one per family: populations that come with the project, and tables of `$NAS_DATA`."""
+"""Tables of measured networks, one per family: populations that come with the project, and tables
+of `$NAS_DATA`.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,15 @@ from search_spaces import get_space
 if TYPE_CHECKING:
     from search_spaces import Architecture
 
-POPULATIONS = tuple(f"digits-{n}" for n in ("fbnet", "nasbench101", "nasnet", "amoeba", "pnas", "enas", "darts"))
+POPULATIONS = tuple(
+    f"digits-{n}" for n in ("fbnet", "nasbench101", "nasnet", "amoeba", "pnas", "enas", "darts")
+)
 TABLES = ("nasbench201", "darts", "ofa_mbv3_accuracy", "nasbench101")  # files of $NAS_DATA
 OWN = tuple(own_families.POPULATIONS)  # trained by `experiments.own_families`
-FAMILIES = {"accuracy": (*POPULATIONS, *TABLES, *OWN), "latency": (*POPULATIONS, "nasbench201", *OWN)}
+FAMILIES = {
+    "accuracy": (*POPULATIONS, *TABLES, *OWN),
+    "latency": (*POPULATIONS, "nasbench201", *OWN),
+}
 MEASURED = {"accuracy": "digits_accuracy", "latency": "cpu_latency_ms"}  # columns of our own tables
 NASBENCH201_DEVICE = "raspi4_latency_ms"
 
@@ -37,7 +44,9 @@ class Labelled(NamedTuple):
 
 def available(metric: str) -> list[str]:
     """The families whose tables are on this machine."""
-    there = dict.fromkeys(TABLES, "NAS_DATA" in os.environ) | {own: own_families.table(own).exists() for own in OWN}
+    there = dict.fromkeys(TABLES, "NAS_DATA" in os.environ) | {
+        own: own_families.table(own).exists() for own in OWN
+    }
     return [family for family in FAMILIES[metric] if there.get(family, True)]
 
 
@@ -75,7 +84,9 @@ def _nasbench101() -> Reader:
     space = get_space("nasbench101")
 
     def parse(row: dict[str, str]) -> Architecture:
-        return space.parse(json.dumps({"matrix": json.loads(row["matrix"]), "ops": json.loads(row["operations"])}))
+        return space.parse(
+            json.dumps({"matrix": json.loads(row["matrix"]), "ops": json.loads(row["operations"])})
+        )
 
     return space, parse, "cifar10_validation_accuracy"
 
@@ -90,7 +101,9 @@ def _once_for_all() -> Reader:
 
     def parse(row: dict[str, str]) -> Architecture:
         lists = {"ks": "kernel_sizes", "e": "expand_ratios", "d": "depths"}
-        native: dict[str, Any] = {k: [int(v) for v in row[name].split("_")] for k, name in lists.items()}
+        native: dict[str, Any] = {
+            k: [int(v) for v in row[name].split("_")] for k, name in lists.items()
+        }
         return space.parse(str({**native, "r": int(row["resolution"])}))
 
     return space, parse, "imagenet_top1_accuracy"

@@ -1,9 +1,11 @@
-"""FBNet's 10^21 networks, an accuracy and four devices, on predictions alone: `python -m experiments.fbnet_devices`.
+"""FBNet's 10^21 networks, an accuracy and four devices, on predictions alone: `python -m
+experiments.fbnet_devices`.
 
-The RLM learns latencies of a few hundred networks on four devices from `$NAS_DATA/fbnet.csv.gz`, and digits accuracy
-from `digits-fbnet`, which has the same blocks in a small skeleton. NSGA-II then searches the whole space on predictions
-alone. The latencies of these devices are sums over blocks. Formulas fitted to one half of the table and checked on the
-other half therefore give the true latencies of each network on the front.
+The RLM learns latencies of a few hundred networks on four devices from `$NAS_DATA/fbnet.csv.gz`,
+and digits accuracy from `digits-fbnet`, which has the same blocks in a small skeleton. NSGA-II then
+searches the whole space on predictions alone. The latencies of these devices are sums over blocks.
+Formulas fitted to one half of the table and checked on the other half therefore give the true
+latencies of each network on the front.
 """
 
 from __future__ import annotations
@@ -31,14 +33,19 @@ if TYPE_CHECKING:
 DEVICES = ("raspi4", "pixel3", "eyeriss", "fpga")
 LATENCIES = tuple(f"{device}_latency_ms" for device in DEVICES)
 ACCURACY = "digits_accuracy"
-EXACT = 1e-3  # largest relative error allowed for a formula on the half of the table to which it was not fitted
+# Largest relative error allowed for a formula on the half of the table to which it was not fitted
+EXACT = 1e-3
 
 
 class Formulas:
-    """Latencies (n, devices) of architectures as sums over their blocks, fitted to values (n, devices)."""
+    """Latencies (n, devices) of architectures as sums over their blocks, fitted to values (n,
+    devices).
+    """
 
     def __init__(self, architectures: Sequence[Architecture], values: np.ndarray) -> None:
-        self._options = {pair: i for i, pair in enumerate(sorted({c for a in architectures for c in a.choices}))}
+        self._options = {
+            pair: i for i, pair in enumerate(sorted({c for a in architectures for c in a.choices}))
+        }
         self._weights = np.linalg.lstsq(self._indicators(architectures), values, rcond=None)[0]
 
     def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
@@ -53,7 +60,9 @@ class Formulas:
 
 
 class Predicted:
-    """An evaluator that predicts accuracy in the small skeleton, and latencies in the published one."""
+    """An evaluator that predicts accuracy in the small skeleton, and latencies in the published
+    one.
+    """
 
     metrics = (ACCURACY, *LATENCIES)
 
@@ -64,37 +73,52 @@ class Predicted:
     def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
         small = [self.small.to_text(architecture) for architecture in architectures]
         published = [self.published.to_text(architecture) for architecture in architectures]
-        columns = self.accuracy.estimate(small, [ACCURACY]), self.latencies.estimate(published, LATENCIES)
+        columns = (
+            self.accuracy.estimate(small, [ACCURACY]),
+            self.latencies.estimate(published, LATENCIES),
+        )
         return np.concatenate(columns, axis=1)
 
 
 def truth(path: Path) -> tuple[list[Architecture], np.ndarray, Formulas]:
-    """The table's networks, their latencies (n, devices), and formulas that are exact on its second half."""
+    """The table's networks, their latencies (n, devices), and formulas that are exact on its second
+    half.
+    """
     table = load_benchmark(path, "fbnet")
     values = np.stack([table.values(metric) for metric in LATENCIES], 1)
     half = len(table) // 2
     formulas = Formulas(table.architectures[:half], values[:half])
     error = float(np.abs(formulas(table.architectures[half:]) / values[half:] - 1).max())
     if error > EXACT:
-        raise InputError(f"{path}: latencies of {', '.join(DEVICES)} are not sums over blocks (error {error:.2%})")
+        raise InputError(
+            f"{path}: latencies of {', '.join(DEVICES)} are not sums over blocks (error "
+            f"{error:.2%})"
+        )
     return list(table.architectures), values, formulas
 
 
-def learned(kind: str, size: int, seed: int, architectures: Sequence[Architecture], values: np.ndarray) -> Predicted:
+def learned(
+    kind: str, size: int, seed: int, architectures: Sequence[Architecture], values: np.ndarray
+) -> Predicted:
     """Fit predictors: latencies on `size` networks of the table, accuracy on the population."""
     import predictors
 
     rows = np.random.default_rng(seed).permutation(len(architectures))[:size]
     space, population = get_space("fbnet"), load_benchmark("digits-fbnet")
     latencies = predictors.create(kind, seed=seed).fit(
-        [space.to_text(architectures[row]) for row in rows], dict(zip(LATENCIES, values[rows].T, strict=True))
+        [space.to_text(architectures[row]) for row in rows],
+        dict(zip(LATENCIES, values[rows].T, strict=True)),
     )
-    accuracy = predictors.create(kind, seed=seed).fit(population.load_texts(), {ACCURACY: population.values(ACCURACY)})
+    accuracy = predictors.create(kind, seed=seed).fit(
+        population.load_texts(), {ACCURACY: population.values(ACCURACY)}
+    )
     return Predicted(accuracy, latencies)
 
 
 def checked(predicted: np.ndarray, true: np.ndarray) -> list[dict[str, float | str]]:
-    """Per device, compare predicted with true latencies (k, devices) of the k networks on a front."""
+    """Per device, compare predicted with true latencies (k, devices) of the k networks on a
+    front.
+    """
     from scipy.stats import spearmanr
 
     return [
@@ -110,9 +134,15 @@ def checked(predicted: np.ndarray, true: np.ndarray) -> list[dict[str, float | s
 
 
 def main(
-    kind: Annotated[str, typer.Option("--predictor", help="Predictor: rlm, gnn, ridge or forest.")] = "rlm",
-    size: Annotated[int, typer.Option(min=10, help="Number of networks whose latencies are learned.")] = 500,
-    evaluations: Annotated[int, typer.Option(min=20, help="Number of networks that the search predicts.")] = 2000,
+    kind: Annotated[
+        str, typer.Option("--predictor", help="Predictor: rlm, gnn, ridge or forest.")
+    ] = "rlm",
+    size: Annotated[
+        int, typer.Option(min=10, help="Number of networks whose latencies are learned.")
+    ] = 500,
+    evaluations: Annotated[
+        int, typer.Option(min=20, help="Number of networks that the search predicts.")
+    ] = 2000,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     quick: Quick = False,
     as_json: AsJson = False,
@@ -146,11 +176,17 @@ def main(
     true = formulas([found.evaluated.architectures[i] for i in front])
     rows = checked(found.evaluated.values[front, 1:], true)
     kept = float(non_dominated(np.column_stack([losses[front, 0], true])).mean())
-    summary = {"front": len(front), "still a front by true latencies (%)": 100 * kept, "devices": rows}
+    summary = {
+        "front": len(front),
+        "still a front by true latencies (%)": 100 * kept,
+        "devices": rows,
+    }
     if as_json:
         print_json(summary)
         return
-    print_table(f"True latencies of the {len(front)} networks on the front that {kind} predicted", rows)
+    print_table(
+        f"True latencies of the {len(front)} networks on the front that {kind} predicted", rows
+    )
     print(f"{100 * kept:.0f} % of the front are non-dominated by true latencies, too")
 
 

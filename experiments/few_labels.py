@@ -1,7 +1,8 @@
-"""Accuracy from few architectures, NAS-Bench-201: `python -m experiments.few_labels --first-seed 10` (hours).
+"""Accuracy from few architectures, NAS-Bench-201: `python -m experiments.few_labels --first-seed
+10` (hours).
 
-Each predictor learns the CIFAR-10 validation accuracies of N networks and ranks all others. The ranks are compared with
-test accuracies. This is `nas compare`, with tables in Markdown.
+Each predictor learns the CIFAR-10 validation accuracies of N networks and ranks all others. The
+ranks are compared with test accuracies. This is `nas compare`, with tables in Markdown.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from search_spaces.common.files import replacing
 
 BENCHMARK = "nasbench201"
 METRICS = ("cifar10_validation_accuracy", "cifar10_test_accuracy")
-QUICK_BENCHMARK, QUICK_METRICS = "digits-resnet", ("digits_accuracy", "digits_accuracy")  # needs no published table
+QUICK_BENCHMARK, QUICK_METRICS = (
+    "digits-resnet",
+    ("digits_accuracy", "digits_accuracy"),
+)  # needs no published table
 FITTED = "experiments/variants.py:FittedKernels"
 PREDICTORS = ("rlm", FITTED, "gnn", "gp", "gp-choices", "forest", "ridge")
 SIZES, QUICK_SIZES = (78, 156, 469, 781), (8,)
@@ -36,14 +40,23 @@ SHOWN = {
 
 
 def markdown(compared: Compared) -> str:
-    """One table for each entry of `SHOWN`: a row per predictor, a column per size, mean ± std over the seeds."""
+    """One table for each entry of `SHOWN`: a row per predictor, a column per size, mean ± std over
+    the seeds.
+    """
     rows, sizes = compared.rows(), compared.comparison.sizes
     tables = []
     for measure, (title, digits) in SHOWN.items():
-        values = {(row["predictor"], row["size"]): (row[measure], row[f"{measure}_std"]) for row in rows}
-        cells = {key: f"{mean:.{digits}f} ± {std:.{digits}f}" for key, (mean, std) in values.items()}
+        values = {
+            (row["predictor"], row["size"]): (row[measure], row[f"{measure}_std"]) for row in rows
+        }
+        cells = {
+            key: f"{mean:.{digits}f} ± {std:.{digits}f}" for key, (mean, std) in values.items()
+        }
         lines = [_line([title, *map(str, sizes)]), "|---" * (1 + len(sizes)) + "|"]
-        lines += [_line([name, *(cells[name, size] for size in sizes)]) for name in compared.comparison.predictors]
+        lines += [
+            _line([name, *(cells[name, size] for size in sizes)])
+            for name in compared.comparison.predictors
+        ]
         tables.append("\n".join(lines) + "\n")
     sentences = [f"- N = {pair['size']}: {pair['sentence']}\n" for pair in compared.pairs()]
     return "\n".join([*tables, "".join(sentences)])
@@ -54,10 +67,14 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder for scores, tables and figures.")] = Path("results/few-labels"),
+    out: Annotated[Path, typer.Option(help="Folder for scores, tables and figures.")] = Path(
+        "results/few-labels"
+    ),
     seeds: Seeds = 5,
     first_seed: FirstSeed = 0,
-    only: Annotated[str, typer.Option(help="Predictors, separated by commas.")] = ",".join(PREDICTORS),
+    only: Annotated[str, typer.Option(help="Predictors, separated by commas.")] = ",".join(
+        PREDICTORS
+    ),
     jobs: Jobs = 1,
     quick: Quick = False,
     as_json: AsJson = False,
@@ -65,7 +82,9 @@ def main(
     """Compare the predictors and write scores, tables.md and figures."""
     sizes, seeds = (QUICK_SIZES, 1) if quick else (SIZES, seeds)
     benchmark, metrics = (QUICK_BENCHMARK, QUICK_METRICS) if quick else (BENCHMARK, METRICS)
-    comparison = Comparison(benchmark, *metrics, tuple(chosen(only, PREDICTORS)), sizes, seeds, (), first_seed)
+    comparison = Comparison(
+        benchmark, *metrics, tuple(chosen(only, PREDICTORS)), sizes, seeds, (), first_seed
+    )
     with progress_bar("few labels") as bar:
         compared = compare(comparison, load_benchmark(benchmark), out / "scores.jsonl", bar, jobs)
     save_comparison(out, compared)

@@ -1,14 +1,17 @@
 """Hypervolume against cost: `python -m experiments.front_by_cost --study front` (hours).
 
-`front`: the three problems of `experiments.pareto`, with trainings of 12 or 200 epochs. A 12-epoch accuracy costs 12,
-a full one 200, and only full ones count. A row is a policy's share of the true front's hypervolume after each budget of
-one search. `rlm-full` is the same policy with full trainings only. `--problems digits` uses the population
-`digits-resnet`, whose trainings pause after 1, 2, 4 and 8 of 16 epochs and cost their measured seconds. The RLM is
-`rlm-generated` there, which has seen none of these networks.
+`front`: the three problems of `experiments.pareto`, with trainings of 12 or 200 epochs. A 12-epoch
+    accuracy costs 12,
+a full one 200, and only full ones count. A row is a policy's share of the true front's hypervolume
+after each budget of one search. `rlm-full` is the same policy with full trainings only. `--problems
+digits` uses the population `digits-resnet`, whose trainings pause after 1, 2, 4 and 8 of 16 epochs
+and cost their measured seconds. The RLM is `rlm-generated` there, which has seen none of these
+networks.
 
-`curves`: Kendall's τ of the full accuracy, from 100 fully trained networks. Predictors are the last value (the 12-epoch
-accuracy), the RLM with text and 12-epoch accuracy, the RLM with text alone, and the RLM with text and joint samples, in
-which it decodes the 12-epoch accuracy first.
+`curves`: Kendall's τ of the full accuracy, from 100 fully trained networks. Predictors are the last
+    value (the 12-epoch
+accuracy), the RLM with text and 12-epoch accuracy, the RLM with text alone, and the RLM with text
+and joint samples, in which it decodes the 12-epoch accuracy first.
 """
 
 from __future__ import annotations
@@ -23,7 +26,15 @@ import typer
 from experiments.pareto import FLOORS, PROBLEMS, load_table
 from experiments.runner import AsJson, FirstSeed, Jobs, Quick, Seeds, run_command
 from experiments.tables import Scores, Task, chosen, compute, show, summarize
-from nas import Benchmark, Problem, Reference, TableEvaluator, load_benchmark, parse_objectives, search
+from nas import (
+    Benchmark,
+    Problem,
+    Reference,
+    TableEvaluator,
+    load_benchmark,
+    parse_objectives,
+    search,
+)
 from nas.search.by_cost.loop import EPOCHS
 from nas.search.schema import COST_KEY
 from predictors.metrics import Metric, at_fidelity
@@ -33,7 +44,10 @@ if TYPE_CHECKING:
     from nas import SearchResult
 
 LOW, FULL = 12, 200  # epochs of NAS-Bench-201
-DIGITS, CURVE = "digits", (1, 2, 4, 8, 16)  # the population with curves, and the epochs of its fidelities
+DIGITS, CURVE = (
+    "digits",
+    (1, 2, 4, 8, 16),
+)  # the population with curves, and the epochs of its fidelities
 EPOCH_SECONDS = "epoch_s"
 BUDGETS = (5, 10, 20, 50)  # in full trainings
 POLICIES = ("rlm", "rlm-full", "asha", "hyperband", "random")
@@ -74,7 +88,15 @@ class CostProblem(NamedTuple):
     def named(cls, name: str) -> CostProblem:
         """The problem S1, S2, S3 or digits."""
         if name != DIGITS:
-            return cls(load_table(), parse_objectives(PROBLEMS[name]), FLOORS[name], (LOW, FULL), EPOCHS, FULL, BASE)
+            return cls(
+                load_table(),
+                parse_objectives(PROBLEMS[name]),
+                FLOORS[name],
+                (LOW, FULL),
+                EPOCHS,
+                FULL,
+                BASE,
+            )
         table = load_benchmark("digits-resnet")
         epochs = CURVE[-1] * float(table.values(EPOCH_SECONDS).mean())
         goal = parse_objectives("digits_accuracy,cpu_latency_ms")
@@ -88,7 +110,9 @@ class CostProblem(NamedTuple):
 
 
 def front_score(problem: str, policy: str, trainings: int, seed: int) -> Scores:
-    """Shares of the true hypervolume after each of `BUDGETS`, and after each cost of a full training."""
+    """Shares of the true hypervolume after each of `BUDGETS`, and after each cost of a full
+    training.
+    """
     import optuna
 
     import predictors
@@ -113,15 +137,26 @@ def front_score(problem: str, policy: str, trainings: int, seed: int) -> Scores:
     return row | {f"at {place}": share for place, share in enumerate(shares, 1)}
 
 
-def shares_by_cost(found: SearchResult, reference: Reference, trainings: int, unit: float) -> list[float]:
-    """Share of the true hypervolume after the cost of 1, 2, … full trainings, each of which costs `unit`."""
-    trials = [trial for trial in found.study.get_trials(deepcopy=False) if COST_KEY in trial.user_attrs]
+def shares_by_cost(
+    found: SearchResult, reference: Reference, trainings: int, unit: float
+) -> list[float]:
+    """Share of the true hypervolume after the cost of 1, 2, … full trainings, each of which costs
+    `unit`.
+    """
+    trials = [
+        trial for trial in found.study.get_trials(deepcopy=False) if COST_KEY in trial.user_attrs
+    ]
     spent = np.cumsum([trial.user_attrs[COST_KEY] for trial in trials])
     full = [trial.values for trial in trials]
     m = len(reference.objectives)
-    values = np.array([row if row and len(row) == m else [np.nan] * m for row in full]).reshape(-1, m)
+    values = np.array([row if row and len(row) == m else [np.nan] * m for row in full]).reshape(
+        -1, m
+    )
     curve = np.concatenate([[0.0], reference.curve(values)])
-    return [float(curve[np.searchsorted(spent, at * unit, side="right")]) for at in range(1, trainings + 1)]
+    return [
+        float(curve[np.searchsorted(spent, at * unit, side="right")])
+        for at in range(1, trainings + 1)
+    ]
 
 
 def curve_score(predictor: str, known: int, ranked: int, seed: int) -> Scores:
@@ -135,7 +170,10 @@ def curve_score(predictor: str, known: int, ranked: int, seed: int) -> Scores:
     full, low = (table.values(name)[rows] for name in (METRIC, f"{METRIC}_{LOW}epochs"))
     if predictor == "last value":
         return {"tau": float(kendalltau(low[known:], full[known:]).statistic)}
-    texts, early = [table.space.to_text(table.architectures[i]) for i in rows], at_fidelity(METRIC, LOW)
+    texts, early = (
+        [table.space.to_text(table.architectures[i]) for i in rows],
+        at_fidelity(METRIC, LOW),
+    )
     targets = {METRIC: full[:known]} | ({} if "without" in predictor else {early: low[:known]})
     model = predictors.create("rlm", seed=seed).fit(texts[:known], targets)
     asked = [early, METRIC] if "joint" in predictor else [METRIC]
@@ -145,26 +183,40 @@ def curve_score(predictor: str, known: int, ranked: int, seed: int) -> Scores:
 
 
 def draw(folder: Path, tasks: list[Task], rows: list[Scores]) -> None:
-    """Draw a figure per problem, such as `front-by-cost-S1.png`: mean ± one standard deviation over the seeds."""
+    """Draw a figure per problem, such as `front-by-cost-S1.png`: mean ± one standard deviation over
+    the seeds.
+    """
     from nas.report.plots import plot_hypervolume
 
     for problem in dict.fromkeys(task[0] for task in tasks):
         curves: dict[str, list[list[float]]] = {}
         for (of, policy, _, _), row in zip(tasks, rows, strict=True):
             if of == problem:
-                curves.setdefault(policy, []).append([v for name, v in row.items() if name.startswith("at ")])
+                curves.setdefault(policy, []).append(
+                    [v for name, v in row.items() if name.startswith("at ")]
+                )
         stacked = {policy: np.array(found) for policy, found in curves.items()}
-        plot_hypervolume(folder / f"front-by-cost-{problem}.png", stacked, unit="Full trainings' worth")
+        plot_hypervolume(
+            folder / f"front-by-cost-{problem}.png", stacked, unit="Full trainings' worth"
+        )
 
 
 def main(
     study: Annotated[Study, typer.Option(help="The study to run.")] = Study.front,
-    trainings: Annotated[int, typer.Option(min=1, help="Budget of each search, in full trainings.")] = BUDGETS[-1],
+    trainings: Annotated[
+        int, typer.Option(min=1, help="Budget of each search, in full trainings.")
+    ] = BUDGETS[-1],
     seeds: Seeds = 10,
     first_seed: FirstSeed = 0,
-    problems: Annotated[str, typer.Option(help="Of S1, S2, S3, digits; separated by commas.")] = ",".join(PROBLEMS),
-    only: Annotated[str | None, typer.Option(help="Policies or predictors, separated by commas.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder for finished rows and figures.")] = Path("results/front-by-cost"),
+    problems: Annotated[
+        str, typer.Option(help="Of S1, S2, S3, digits; separated by commas.")
+    ] = ",".join(PROBLEMS),
+    only: Annotated[
+        str | None, typer.Option(help="Policies or predictors, separated by commas.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for finished rows and figures.")] = Path(
+        "results/front-by-cost"
+    ),
     quick: Quick = False,
     jobs: Jobs = 1,
     as_json: AsJson = False,
@@ -175,7 +227,12 @@ def main(
         names = chosen(only or ",".join(PREDICTORS[:1] if quick else PREDICTORS), PREDICTORS)
         tasks: list[Task] = [(name, KNOWN, RANKED, seed) for seed in every for name in names]
         rows = compute(tasks, curve_score, out / "curves", jobs)
-        show("Kendall's τ of full accuracies", ("predictor", "known", "ranked"), summarize(tasks, rows), as_json)
+        show(
+            "Kendall's τ of full accuracies",
+            ("predictor", "known", "ranked"),
+            summarize(tasks, rows),
+            as_json,
+        )
         return
     trainings, default = (10, "asha,hyperband,random") if quick else (trainings, ",".join(POLICIES))
     tasks = [
@@ -186,8 +243,15 @@ def main(
     ]
     rows = compute(tasks, front_score, out, jobs)
     draw(out, tasks, rows)
-    shown: list[dict[str, Any]] = [{k: v for k, v in row.items() if not k.startswith("at ")} for row in rows]
-    show("Share of the true hypervolume", ("problem", "policy", "full trainings"), summarize(tasks, shown), as_json)
+    shown: list[dict[str, Any]] = [
+        {k: v for k, v in row.items() if not k.startswith("at ")} for row in rows
+    ]
+    show(
+        "Share of the true hypervolume",
+        ("problem", "policy", "full trainings"),
+        summarize(tasks, shown),
+        as_json,
+    )
 
 
 if __name__ == "__main__":

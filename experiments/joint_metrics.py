@@ -1,11 +1,14 @@
-"""One model, five metrics of NAS-Bench-201: accuracy, then four latencies: `python -m experiments.joint_metrics`.
+"""One model, five metrics of NAS-Bench-201: accuracy, then four latencies: `python -m
+experiments.joint_metrics`.
 
-Each predictor learns all five metrics of 1,000 architectures and ranks all others: from the text alone, given the true
-accuracy, and given the true latency of one device. Figures are Spearman's rank correlations.
+Each predictor learns all five metrics of 1,000 architectures and ranks all others: from the text
+alone, given the true accuracy, and given the true latency of one device. Figures are Spearman's
+rank correlations.
 
-`same text` is an upper bound for predictors that read text: each network's value is the mean over all networks of the
-table with the same text. On some devices, operators without effect take time although the text omits them. `gp-choices`
-and `ridge on choices` read the operation of each edge instead of the text.
+`same text` is an upper bound for predictors that read text: each network's value is the mean over
+    all networks of the
+table with the same text. On some devices, operators without effect take time although the text
+omits them. `gp-choices` and `ridge on choices` read the operation of each edge instead of the text.
 """
 
 from __future__ import annotations
@@ -36,7 +39,9 @@ SAMPLES = 16
 
 
 def score(predictor: str, size: int, most: int, seed: int) -> Scores:
-    """Spearman's correlation of each metric on at most `most` other networks; `a | x` is a's, given x."""
+    """Spearman's correlation of each metric on at most `most` other networks; `a | x` is a's, given
+    x.
+    """
     from scipy.stats import spearmanr
 
     import predictors
@@ -49,18 +54,24 @@ def score(predictor: str, size: int, most: int, seed: int) -> Scores:
     train, test = order[:size], order[size : size + most]
     if predictor == SAME_TEXT:
         means = {metric: _means(texts, column) for metric, column in values.items()}
-        return {_short(m): float(spearmanr(means[m][test], values[m][test]).statistic) for m in METRICS}
+        return {
+            _short(m): float(spearmanr(means[m][test], values[m][test]).statistic) for m in METRICS
+        }
     if predictor == ON_CHOICES:
         found = _ridge_on_choices(table.architectures, values, train, test)
         return {_short(m): float(spearmanr(found[m], values[m][test]).statistic) for m in METRICS}
     model = predictors.create(predictor, seed=seed)
     inputs: Sequence[Any] = table.architectures if model.reads_choices else texts
-    model.fit([inputs[i] for i in train], {metric: column[train] for metric, column in values.items()})
+    model.fit(
+        [inputs[i] for i in train], {metric: column[train] for metric, column in values.items()}
+    )
     scores = {}
     for given in ((), (ACCURACY,), (GIVEN_DEVICE,)):
         asked = [metric for metric in METRICS if metric not in given]
         known = {metric: values[metric][test] for metric in given}
-        predicted = model.predict([inputs[i] for i in test], asked, given=known, samples=SAMPLES, seed=seed)
+        predicted = model.predict(
+            [inputs[i] for i in test], asked, given=known, samples=SAMPLES, seed=seed
+        )
         for metric in asked:
             name = " | ".join(_short(m) for m in (metric, *given))
             scores[name] = float(spearmanr(predicted[metric], values[metric][test]).statistic)
@@ -74,15 +85,25 @@ def _means(texts: list[str], values: np.ndarray) -> np.ndarray:
 
 
 def _ridge_on_choices(
-    architectures: Sequence[Architecture], values: Mapping[str, np.ndarray], train: np.ndarray, test: np.ndarray
+    architectures: Sequence[Architecture],
+    values: Mapping[str, np.ndarray],
+    train: np.ndarray,
+    test: np.ndarray,
 ) -> dict[str, np.ndarray]:
-    """Predictions of ridge regression on one-hot choices, by metric. Cross-validation selects the penalty."""
+    """Predictions of ridge regression on one-hot choices, by metric. Cross-validation selects the
+    penalty.
+    """
     from sklearn.linear_model import RidgeCV
     from sklearn.preprocessing import OneHotEncoder
 
-    choices = [[str(option) for _, option in architecture.choices] for architecture in architectures]
+    choices = [
+        [str(option) for _, option in architecture.choices] for architecture in architectures
+    ]
     inputs = OneHotEncoder(sparse_output=False).fit_transform(choices)
-    return {m: RidgeCV(PENALTIES).fit(inputs[train], v[train]).predict(inputs[test]) for m, v in values.items()}
+    return {
+        m: RidgeCV(PENALTIES).fit(inputs[train], v[train]).predict(inputs[test])
+        for m, v in values.items()
+    }
 
 
 def _short(metric: str) -> str:
@@ -90,10 +111,14 @@ def _short(metric: str) -> str:
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder for finished rows and tables.")] = Path("results/joint-metrics"),
+    out: Annotated[Path, typer.Option(help="Folder for finished rows and tables.")] = Path(
+        "results/joint-metrics"
+    ),
     seeds: Seeds = 5,
     first_seed: FirstSeed = 0,
-    only: Annotated[str, typer.Option(help="Predictors, separated by commas.")] = ",".join(PREDICTORS),
+    only: Annotated[str, typer.Option(help="Predictors, separated by commas.")] = ",".join(
+        PREDICTORS
+    ),
     jobs: Jobs = 1,
     quick: Quick = False,
     as_json: AsJson = False,

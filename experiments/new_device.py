@@ -1,10 +1,11 @@
 """A new device from ten measurements, NAS-Bench-201: `python -m experiments.new_device`.
 
-All networks have been measured on the other devices. Ten are measured on the new device, and all others are ranked,
-given their latencies on the other devices. The RLM has the ten as its only examples, and their ratios to the known
-devices as targets (`nas/new_device.py`). The other predictors learn the ten together with the latencies of 1,000
-networks on the other devices. `nearest` ranks by the known device that ranks the ten best. `regression` is a ridge
-regression on the logarithms of all known devices. Figures are Spearman's rank correlations.
+All networks have been measured on the other devices. Ten are measured on the new device, and all
+others are ranked, given their latencies on the other devices. The RLM has the ten as its only
+examples, and their ratios to the known devices as targets (`nas/new_device.py`). The other
+predictors learn the ten together with the latencies of 1,000 networks on the other devices.
+`nearest` ranks by the known device that ranks the ten best. `regression` is a ridge regression on
+the logarithms of all known devices. Figures are Spearman's rank correlations.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from nas.benchmarks import load_benchmark
 if TYPE_CHECKING:
     from predictors import Predictor
 
-NEW = tuple(f"{name}_latency_ms" for name in ("titan_rtx_256", "gold_6226", "pixel2", "raspi4", "eyeriss", "fpga"))
+NEW = tuple(
+    f"{name}_latency_ms"
+    for name in ("titan_rtx_256", "gold_6226", "pixel2", "raspi4", "eyeriss", "fpga")
+)
 PREDICTORS = ("rlm", "gnn", "gp", "gp-choices", "forest", "ridge", "regression", "nearest")
 MEASURED = 10
 RIVALS_TRAIN = 1000
@@ -33,7 +37,9 @@ SIZES, QUICK_SIZES = (15_625, 21), (60, 2)  # networks at most, and known device
 
 
 def score(predictor: str, device: str, most: int, others: int, seed: int) -> Scores:
-    """Spearman's correlation on `TEST` networks (at most `most`), given their latencies on `others` other devices."""
+    """Spearman's correlation on `TEST` networks (at most `most`), given their latencies on `others`
+    other devices.
+    """
     from scipy.stats import spearmanr
 
     import predictors
@@ -42,17 +48,28 @@ def score(predictor: str, device: str, most: int, others: int, seed: int) -> Sco
     table = load_benchmark("nasbench201")
     texts, known, latency = table.load_texts(), _known(others), table.values(device)
     order = np.random.default_rng(seed).permutation(len(table))
-    train, test, further = np.split(order, np.cumsum([MEASURED, min(TEST, most), min(RIVALS_TRAIN, most)]))[:3]
+    train, test, further = np.split(
+        order, np.cumsum([MEASURED, min(TEST, most), min(RIVALS_TRAIN, most)])
+    )[:3]
     if predictor == "nearest":
-        best = max(known.values(), key=lambda values: spearmanr(values[train], latency[train]).statistic)
+        best = max(
+            known.values(), key=lambda values: spearmanr(values[train], latency[train]).statistic
+        )
         predicted = best[test]
     elif predictor == "regression":
-        predicted = _regression(np.log(np.stack(list(known.values()), 1)), np.log(latency), train)[test]
+        predicted = _regression(np.log(np.stack(list(known.values()), 1)), np.log(latency), train)[
+            test
+        ]
     elif predictor == "rlm":
-        others_latency, model = np.stack(list(known.values()), 1), predictors.create("rlm", seed=seed)
+        others_latency, model = (
+            np.stack(list(known.values()), 1),
+            predictors.create("rlm", seed=seed),
+        )
         measured, asked = [texts[i] for i in train], [texts[i] for i in test]
         values, of_others = latency[train], others_latency[train]
-        drawn = relative_samples(model, measured, values, of_others, asked, others_latency[test], SAMPLES, seed)
+        drawn = relative_samples(
+            model, measured, values, of_others, asked, others_latency[test], SAMPLES, seed
+        )
         predicted = np.median(drawn, 1)
     else:
         learned = np.concatenate([train, further])
@@ -85,11 +102,18 @@ def _learned(
     train: np.ndarray,
     test: np.ndarray,
 ) -> np.ndarray:
-    """Predict the new device's latencies (n,) of the rows `test`. Of the rows `train`, the first ten are measured."""
+    """Predict the new device's latencies (n,) of the rows `test`. Of the rows `train`, the first
+    ten are measured.
+    """
     measured = np.where(np.arange(len(train)) < MEASURED, latency[train], np.nan)
-    model.fit([inputs[i] for i in train], {**{name: values[train] for name, values in known.items()}, device: measured})
+    model.fit(
+        [inputs[i] for i in train],
+        {**{name: values[train] for name, values in known.items()}, device: measured},
+    )
     given = {name: values[test] for name, values in known.items()}
-    return model.predict([inputs[i] for i in test], [device], given=given, samples=SAMPLES, seed=model.seed)[device]
+    return model.predict(
+        [inputs[i] for i in test], [device], given=given, samples=SAMPLES, seed=model.seed
+    )[device]
 
 
 def _short(metric: str) -> str:
@@ -97,10 +121,14 @@ def _short(metric: str) -> str:
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder for finished rows and tables.")] = Path("results/new-device"),
+    out: Annotated[Path, typer.Option(help="Folder for finished rows and tables.")] = Path(
+        "results/new-device"
+    ),
     seeds: Seeds = 5,
     first_seed: FirstSeed = 0,
-    only: Annotated[str, typer.Option(help="Predictors, separated by commas.")] = ",".join(PREDICTORS),
+    only: Annotated[str, typer.Option(help="Predictors, separated by commas.")] = ",".join(
+        PREDICTORS
+    ),
     jobs: Jobs = 1,
     quick: Quick = False,
     as_json: AsJson = False,
@@ -116,7 +144,11 @@ def main(
     about = ("predictor", "device", "networks", "known devices")
     summary = summarize(tasks, rows)
     found = pivot(summary, "spearman").items()
-    publish(out, {n: {_short(d): cell for d, cell in row.items()} for n, row in found}, "Spearman's correlation")
+    publish(
+        out,
+        {n: {_short(d): cell for d, cell in row.items()} for n, row in found},
+        "Spearman's correlation",
+    )
     show("Spearman's correlation on a new device", about, summary, as_json)
 
 

@@ -1,4 +1,5 @@
-"""Train and time networks of `own_spaces` on digits: `python -m experiments.own_families` (an hour).
+"""Train and time networks of `own_spaces` on digits: `python -m experiments.own_families` (an
+hour).
 
 `experiments.unseen_spaces` reads the tables, `results/own-families/own-*/digits-own-*.csv.gz`.
 """
@@ -26,7 +27,9 @@ QUICK_NETWORKS, QUICK_TASK = 2, {"epochs": 1}
 
 
 def _population(space: str, count: int, epochs: int) -> Population:
-    """`count` networks of a space of `own_spaces`, trained for `epochs`: with few, two trainings hardly agree."""
+    """`count` networks of a space of `own_spaces`, trained for `epochs`: with few, two trainings
+    hardly agree.
+    """
     file = Path(__file__).parent / "own_spaces" / f"{space.replace('-', '_')}.py"
     name, task = f"digits-own-{space}", {"epochs": epochs}
     return Population(name, f"{file}:build", {}, count, proxies=False, task=task)
@@ -50,13 +53,20 @@ def load(family: str) -> Benchmark:
     from nas.benchmarks import load_benchmark
 
     if not table(family).exists():
-        raise InputError(f"{table(family)} does not exist: run `python -m experiments.own_families --only {family}`")
+        raise InputError(
+            f"{table(family)} does not exist: run `python -m experiments.own_families --only "
+            f"{family}`"
+        )
     return load_benchmark(table(family), POPULATIONS[family].space)
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder for the tables and for finished measurements.")] = FOLDER,
-    only: Annotated[str, typer.Option(help="Families, separated by commas.")] = ",".join(POPULATIONS),
+    out: Annotated[
+        Path, typer.Option(help="Folder for the tables and for finished measurements.")
+    ] = FOLDER,
+    only: Annotated[str, typer.Option(help="Families, separated by commas.")] = ",".join(
+        POPULATIONS
+    ),
     quick: Quick = False,
 ) -> None:
     """Train and time the networks. An interrupted run resumes."""

@@ -1,14 +1,16 @@
 """Hypervolume against true evaluations: `python -m experiments.pareto --first-seed 10` (hours).
 
-Three problems of NAS-Bench-201: S1 (CIFAR-10 validation accuracy, FPGA), S2 (CIFAR-100 validation accuracy, a Xeon Gold
-6226) and S3 (CIFAR-10 validation accuracy, Raspberry Pi 4, Eyeriss). Two more problems search among networks that this
-project trained and timed. There, `rlm` uses the base `rlm-generated`, which has seen none of them. A row gives a
-sampler's share of the true front's hypervolume after 20 to 500 evaluations, and the number of evaluations to 90, 95 and
-99 % of it (one more than were made if it was not reached). Finished rows are reused while the result versions of
+Three problems of NAS-Bench-201: S1 (CIFAR-10 validation accuracy, FPGA), S2 (CIFAR-100 validation
+accuracy, a Xeon Gold 6226) and S3 (CIFAR-10 validation accuracy, Raspberry Pi 4, Eyeriss). Two more
+problems search among networks that this project trained and timed. There, `rlm` uses the base
+`rlm-generated`, which has seen none of them. A row gives a sampler's share of the true front's
+hypervolume after 20 to 500 evaluations, and the number of evaluations to 90, 95 and 99 % of it (one
+more than were made if it was not reached). Finished rows are reused while the result versions of
 searches and predictors stay the same.
 
-`optuna-gp` is Optuna's Gaussian process on choices. `gp` and `gp-choices` are this project's, on text and on choices,
-in the same sampler as `rlm` and `gnn`. `rlm-independent` ignores the relation between the metrics of a sample.
+`optuna-gp` is Optuna's Gaussian process on choices. `gp` and `gp-choices` are this project's, on
+text and on choices, in the same sampler as `rlm` and `gnn`. `rlm-independent` ignores the relation
+between the metrics of a sample.
 """
 
 from __future__ import annotations
@@ -35,11 +37,17 @@ PROBLEMS = {
     "S2": "cifar100_validation_accuracy,gold_6226_latency_ms",
     "S3": "cifar10_validation_accuracy,raspi4_latency_ms,eyeriss_latency_ms",
 }
-UNSEEN = dict.fromkeys(("digits-nasbench101", "digits-pnas"), "digits_accuracy,cpu_latency_ms,params")
+UNSEEN = dict.fromkeys(
+    ("digits-nasbench101", "digits-pnas"), "digits_accuracy,cpu_latency_ms,params"
+)
 UNSEEN_BASE = "rlm-generated"
 SAMPLERS = ("random", "nsga2", "nsga3", "tpe", "optuna-gp", "gp", "gp-choices", "gnn", "rlm")
 FLOORS = {"S1": 50.0, "S2": 20.0, "S3": 50.0}  # accuracy in % below which a network does not count
-ABLATIONS = ("gnn by thompson", "rlm by thompson", "rlm-independent")  # run only if `--only` names them
+ABLATIONS = (
+    "gnn by thompson",
+    "rlm by thompson",
+    "rlm-independent",
+)  # run only if `--only` names them
 MARKS = (20, 50, 100, 200, 500)
 SHARES = (0.90, 0.95, 0.99)
 DRAWN = 50  # points of a curve in the plot
@@ -47,7 +55,9 @@ QUICK = ("random", "nsga2", "tpe")
 
 
 def score(problem: str, name: str, evaluations: int, seed: int) -> Scores:
-    """Shares of the true hypervolume at `MARKS` and, for the plot, along the search; evaluations to reach `SHARES`."""
+    """Shares of the true hypervolume at `MARKS` and, for the plot, along the search; evaluations to
+    reach `SHARES`.
+    """
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -74,7 +84,9 @@ def score(problem: str, name: str, evaluations: int, seed: int) -> Scores:
 
 @lru_cache(maxsize=1)
 def load_table() -> Benchmark:
-    """NAS-Bench-201 with a lookup table instead of `to_text`, since writing texts takes a quarter of a search."""
+    """NAS-Bench-201 with a lookup table instead of `to_text`, since writing texts takes a quarter
+    of a search.
+    """
     table = load_benchmark("nasbench201")
     texts = dict(zip(table.architectures, table.load_texts(), strict=True))
     table.space.to_text = texts.__getitem__  # type: ignore[method-assign, assignment]
@@ -90,11 +102,15 @@ def scores(curve: np.ndarray) -> Scores:
 
 def _places(evaluations: int) -> list[int]:
     """Numbers of evaluations at which a curve is drawn."""
-    return np.unique(np.linspace(1, evaluations, min(DRAWN, evaluations)).round().astype(int)).tolist()
+    return np.unique(
+        np.linspace(1, evaluations, min(DRAWN, evaluations)).round().astype(int)
+    ).tolist()
 
 
 def draw(folder: Path, tasks: list[Task], rows: list[Scores]) -> None:
-    """Draw a figure per problem, such as `hypervolume-S1.png`: mean ± one standard deviation over the seeds."""
+    """Draw a figure per problem, such as `hypervolume-S1.png`: mean ± one standard deviation over
+    the seeds.
+    """
     from nas.report.plots import plot_hypervolume
 
     for problem in dict.fromkeys(task[0] for task in tasks):
@@ -113,10 +129,16 @@ def main(
     evaluations: Annotated[int, typer.Option(min=1, help="True evaluations of each search.")] = 500,
     seeds: Seeds = 10,
     first_seed: FirstSeed = 0,
-    problems: Annotated[str, typer.Option(help="S1, S2, S3, digits-nasbench101, digits-pnas.")] = ",".join(PROBLEMS),
+    problems: Annotated[
+        str, typer.Option(help="S1, S2, S3, digits-nasbench101, digits-pnas.")
+    ] = ",".join(PROBLEMS),
     only: Annotated[str, typer.Option(help="Samplers, separated by commas.")] = ",".join(SAMPLERS),
-    out: Annotated[Path, typer.Option(help="Folder for finished rows and figures.")] = Path("results/pareto"),
-    quick: Annotated[bool, typer.Option(help="Plain samplers, 100 evaluations, two seeds: under two minutes.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for finished rows and figures.")] = Path(
+        "results/pareto"
+    ),
+    quick: Annotated[
+        bool, typer.Option(help="Plain samplers, 100 evaluations, two seeds: under two minutes.")
+    ] = False,
     jobs: Jobs = 1,
     as_json: AsJson = False,
 ) -> None:
@@ -132,8 +154,15 @@ def main(
     ]
     rows = compute(tasks, score, out / f"searches-{RESULT_VERSION}", jobs)
     draw(out, tasks, rows)
-    shown = [{name: value for name, value in row.items() if not name.startswith("at ")} for row in rows]
-    show("Share of the true hypervolume", ("problem", "sampler", "evaluations"), summarize(tasks, shown), as_json)
+    shown = [
+        {name: value for name, value in row.items() if not name.startswith("at ")} for row in rows
+    ]
+    show(
+        "Share of the true hypervolume",
+        ("problem", "sampler", "evaluations"),
+        summarize(tasks, shown),
+        as_json,
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Tables of experiments: rows are computed in parallel, stored as they finish, and summarized over seeds."""
+"""Tables of experiments: rows are computed in parallel, stored as they finish, and summarized over
+seeds.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +26,22 @@ Task = tuple[Any, ...]
 Scores = dict[str, float]
 
 
-def compute(tasks: Sequence[Task], score: Callable[..., Scores], out: Path, jobs: int = 1) -> list[Scores]:
+def compute(
+    tasks: Sequence[Task], score: Callable[..., Scores], out: Path, jobs: int = 1
+) -> list[Scores]:
     """Compute `score(*task)` for each task, with `jobs` processes of one thread each.
 
-    Finished rows are stored in `out` and not computed again, unless the predictors' result version has changed.
+    Finished rows are stored in `out` and not computed again, unless the predictors' result version
+    has changed.
     """
     score = _importable(score)
     journal = Journal(out / f"rows-{version()}.jsonl")
     names = [json.dumps(task) for task in tasks]
     waiting = [i for i, name in enumerate(names) if name not in journal.known]
     done = len(tasks) - len(waiting)
-    found = Parallel(n_jobs=jobs, return_as="generator")(delayed(_score)(score, tasks[i]) for i in waiting)
+    found = Parallel(n_jobs=jobs, return_as="generator")(
+        delayed(_score)(score, tasks[i]) for i in waiting
+    )
     with progress_bar("rows") as bar:
         for i, row in zip(waiting, found, strict=True):
             journal.append(names[i], row)
@@ -44,7 +51,9 @@ def compute(tasks: Sequence[Task], score: Callable[..., Scores], out: Path, jobs
 
 
 def _importable(score: Callable[..., Scores]) -> Callable[..., Scores]:
-    """The function by the name of its module: processes cannot import what `python -m` calls `__main__`."""
+    """The function by the name of its module: processes cannot import what `python -m` calls
+    `__main__`.
+    """
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     if score.__module__ != "__main__" or spec is None:
         return score
@@ -60,7 +69,9 @@ def _score(score: Callable[..., Scores], task: Task) -> Scores:
 
 
 def chosen(names: str, known: Sequence[str]) -> list[str]:
-    """Split comma-separated names. Raises InputError for a name that is not among the known ones."""
+    """Split comma-separated names. Raises InputError for a name that is not among the known
+    ones.
+    """
     for name in names.split(","):
         if name not in known:
             raise unknown("row", name, known)
@@ -68,7 +79,9 @@ def chosen(names: str, known: Sequence[str]) -> list[str]:
 
 
 def summarize(tasks: Sequence[Task], rows: Sequence[Scores]) -> list[dict[str, Any]]:
-    """One row per task for all its seeds: mean and standard deviation of each score, and the number of seeds."""
+    """One row per task for all its seeds: mean and standard deviation of each score, and the number
+    of seeds.
+    """
     groups: dict[Task, list[Scores]] = {}
     for task, row in zip(tasks, rows, strict=True):
         groups.setdefault(task[:-1], []).append(row)
@@ -77,13 +90,18 @@ def summarize(tasks: Sequence[Task], rows: Sequence[Scores]) -> list[dict[str, A
         cells: dict[str, Any] = {f"task{i}": value for i, value in enumerate(task)}
         for name in members[0]:
             values = np.array([member[name] for member in members])
-            cells[name] = {"mean": float(values.mean()), "std": float(values.std(ddof=1)) if len(values) > 1 else 0.0}
+            cells[name] = {
+                "mean": float(values.mean()),
+                "std": float(values.std(ddof=1)) if len(values) > 1 else 0.0,
+            }
         summary.append({**cells, "seeds": len(members)})
     return summary
 
 
 def spearman(predicted: np.ndarray, true: np.ndarray) -> float:
-    """Spearman's rank correlation of two arrays (n,), in [-1, 1]; 0 if one of them is constant or n < 2."""
+    """Spearman's rank correlation of two arrays (n,), in [-1, 1]; 0 if one of them is constant or n
+    < 2.
+    """
     from scipy.stats import spearmanr
 
     if len(true) < 2 or not np.ptp(predicted) or not np.ptp(true):
@@ -96,7 +114,9 @@ Table = dict[str, dict[str, dict[str, float]]]
 
 
 def pivot(summary: Sequence[dict[str, Any]], measure: str, row: int = 0, column: int = 1) -> Table:
-    """Arrange one measure of a summary by two parts of its tasks: one becomes the rows, one the columns."""
+    """Arrange one measure of a summary by two parts of its tasks: one becomes the rows, one the
+    columns.
+    """
     table: Table = {}
     for found in summary:
         table.setdefault(str(found[f"task{row}"]), {})[str(found[f"task{column}"])] = found[measure]
@@ -104,13 +124,18 @@ def pivot(summary: Sequence[dict[str, Any]], measure: str, row: int = 0, column:
 
 
 def publish(folder: Path, table: Table, label: str, digits: int = 3) -> None:
-    """Write table.md, whose last column is each row's mean, and the figure table.png. label: name of the measure."""
+    """Write table.md, whose last column is each row's mean, and the figure table.png. label: name
+    of the measure.
+    """
     from nas.report.plots import plot_scores
 
     columns = list(dict.fromkeys(column for row in table.values() for column in row))
     lines = [f"| {' | '.join([label, *columns, 'mean'])} |", "|---" * (2 + len(columns)) + "|"]
     for name, row in table.items():
-        cells = [f"{c['mean']:.{digits}f} ± {c['std']:.{digits}f}" if c else "–" for c in map(row.get, columns)]
+        cells = [
+            f"{c['mean']:.{digits}f} ± {c['std']:.{digits}f}" if c else "–"
+            for c in map(row.get, columns)
+        ]
         mean = float(np.mean([cell["mean"] for cell in row.values()]))
         lines.append(f"| {' | '.join([name, *cells, f'{mean:.{digits}f}'])} |")
     with replacing(folder / "table.md") as path:
@@ -118,9 +143,14 @@ def publish(folder: Path, table: Table, label: str, digits: int = 3) -> None:
     plot_scores(folder / "table.png", table, label)
 
 
-def show(title: str, names: Sequence[str], summary: Sequence[dict[str, Any]], as_json: bool) -> None:
+def show(
+    title: str, names: Sequence[str], summary: Sequence[dict[str, Any]], as_json: bool
+) -> None:
     """Print a summary as a table or as JSON. names: of the parts of its tasks."""
-    named = [{names[int(k[4:])] if k.startswith("task") else k: v for k, v in row.items()} for row in summary]
+    named = [
+        {names[int(k[4:])] if k.startswith("task") else k: v for k, v in row.items()}
+        for row in summary
+    ]
     if as_json:
         print_json(named)
         return

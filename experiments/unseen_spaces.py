@@ -1,10 +1,12 @@
 """Few labels in unseen spaces: `python -m experiments.unseen_spaces`.
 
-Each predictor learns a few networks of one space and ranks the others (Kendall's τ). The RLM is `rlm-generated`: it was
-pretrained on generated spaces alone, so texts, labels and skeletons of all families here are new to it. `gp-choices` is
-what a user would try first. The GNN starts from `gnn-label-free`, which has seen networks of the published families but
-no accuracies. The metric is an accuracy or, with `--metric latency`, the latency on one device. Tables of
-`$NAS_DATA` are included if the variable is set, and families `own-…` if `experiments.own_families` has trained them.
+Each predictor learns a few networks of one space and ranks the others (Kendall's τ). The RLM is
+`rlm-generated`: it was pretrained on generated spaces alone, so texts, labels and skeletons of all
+families here are new to it. `gp-choices` is what a user would try first. The GNN starts from
+`gnn-label-free`, which has seen networks of the published families but no accuracies. The metric is
+an accuracy or, with `--metric latency`, the latency on one device. Tables of `$NAS_DATA` are
+included if the variable is set, and families `own-…` if `experiments.own_families` has trained
+them.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ def score(predictor: str, family: str, size: int, tested: int, metric: str, seed
     model = _created(predictor, seed)
     inputs: Sequence[Any] = table.architectures if model.reads_choices else table.texts
     model.fit([inputs[i] for i in train], {metric: table.values[train]})
-    predicted = model.predict([inputs[i] for i in test], [metric], samples=SAMPLES, seed=seed)[metric]
+    predicted = model.predict([inputs[i] for i in test], [metric], samples=SAMPLES, seed=seed)[
+        metric
+    ]
     return {"tau": float(np.nan_to_num(kendalltau(predicted, table.values[test]).statistic))}
 
 
@@ -64,28 +68,47 @@ def _created(predictor: str, seed: int) -> Any:
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder for finished rows and tables.")] = Path("results/unseen-spaces"),
+    out: Annotated[Path, typer.Option(help="Folder for finished rows and tables.")] = Path(
+        "results/unseen-spaces"
+    ),
     seeds: Seeds = 5,
     first_seed: FirstSeed = 0,
-    families: Annotated[str | None, typer.Option(help="Families, separated by commas; all by default.")] = None,
+    families: Annotated[
+        str | None, typer.Option(help="Families, separated by commas; all by default.")
+    ] = None,
     metric: Annotated[Learned, typer.Option(help="The metric to learn.")] = Learned.accuracy,
-    only: Annotated[str, typer.Option(help="Predictors, separated by commas.")] = ",".join(PREDICTORS),
+    only: Annotated[str, typer.Option(help="Predictors, separated by commas.")] = ",".join(
+        PREDICTORS
+    ),
     jobs: Jobs = 1,
     quick: Quick = False,
     as_json: AsJson = False,
 ) -> None:
     """Learn and rank; print a table of means over the seeds."""
-    names, tables = chosen(only, PREDICTORS), chosen(families or ",".join(available(metric)), FAMILIES[metric])
+    names, tables = (
+        chosen(only, PREDICTORS),
+        chosen(families or ",".join(available(metric)), FAMILIES[metric]),
+    )
     sizes, tested = SIZES, MAX_TESTED
     if quick:
         sizes, tested, tables, seeds = QUICK_SIZES, QUICK_TESTED, tables[:1], 1
     numbers = range(first_seed, first_seed + seeds)
-    tasks = [(p, f, n, tested, metric.value, s) for f in tables for n in sizes for s in numbers for p in names]
+    tasks = [
+        (p, f, n, tested, metric.value, s)
+        for f in tables
+        for n in sizes
+        for s in numbers
+        for p in names
+    ]
     rows = compute(tasks, score, out, jobs)
     summary = summarize(tasks, rows)
     for size in sizes:
         of_size = [row for row in summary if row["task2"] == size]
-        publish(out / metric / str(size), pivot(of_size, "tau"), f"Kendall's τ of {metric}, {size} labels")
+        publish(
+            out / metric / str(size),
+            pivot(of_size, "tau"),
+            f"Kendall's τ of {metric}, {size} labels",
+        )
     title = f"Kendall's τ of {metric} in unseen spaces"
     show(title, ("predictor", "family", "labels", "tested", "metric"), summary, as_json)
 

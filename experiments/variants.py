@@ -1,7 +1,7 @@
 """Variants of the RLM for ablations. A plug-in's name is its file and class.
 
-`nas compare --predictors rlm,experiments/variants.py:FineTuned …`, the same with `FittedKernels`, and
-`experiments.pareto --only rlm,rlm-independent`.
+`nas compare --predictors rlm,experiments/variants.py:FineTuned …`, the same with `FittedKernels`,
+and `experiments.pareto --only rlm,rlm-independent`.
 """
 
 from __future__ import annotations
@@ -20,21 +20,27 @@ KERNEL_STEPS = 30  # half a minute with 500 examples on one core
 
 
 class FineTuned(RLM):
-    """The RLM, of which `fit` trains encoder, reader and decoder on the examples before it stores them."""
+    """The RLM, of which `fit` trains encoder, reader and decoder on the examples before it stores
+    them.
+    """
 
     def __init__(self, seed: int = 0, steps: int = STEPS, **options: Any) -> None:
         super().__init__(seed, steps=steps, **options)
 
 
 class FittedKernels(RLM):
-    """The RLM, of which `fit` fits the kernels of the reader to the examples, by their marginal likelihood."""
+    """The RLM, of which `fit` fits the kernels of the reader to the examples, by their marginal
+    likelihood.
+    """
 
     def __init__(self, seed: int = 0, kernel_steps: int = KERNEL_STEPS, **options: Any) -> None:
         super().__init__(seed, kernel_steps=kernel_steps, **options)
 
 
 class Independent(RLM):
-    """The RLM with independent samples: each metric keeps its distribution, but not its relation to the others."""
+    """The RLM with independent samples: each metric keeps its distribution, but not its relation to
+    the others.
+    """
 
     def predict(
         self,
@@ -44,7 +50,9 @@ class Independent(RLM):
         samples: int = 64,
         seed: int = 0,
     ) -> Predictions:
-        """As `RLM.predict`, with each metric's samples in a random order, which all networks share."""
+        """As `RLM.predict`, with each metric's samples in a random order, which all networks
+        share.
+        """
         joint = super().predict(architectures, metrics, given, samples, seed)
         rng = np.random.default_rng((self.seed, seed))
         columns = [joint.samples[:, rng.permutation(samples), j] for j in range(len(metrics))]

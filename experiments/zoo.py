@@ -1,22 +1,25 @@
 """Real networks: `python -m experiments.zoo`, with the tables of `$NAS_DATA/zoo`.
 
-Three studies report Spearman's rank correlation of each metric over all networks that were not learned.
+Three studies report Spearman's rank correlation of each metric over all networks that were not
+learned.
 
-families: a quarter of timm's families is held out. Predicted are ImageNet top-1 (of weights trained on ImageNet-1k
-    alone) and milliseconds per image on six devices. `within` is the mean correlation within held-out families of at
-    least five networks, `error` the median error in points or %, `covered` and `half` the shares of true values inside
-    the 90 % and 50 % intervals. `far` is how well the novelty finds the tenth of the predictions with the largest
-    errors: the area under the ROC curve, 0.5 by chance.
+families: a quarter of timm's families is held out. Predicted are ImageNet top-1 (of weights trained
+    on ImageNet-1k alone) and milliseconds per image on six devices. `within` is the mean
+    correlation within held-out families of at least five networks, `error` the median error in
+    points or %, `covered` and `half` the shares of true values inside the 90 % and 50 % intervals.
+    `far` is how well the novelty finds the tenth of the predictions with the largest errors: the
+    area under the ROC curve, 0.5 by chance.
 given: the same, with the five other devices given for each device, and all six for top-1.
-new: ten random networks are measured on a new device; all networks have been measured on the five others.
+new: ten random networks are measured on a new device; all networks have been measured on the five
+    others.
 
-`rlm` is as in the checkpoint `rlm-zoo`: each metric by itself; for latencies, the exact parameters and
-multiply-accumulates are given. Without these costs, `rlm-plain` decodes each metric by itself, and `rlm-sequence`
-decodes all in one sequence, accuracy first.
-`log-linear` is a regression on the logarithms of parameters and multiply-accumulates. `operators` is a random forest on
-the same and on counts of operators. `regression` is a ridge regression on the logarithms of the given latencies. The
-RLM's base has seen none of these networks. The baselines learn logarithms of latencies, predictors choose by
-themselves. Settings were chosen on seeds from 100; seeds 0 to 4 are reported.
+`rlm` is as in the checkpoint `rlm-zoo`: each metric by itself; for latencies, the exact parameters
+and multiply-accumulates are given. Without these costs, `rlm-plain` decodes each metric by itself,
+and `rlm-sequence` decodes all in one sequence, accuracy first. `log-linear` is a regression on the
+logarithms of parameters and multiply-accumulates. `operators` is a random forest on the same and on
+counts of operators. `regression` is a ridge regression on the logarithms of the given latencies.
+The RLM's base has seen none of these networks. The baselines learn logarithms of latencies,
+predictors choose by themselves. Settings were chosen on seeds from 100; seeds 0 to 4 are reported.
 """
 
 from __future__ import annotations
@@ -54,14 +57,19 @@ PENALTIES = np.logspace(-3, 3, 13)
 
 
 def score(study: str, predictor: str, every: int, seed: int) -> Scores:
-    """Scores of one predictor for one random choice of held-out families, or of ten measured networks."""
+    """Scores of one predictor for one random choice of held-out families, or of ten measured
+    networks.
+    """
     zoo = timm_zoo(every)
     if study == "new":
         return _new_device(zoo, predictor, seed)
     held_out = _held_out(zoo.families, seed)
     tests = _tests(zoo, held_out, study == "given")
     if predictor in (*FORMULAS, REGRESSION):
-        plain = {name: _restored(name, _plain(zoo, predictor, name, held_out, seed)[rows]) for name, rows in tests}
+        plain = {
+            name: _restored(name, _plain(zoo, predictor, name, held_out, seed)[rows])
+            for name, rows in tests
+        }
         return _judged(zoo, {name: Judged(rows, plain[name]) for name, rows in tests})
     return _judged(zoo, _learned(zoo, predictor, held_out, tests, study == "given", seed))
 
@@ -73,7 +81,9 @@ def _held_out(families: np.ndarray, seed: int) -> np.ndarray:
 
 
 def _tests(zoo: Zoo, held_out: np.ndarray, given: bool) -> list[tuple[str, np.ndarray]]:
-    """Rows on which each metric is tested. If devices are given, these are rows with a value of every device."""
+    """Rows on which each metric is tested. If devices are given, these are rows with a value of
+    every device.
+    """
     if given:
         held_out = held_out & ~np.isnan([zoo.values[name] for name in SETTINGS]).any(0)
     return [(name, np.flatnonzero(held_out & ~np.isnan(zoo.values[name]))) for name in METRICS]
@@ -87,17 +97,23 @@ def _costs(zoo: Zoo) -> np.ndarray:
 
 
 def _plain(zoo: Zoo, name: str, metric: str, held_out: np.ndarray, seed: int) -> np.ndarray:
-    """Predictions (n,) of a baseline: costs, counts of operators or other devices, without the structure."""
+    """Predictions (n,) of a baseline: costs, counts of operators or other devices, without the
+    structure.
+    """
     costs = _costs(zoo)
     if name in COSTS:
         return costs[:, COSTS.index(name)]
     if name == REGRESSION:
-        costs = np.stack([_target(other, zoo.values[other]) for other in SETTINGS if other != metric], 1)
+        costs = np.stack(
+            [_target(other, zoo.values[other]) for other in SETTINGS if other != metric], 1
+        )
     values = _target(metric, zoo.values[metric])
     known = np.flatnonzero(~np.isnan([values, *costs.T]).any(0))
     rows, found = known[~held_out[known]], np.full(len(values), np.nan)
     if name == "operators":
-        found[known] = _forest(np.concatenate([costs, _operators(zoo.texts)], 1), values, rows, seed)[known]
+        found[known] = _forest(
+            np.concatenate([costs, _operators(zoo.texts)], 1), values, rows, seed
+        )[known]
     else:
         found[known] = _ridge(costs[known], values[known], np.searchsorted(known, rows))
     return found
@@ -115,7 +131,9 @@ def _operators(texts: Sequence[str]) -> np.ndarray:
     """Counts (n, kinds) of each kind of operator in each network."""
     from predictors.features import feature_matrix, features
 
-    return feature_matrix(texts, sorted({name for text in texts for name in features(text) if " > " not in name}))
+    return feature_matrix(
+        texts, sorted({name for text in texts for name in features(text) if " > " not in name})
+    )
 
 
 def _forest(inputs: np.ndarray, values: np.ndarray, rows: np.ndarray, seed: int) -> np.ndarray:
@@ -146,7 +164,12 @@ class Judged(NamedTuple):
 
 
 def _learned(
-    zoo: Zoo, predictor: str, held_out: np.ndarray, tests: list[tuple[str, np.ndarray]], given: bool, seed: int
+    zoo: Zoo,
+    predictor: str,
+    held_out: np.ndarray,
+    tests: list[tuple[str, np.ndarray]],
+    given: bool,
+    seed: int,
 ) -> dict[str, Judged]:
     import predictors
     from predictors.exact import exact_costs
@@ -171,23 +194,35 @@ def _learned(
             found[name] = Judged(some, together[name][at], together.samples[at, :, column])
         return found
     for name, some in tests:
-        others = [other for other in SETTINGS if other != name] if given else list(costs) if name != TOP1 else []
+        others = (
+            [other for other in SETTINGS if other != name]
+            if given
+            else list(costs)
+            if name != TOP1
+            else []
+        )
         known = {other: targets[other][some] for other in others}
         asked = [zoo.texts[i] for i in some]
         predicted = model.predict(asked, [name], given=known, samples=SAMPLES, seed=seed)
-        found[name] = Judged(some, predicted[name], predicted.samples[:, :, 0], model.novelty(asked, [name]))
+        found[name] = Judged(
+            some, predicted[name], predicted.samples[:, :, 0], model.novelty(asked, [name])
+        )
     return found
 
 
 def _judged(zoo: Zoo, found: dict[str, Judged]) -> Scores:
-    """Score predictions: correlations across and within families, errors, coverage, and what the novelty finds."""
+    """Score predictions: correlations across and within families, errors, coverage, and what the
+    novelty finds.
+    """
     scores: Scores = {}
     for name, (rows, predicted, samples, novelty) in found.items():
         true = zoo.values[name][rows]
         errors = np.abs(predicted - true) if name == TOP1 else 100 * np.abs(predicted / true - 1)
         scores[_short(name)] = spearman(predicted, true)
         scores[f"{_short(name)} error"] = float(np.median(errors))
-        groups = [np.flatnonzero(zoo.families[rows] == family) for family in np.unique(zoo.families[rows])]
+        groups = [
+            np.flatnonzero(zoo.families[rows] == family) for family in np.unique(zoo.families[rows])
+        ]
         inside = [spearman(predicted[g], true[g]) for g in groups if len(g) >= MIN_FAMILY]
         scores[f"{_short(name)} within"] = float(np.mean(inside)) if inside else 0.0
         if samples is not None:
@@ -201,7 +236,9 @@ def _judged(zoo: Zoo, found: dict[str, Judged]) -> Scores:
 
 
 def _found_worst(novelty: np.ndarray, errors: np.ndarray) -> float:
-    """Area under the ROC curve of the novelty (q,) for the predictions with the largest errors (q,)."""
+    """Area under the ROC curve of the novelty (q,) for the predictions with the largest errors
+    (q,).
+    """
     from sklearn.metrics import roc_auc_score
 
     return float(roc_auc_score(errors > np.quantile(errors, 1 - WORST), novelty))
@@ -224,9 +261,13 @@ def _new_device(zoo: Zoo, predictor: str, seed: int) -> Scores:
         else:
             model = predictors.create(predictor, seed=seed)
             own, asked = [texts[i] for i in measured], [texts[i] for i in others]
-            drawn = relative_samples(model, own, true[measured], known[measured], asked, known[others], SAMPLES, seed)
+            drawn = relative_samples(
+                model, own, true[measured], known[measured], asked, known[others], SAMPLES, seed
+            )
             low, predicted, high = quantiles(drawn, [0.05, 0.5, 0.95])
-            scores[f"{_short(name)} covered"] = float(np.mean((low <= true[others]) & (true[others] <= high)))
+            scores[f"{_short(name)} covered"] = float(
+                np.mean((low <= true[others]) & (true[others] <= high))
+            )
         scores[_short(name)] = spearman(predicted, true[others])
     return scores
 
@@ -236,11 +277,15 @@ def _short(metric: str) -> str:
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder for finished rows and tables.")] = Path("results/zoo"),
+    out: Annotated[Path, typer.Option(help="Folder for finished rows and tables.")] = Path(
+        "results/zoo"
+    ),
     seeds: Seeds = 5,
     first_seed: FirstSeed = 0,
     studies: Annotated[str, typer.Option(help="Studies, separated by commas.")] = ",".join(STUDIES),
-    only: Annotated[str | None, typer.Option(help="Predictors, separated by commas; all by default.")] = None,
+    only: Annotated[
+        str | None, typer.Option(help="Predictors, separated by commas; all by default.")
+    ] = None,
     jobs: Jobs = 1,
     quick: Quick = False,
     as_json: AsJson = False,
@@ -248,10 +293,16 @@ def main(
     """Learn and rank; print a table of means over the seeds for each study."""
     every, seeds = (QUICK_EVERY, 1) if quick else (1, seeds)
     known = list(dict.fromkeys(name for names in PREDICTORS.values() for name in names))
-    wanted = chosen(only, known) if only else [name for name in known if not quick or name not in ("gnn", "gp")]
+    wanted = (
+        chosen(only, known)
+        if only
+        else [name for name in known if not quick or name not in ("gnn", "gp")]
+    )
     asked = chosen(studies, STUDIES)
     numbers = range(first_seed, first_seed + seeds)
-    tasks = [(s, p, every, seed) for s in asked for p in PREDICTORS[s] if p in wanted for seed in numbers]
+    tasks = [
+        (s, p, every, seed) for s in asked for p in PREDICTORS[s] if p in wanted for seed in numbers
+    ]
     summary = summarize(tasks, compute(tasks, score, out, jobs))
     for study in asked:
         of_study = [row for row in summary if row["task0"] == study]
@@ -259,8 +310,12 @@ def main(
         show(f"Spearman's correlation, {study}", ("study", "predictor", "every"), of_study, as_json)
 
 
-def _publish(folder: Path, summary: Sequence[dict[str, dict[str, float]]], names: list[str]) -> None:
-    table = {str(row["task1"]): {name: row[name] for name in names if name in row} for row in summary}
+def _publish(
+    folder: Path, summary: Sequence[dict[str, dict[str, float]]], names: list[str]
+) -> None:
+    table = {
+        str(row["task1"]): {name: row[name] for name in names if name in row} for row in summary
+    }
     if table:
         publish(folder, table, "Spearman's correlation")
 

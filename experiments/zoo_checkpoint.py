@@ -1,10 +1,12 @@
-"""`rlm-zoo`, an RLM with real networks as examples: `python -m experiments.zoo_checkpoint`, with `$NAS_DATA/zoo`.
+"""`rlm-zoo`, an RLM with real networks as examples: `python -m experiments.zoo_checkpoint`, with
+`$NAS_DATA/zoo`.
 
-The checkpoint contains numbers of these tables, and its card contains their notices. No weights are trained. Intervals
-are calibrated on families that are left out in turn.
+The checkpoint contains numbers of these tables, and its card contains their notices. No weights are
+trained. Intervals are calibrated on families that are left out in turn.
 
-    nas predict timm:resnet50 my_model.py:build --checkpoint rlm-zoo --metrics imagenet_top1_accuracy,rtx4090_ms
-    nas rank 'timm:resnet*' my_model.py:build --checkpoint rlm-zoo \
+    nas predict timm:resnet50 my_model.py:build --checkpoint rlm-zoo --metrics
+    imagenet_top1_accuracy,rtx4090_ms nas rank 'timm:resnet*' my_model.py:build --checkpoint rlm-zoo
+    \
         --objectives imagenet_top1_accuracy,rtx4090_ms --constraint "rtx4090_ms <= 1"
 """
 
@@ -43,7 +45,9 @@ text. Made by `python -m experiments.zoo_checkpoint`; **for use, not for compari
 
 
 def joined(zoos: list[Zoo]) -> Zoo:
-    """Join tables: one row per text, with the first value of each metric and the first table's name and family."""
+    """Join tables: one row per text, with the first value of each metric and the first table's name
+    and family.
+    """
     place: dict[str, int] = {}
     sources, families = [], []
     for zoo in zoos:
@@ -64,7 +68,9 @@ def joined(zoos: list[Zoo]) -> Zoo:
 
 def main(
     out: Annotated[Path, typer.Option(help="Folder of the checkpoint.")] = Path("results/rlm-zoo"),
-    base: Annotated[str, typer.Option(help="Checkpoint of the RLM that gets the examples.")] = "rlm-base",
+    base: Annotated[
+        str, typer.Option(help="Checkpoint of the RLM that gets the examples.")
+    ] = "rlm-base",
     quick: Quick = False,
 ) -> None:
     """Read the networks, fit, calibrate and save the RLM."""
@@ -75,14 +81,20 @@ def main(
 
     zoos = [timm_zoo(QUICK_EVERY if quick else 1, True), *([] if quick else [aihub_zoo()])]
     zoo = joined(zoos)
-    values = zoo.values | {name: np.array(costs) for name, costs in exact_costs(zoo.texts, EXACT).items()}
+    values = zoo.values | {
+        name: np.array(costs) for name, costs in exact_costs(zoo.texts, EXACT).items()
+    }
     model = predictors.create("rlm", base=base)
     assert isinstance(model, RLM)
     model.fit(zoo.texts, values).calibrate(zoo.texts, list(zoo.families))
     model.save(out)
     with replacing(out / "README.md") as path:
         path.write_text(
-            CARD.format(base=base, networks=len(zoo.texts), metrics=", ".join(map("`{}`".format, zoo.values)))
+            CARD.format(
+                base=base,
+                networks=len(zoo.texts),
+                metrics=", ".join(map("`{}`".format, zoo.values)),
+            )
         )
     print(out)
 

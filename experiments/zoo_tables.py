@@ -1,4 +1,6 @@
-"""Real networks with published accuracies and latencies: the tables of `$NAS_DATA/zoo` as texts and metrics."""
+"""Real networks with published accuracies and latencies: the tables of `$NAS_DATA/zoo` as texts and
+metrics.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ MIN_AIHUB_NETWORKS = 10
 
 
 class Zoo(NamedTuple):
-    """n networks: sources, compact texts, families, and values (n,) per metric, NaN where not measured."""
+    """n networks: sources, compact texts, families, and values (n,) per metric, NaN where not
+    measured.
+    """
 
     sources: list[str]
     texts: list[str]
@@ -42,23 +46,31 @@ def zoo_rows(name: str) -> list[dict[str, str]]:
     folder = os.environ.get("NAS_DATA")
     path = Path(folder or "") / "zoo" / f"{name}.csv.gz"
     if not folder or not path.is_file():
-        raise InputError(f"{path}: no such file; set NAS_DATA to the folder that holds zoo/{name}.csv.gz")
+        raise InputError(
+            f"{path}: no such file; set NAS_DATA to the folder that holds zoo/{name}.csv.gz"
+        )
     with gzip.open(path, "rt", newline="") as file:
         return list(csv.DictReader(file))
 
 
 def timm_source(row: dict[str, str]) -> str:
     """The source (`timm:NAME@SIZE`) of a row of timm.csv.gz."""
-    return f"timm:{row['architecture']}@{row['img_size']}" if row["img_size"] else f"timm:{row['architecture']}"
+    return (
+        f"timm:{row['architecture']}@{row['img_size']}"
+        if row["img_size"]
+        else f"timm:{row['architecture']}"
+    )
 
 
 @lru_cache(maxsize=2)
 def timm_zoo(every: int = 1, everything: bool = False) -> Zoo:
-    """Networks of timm: top-1 of weights trained on ImageNet-1k alone, and latencies on six devices.
+    """Networks of timm: top-1 of weights trained on ImageNet-1k alone, and latencies on six
+    devices.
 
     Args:
         every: read every so many-th architecture only.
-        everything: add the latencies in other settings, and top-1 of weights trained with a teacher or more data.
+        everything: add the latencies in other settings, and top-1 of weights trained with a teacher
+            or more data.
     """
     rows = zoo_rows("timm")[::every]
     sources = [timm_source(row) for row in rows]
@@ -66,7 +78,9 @@ def timm_zoo(every: int = 1, everything: bool = False) -> Zoo:
     values[TOP1] = _top1(rows, "in1k")
     if everything:
         others = [name.removesuffix(SPEEDS) for name in rows[0] if name.endswith(SPEEDS)]
-        values |= {f"{s}_ms": _column(rows, f"{s}{SPEEDS}") for s in others if s not in SETTINGS.values()}
+        values |= {
+            f"{s}_ms": _column(rows, f"{s}{SPEEDS}") for s in others if s not in SETTINGS.values()
+        }
         for kind in ("distilled", "extra_data"):
             values[f"imagenet_top1_{kind}_accuracy"] = _top1(
                 rows, "extra_data" if kind == "extra_data" else f"in1k_{kind}"
@@ -81,9 +95,11 @@ def _top1(rows: list[dict[str, str]], trained_on: str) -> np.ndarray:
 
 
 def aihub_zoo() -> Zoo:
-    """Image networks of AI Hub that torchvision or timm have, with their latencies. Each model is its own family.
+    """Image networks of AI Hub that torchvision or timm have, with their latencies. Each model is
+    its own family.
 
-    There is one metric for each device, precision and runtime with at least `MIN_AIHUB_NETWORKS` measured networks.
+    There is one metric for each device, precision and runtime with at least `MIN_AIHUB_NETWORKS`
+    measured networks.
     """
     rows = [row for row in zoo_rows("aihub") if row["torchvision_name"] or row["timm_name"]]
     place = {model: i for i, model in enumerate(dict.fromkeys(row["model"] for row in rows))}
@@ -92,10 +108,14 @@ def aihub_zoo() -> Zoo:
     for row in rows:
         at = place[row["model"]]
         sources[at] = (
-            f"torchvision:{row['torchvision_name']}" if row["torchvision_name"] else f"timm:{row['timm_name']}"
+            f"torchvision:{row['torchvision_name']}"
+            if row["torchvision_name"]
+            else f"timm:{row['timm_name']}"
         )
         name = f"{row['device']} {row['precision']} {row['runtime']} ms"
-        cells.setdefault("_".join(name.lower().replace("(", "").replace(")", "").split()), {})[at] = row["latency_ms"]
+        cells.setdefault("_".join(name.lower().replace("(", "").replace(")", "").split()), {})[
+            at
+        ] = row["latency_ms"]
     values = {}
     for name, found in cells.items():
         if len(found) >= MIN_AIHUB_NETWORKS:

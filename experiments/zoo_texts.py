@@ -1,13 +1,14 @@
 """Texts of real networks: `python -m experiments.zoo_texts`.
 
-The command builds each architecture of `$NAS_DATA/zoo/timm.csv.gz` at its image size, and the networks of
-`aihub.csv.gz` that timm, torchvision or transformers have, without weights, and converts them to text. It reports how
-many could be read, the length of their texts and the processor time (without imports), and names the others.
+The command builds each architecture of `$NAS_DATA/zoo/timm.csv.gz` at its image size, and the
+networks of `aihub.csv.gz` that timm, torchvision or transformers have, without weights, and
+converts them to text. It reports how many could be read, the length of their texts and the
+processor time (without imports), and names the others.
 
-`words` counts operators, function calls and their attributes, with each function's body once. `tokens` counts words and
-their numbers, of which a text of NAS-Bench-201 has about 80. `signs` counts words, names, numbers and punctuation
-marks, `lines` the lines of the text, `operators` the operators that run, `encoded` those that the RLM's encoder reads:
-the operators of equal calls once.
+`words` counts operators, function calls and their attributes, with each function's body once.
+`tokens` counts words and their numbers, of which a text of NAS-Bench-201 has about 80. `signs`
+counts words, names, numbers and punctuation marks, `lines` the lines of the text, `operators` the
+operators that run, `encoded` those that the RLM's encoder reads: the operators of equal calls once.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ QUICK = 20
 
 
 class Entry(NamedTuple):
-    """A network of the zoo: its table, its source, and its published number of parameters (0 if unknown)."""
+    """A network of the zoo: its table, its source, and its published number of parameters (0 if
+    unknown).
+    """
 
     table: str
     source: str
@@ -54,7 +57,9 @@ def entries() -> list[Entry]:
 
 
 def read_entry(entry: Entry) -> dict[str, Any]:
-    """Read one network: lengths, seconds and whether parameters are exact, or the `reason` why it is unreadable."""
+    """Read one network: lengths, seconds and whether parameters are exact, or the `reason` why it
+    is unreadable.
+    """
     from predictors.rlm.lines import lines
     from search_spaces.ir.costs import graph_params
     from search_spaces.ir.text import expand, read
@@ -108,7 +113,9 @@ def _summary(table: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder for finished rows.")] = Path("results/zoo-texts"),
+    out: Annotated[Path, typer.Option(help="Folder for finished rows.")] = Path(
+        "results/zoo-texts"
+    ),
     quick: Quick = False,
     as_json: AsJson = False,
 ) -> None:
@@ -116,7 +123,9 @@ def main(
     found = entries()[:: QUICK if quick else 1]
     journal = Journal(out / "networks.jsonl")
     if any(entry.source not in journal.known for entry in found):
-        read_entry(Entry("timm", "timm:resnet18", 0))  # import the library before the first measurement
+        read_entry(
+            Entry("timm", "timm:resnet18", 0)
+        )  # import the library before the first measurement
     with progress_bar("networks") as bar:
         for i, entry in enumerate(found):
             if entry.source not in journal.known:
@@ -124,7 +133,9 @@ def main(
             bar(entry.source, i + 1, len(found))
     summary = []
     for table in dict.fromkeys(entry.table for entry in found):
-        summary.append(_summary(table, [journal.known[e.source] for e in found if e.table == table]))
+        summary.append(
+            _summary(table, [journal.known[e.source] for e in found if e.table == table])
+        )
     missing = [
         {"network": e.source, "reason": journal.known[e.source]["reason"]}
         for e in found

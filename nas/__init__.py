@@ -1,4 +1,5 @@
-"""Multi-objective neural architecture search: problems, searches, Pareto fronts, and predictors that guide them.
+"""Multi-objective neural architecture search: problems, searches, Pareto fronts, and predictors
+that guide them.
 
 import nas
 
@@ -15,7 +16,9 @@ import warnings
 from typing import TYPE_CHECKING
 
 if sys.platform not in ("linux", "darwin"):
-    warnings.warn("rlm-nas is made for Linux and macOS, not tested here: on Windows, use WSL", stacklevel=2)
+    warnings.warn(
+        "rlm-nas is made for Linux and macOS, not tested here: on Windows, use WSL", stacklevel=2
+    )
 
 if TYPE_CHECKING:
     __version__: str
@@ -23,7 +26,12 @@ if TYPE_CHECKING:
     from nas.evaluation.datasets import load_dataset
     from nas.evaluation.measurement import Measurement
     from nas.problem import Benchmark, Problem, load_benchmark
-    from nas.search.evaluators import Evaluator, MeasuredEvaluator, PredictionEvaluator, TableEvaluator
+    from nas.search.evaluators import (
+        Evaluator,
+        MeasuredEvaluator,
+        PredictionEvaluator,
+        TableEvaluator,
+    )
     from nas.search.objectives import Constraint, parse_constraints, parse_objectives
     from nas.search.own_evaluator import FunctionEvaluator
     from nas.search.pareto import Reference
@@ -43,13 +51,15 @@ if TYPE_CHECKING:
     )
     from search_spaces.subnetworks import Subnetworks
 
-# The packages `nas.search` and `nas.report` have the names of functions. Python makes a package an attribute of `nas`
-# when it is loaded for the first time: that happens here, so that the attribute is the function ever after.
+# The packages `nas.search` and `nas.report` have the names of functions. Python makes a package an
+# attribute of `nas` when it is loaded for the first time: that happens here, so that the attribute
+# is the function ever after.
 for _package in ("report", "search"):
     importlib.import_module(f"nas.{_package}")
     del globals()[_package]
 
-# Loaded on first use: optuna and torch take seconds to import, and the command line must answer at once.
+# Loaded on first use: optuna and torch take seconds to import, and the command line must answer at
+# once.
 _MODULES = {
     "Benchmark": "nas.problem",
     "CheckpointError": "search_spaces.common.errors",

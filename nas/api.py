@@ -83,26 +83,29 @@ def search(
         >>> len(result.networks) <= 20, list(result.front)[:3]
         (True, ['architecture', 'digits_accuracy', 'cpu_latency_ms'])
 
-    A network that the sampler proposes again does not count. An evaluation fails if it raises an exception or returns
-    a value that is not finite; ten failures in a row end the search. With a storage or a folder, an interrupted search
-    resumes, even after SIGKILL, and several processes may share it. The same seed gives the same result.
+    A network that the sampler proposes again does not count. An evaluation fails if it raises an
+    exception or returns a value that is not finite; ten failures in a row end the search. With a
+    storage or a folder, an interrupted search resumes, even after SIGKILL, and several processes
+    may share it. The same seed gives the same result.
 
     Args:
         problem: networks, evaluation, objectives and constraints.
-        sampler: name of a predictor (rlm, gnn, gp, gp-choices, forest, ridge, `FILE.py:CLASS`), of another sampler
-            (nsga2, nsga3, tpe, optuna-gp, random), or any Optuna sampler; with fidelities of a predictor, asha,
-            hyperband or random.
+        sampler: name of a predictor (rlm, gnn, gp, gp-choices, forest, ridge, `FILE.py:CLASS`), of
+            another sampler (nsga2, nsga3, tpe, optuna-gp, random), or any Optuna sampler; with
+            fidelities of a predictor, asha, hyperband or random.
         evaluations: number of distinct networks to evaluate, `DEFAULT_EVALUATIONS` by default.
         seed: seed of all random choices.
-        fidelities: rising epochs at which trainings may pause; the last is the full training. Needs `budget`.
-        budget: total cost of a search with fidelities, in the unit of `cost`, instead of `evaluations`.
+        fidelities: rising epochs at which trainings may pause; the last is the full training. Needs
+            `budget`.
+        budget: total cost of a search with fidelities, in the unit of `cost`, instead of
+            `evaluations`.
         cost: "epochs", "seconds", or a metric that is the cost of an epoch.
         storage: None (in memory), a path (journal file), a database URL or an Optuna storage.
-        out: folder for the result, with the study's journal (unless a storage is given), the front's networks and CSV
-            files. The same search resumes there.
+        out: folder for the result, with the study's journal (unless a storage is given), the
+            front's networks and CSV files. The same search resumes there.
         name: the study's name in the storage.
-        jobs: processes that share the search. More than one needs a storage or `out`, a sampler given by name, and an
-            evaluation that another process can open (`FILE.py:FUNCTION`).
+        jobs: processes that share the search. More than one needs a storage or `out`, a sampler
+            given by name, and an evaluation that another process can open (`FILE.py:FUNCTION`).
         known: prior observations, or their CSV file. They come first and do not count.
         seconds: time limit, after which no evaluation starts.
         patience: the search ends after so many evaluations in a row that do not improve the front.
@@ -111,8 +114,8 @@ def search(
         predictor: makes the predictor of each fit of a search with fidelities.
         progress: called with the progress at the start and after each evaluation.
         callbacks: called with the study and each finished trial, as in Optuna's `Study.optimize`.
-        depends: files and folders that the evaluation or `build` reads, such as a configuration. The search resumes
-            only with the same contents.
+        depends: files and folders that the evaluation or `build` reads, such as a configuration.
+            The search resumes only with the same contents.
 
     Raises:
         InputError: an argument is invalid, or the storage holds another search.
@@ -152,10 +155,19 @@ def search(
         )
     else:
         if budget is None or not isinstance(sampler, str):
-            raise InputError("fidelities need a budget, as in fidelities=[2, 6], budget=300, and a sampler by name")
+            raise InputError(
+                "fidelities need a budget, as in fidelities=[2, 6], budget=300, and a sampler by "
+                "name"
+            )
         limits = {"seconds": seconds, "patience": patience}
         unlimited = {name: None if value == math.inf else value for name, value in limits.items()}
-        _refuse("with fidelities", evaluations=evaluations, known=known, sampler_options=sampler_options, **unlimited)
+        _refuse(
+            "with fidelities",
+            evaluations=evaluations,
+            known=known,
+            sampler_options=sampler_options,
+            **unlimited,
+        )
         result = run_search_by_cost(
             problem.space,
             problem.objectives,
@@ -179,25 +191,32 @@ def _refuse(where: str = "without fidelities", **arguments: Any) -> None:
             raise InputError(f"{name}={value!r} does not apply to a search {where}: leave it out")
 
 
-def _prior(known: str | Path | PriorObservations | None, problem: Problem) -> PriorObservations | None:
+def _prior(
+    known: str | Path | PriorObservations | None, problem: Problem
+) -> PriorObservations | None:
     if known is None or isinstance(known, Mapping):
         return known
     return read_prior_observations(Path(known), problem.space, problem.evaluator.metrics)
 
 
-def load_search(source: str | Path | BaseStorage, name: str | None = None, *, trust: bool = False) -> SearchResult:
+def load_search(
+    source: str | Path | BaseStorage, name: str | None = None, *, trust: bool = False
+) -> SearchResult:
     """The result of a stored search, finished or not.
 
     Args:
         source: a result folder, a journal or SQLite file, a database URL, or an Optuna storage.
-        name: the search's name in the storage; of a folder, as in `rlm-0`. It may be left out if there is one only.
+        name: the search's name in the storage; of a folder, as in `rlm-0`. It may be left out if
+            there is one only.
         trust: run the Python file that the study names as its space, so that networks can be built.
 
     Raises:
         InputError: there is no such search, or several, and no name is given.
     """
     if isinstance(source, str | Path) and Path(source).is_dir():
-        journals = {path.stem: path for path in sorted((Path(source) / "studies").glob("*.journal"))}
+        journals = {
+            path.stem: path for path in sorted((Path(source) / "studies").glob("*.journal"))
+        }
         return read_search(_only(journals, name, str(source)), trust=trust)
     searches = {found: found for found in list_searches(source)}
     return read_search(source, _only(searches, name, str(source)), trust=trust)
@@ -209,7 +228,11 @@ def _only(choices: Mapping[str, Choice], name: str | None, source: str) -> Choic
         return choices[name]
     if name is None and len(choices) == 1:
         return next(iter(choices.values()))
-    problem = "has no searches" if not choices else f"has the searches {', '.join(choices)}: give the name of one"
+    problem = (
+        "has no searches"
+        if not choices
+        else f"has the searches {', '.join(choices)}: give the name of one"
+    )
     raise InputError(f"{source} {problem}")
 
 
@@ -260,7 +283,9 @@ def compare(
         first_seed=first_seed,
         **repeats,
     )
-    return run_comparison(settings, table, None if journal is None else Path(journal), progress, jobs)
+    return run_comparison(
+        settings, table, None if journal is None else Path(journal), progress, jobs
+    )
 
 
 def report(
@@ -273,14 +298,16 @@ def report(
     space_options: Mapping[str, Any] | None = None,
     trust: bool = False,
 ) -> Studies:
-    """Write a page about searches: `report.html`, with the front's networks, CSV files and figures beside it.
+    """Write a page about searches: `report.html`, with the front's networks, CSV files and figures
+    beside it.
 
     Args:
         source: a result folder of searches, or a storage.
         out: folder for the report; the result folder by default.
         benchmark: the searched table, if the folder does not record it.
         study: name of one study of the storage.
-        space: name or `FILE.py:NAME` of the searches' space, if they do not record it or it has moved.
+        space: name or `FILE.py:NAME` of the searches' space, if they do not record it or it has
+            moved.
         space_options: options of this space.
         trust: run the Python files that the studies name, so that networks can be built.
 
@@ -315,7 +342,8 @@ def retrain(
     trust: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Train a network of the front again, with the search's data, split and seed and usually more epochs.
+    """Train a network of the front again, with the search's data, split and seed and usually more
+    epochs.
 
     Args:
         source: the result folder of a search.
@@ -332,18 +360,21 @@ def retrain(
         progress: called with "epochs", the epochs done and the epochs in total.
 
     Returns:
-        `folder` and `name` of the files, the network as `searched`, and its `architecture`, `training` settings and
-        `values` by metric after the training.
+        `folder` and `name` of the files, the network as `searched`, and its `architecture`,
+        `training` settings and `values` by metric after the training.
 
     Raises:
-        InputError: there is no such network, or the search trained nothing and no data set is given.
+        InputError: there is no such network, or the search trained nothing and no data set is
+            given.
     """
     studies = open_studies(source, None, study, space, trust)
     if studies.not_built:
         raise InputError(studies.not_built)
     front = studies.front_networks
     if not 0 <= point < len(front):
-        raise InputError(f"network {point}: the front of {source} has networks 0 to {len(front) - 1}")
+        raise InputError(
+            f"network {point}: the front of {source} has networks 0 to {len(front) - 1}"
+        )
     _check_order(Path(source), studies)
     if out is None and not Path(source).is_dir():
         raise InputError(f"{source} is not a folder: give out=, a folder to write to")
@@ -355,7 +386,9 @@ def retrain(
     settings = dict(training or {}) | ({} if epochs is None else {"epochs": epochs})
     changes = Retraining(settings, device, dataset, evaluator)
     folder = Path(source) / "retrained" / name if out is None else Path(out)
-    summary = train_again(search_result.space, network.architecture, origin, changes, folder / name, progress)
+    summary = train_again(
+        search_result.space, network.architecture, origin, changes, folder / name, progress
+    )
     searched = network.summary(studies.objectives)
     return {"folder": str(folder), "name": name, "searched": searched, **summary}
 
@@ -367,4 +400,7 @@ def _check_order(folder: Path, studies: Studies) -> None:
     with (folder / "front.csv").open(newline="") as file:
         written = [row["architecture"] for row in csv.DictReader(file)]
     if written != [row["architecture"] for row in studies.front_rows]:
-        raise InputError(f"{folder / 'front.csv'} is older than the search: run nas report {folder} and choose again")
+        raise InputError(
+            f"{folder / 'front.csv'} is older than the search: run nas report {folder} and choose "
+            "again"
+        )

@@ -1,9 +1,10 @@
 """A problem: which networks there are, how one is evaluated, and what is better.
 
-A search, a comparison and a report are given one `Problem` instead of space, objectives and evaluator one by one, so
-that each of these is said once:
+A search, a comparison and a report are given one `Problem` instead of space, objectives and
+evaluator one by one, so that each of these is said once:
 
-    choices ──space──▶ network ──evaluator──▶ values by metric ──objectives, constraints──▶ the front
+    choices ──space──▶ network ──evaluator──▶ values by metric ──objectives, constraints──▶ the
+    front
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ from nas.evaluation.measurement import Measurement, known_metrics, trains
 from nas.evaluation.metrics import check_metrics
 from nas.evaluation.subjects import fits
 from nas.search.evaluators import Evaluator, MeasuredEvaluator, TableEvaluator
-from nas.search.objectives import ConstraintsLike, ObjectivesLike, parse_constraints, parse_objectives
+from nas.search.objectives import (
+    ConstraintsLike,
+    ObjectivesLike,
+    parse_constraints,
+    parse_objectives,
+)
 from nas.search.own_evaluator import FunctionEvaluator
 from search_spaces import SearchSpace, TorchSpace, get_space
 from search_spaces.common.errors import InputError
@@ -29,7 +35,9 @@ if TYPE_CHECKING:
 
 
 class Benchmark(benchmarks.Benchmark):
-    """A table of measured architectures (`nas.benchmarks.Benchmark`), from which a search can take its values."""
+    """A table of measured architectures (`nas.benchmarks.Benchmark`), from which a search can take
+    its values.
+    """
 
     def problem(self, objectives: ObjectivesLike, constraints: ConstraintsLike = None) -> Problem:
         """The problem whose values are those of this table. See `Problem`."""
@@ -59,8 +67,13 @@ SpaceLike = str | SearchSpace | type[SearchSpace] | benchmarks.Benchmark | Calla
 EvaluateLike = str | Callable[..., Mapping[str, float]] | Evaluator | Measurement | None
 """What users may give as evaluation: see `Problem`."""
 
-_SPACES = "a name of `nas spaces`, FILE.py:NAME, a SearchSpace, a function build(trial) with .example_input, or a table"
-_EVALUATIONS = "a function evaluate(model, architecture, report), FILE.py:FUNCTION, an evaluator, or None"
+_SPACES = (
+    "a name of `nas spaces`, FILE.py:NAME, a SearchSpace, a function build(trial) with "
+    ".example_input, or a table"
+)
+_EVALUATIONS = (
+    "a function evaluate(model, architecture, report), FILE.py:FUNCTION, an evaluator, or None"
+)
 
 
 class Problem:
@@ -82,19 +95,23 @@ class Problem:
         (['capacity', 'params'], ('capacity', 'params'))
 
     Args:
-        space: name of a space, `FILE.py:NAME`, a `SearchSpace` or its class, a function `build(trial)` that returns a
-            `torch.nn.Module` and has an `example_input`, or a `Benchmark`.
+        space: name of a space, `FILE.py:NAME`, a `SearchSpace` or its class, a function
+            `build(trial)` that returns a `torch.nn.Module` and has an `example_input`, or a
+            `Benchmark`.
         evaluate: how a network gets its values:
-            - a function `evaluate(model, architecture, report) -> {metric: value}`, or its place `FILE.py:FUNCTION`,
-              which other processes can open, too. Metrics that this machine counts or measures, such as `params` and
-              `cpu_latency_ms`, are added to what it returns;
+            - a function `evaluate(model, architecture, report) -> {metric: value}`, or its place
+              `FILE.py:FUNCTION`, which other processes can open, too. Metrics that this machine
+              counts or measures, such as `params` and `cpu_latency_ms`, are added to what it
+              returns;
             - an `Evaluator`, or a `Measurement` of the built-in training;
-            - None: values of the table; of a space, those that need no function, and the built-in training on the
-              digits for the others.
+            - None: values of the table; of a space, those that need no function, and the built-in
+              training on the digits for the others.
         objectives: metrics and directions, `{"accuracy": "max", "params": "min"}`, or see
             `nas.search.objectives.parse_objectives`.
-        constraints: such as `["cpu_latency_ms <= 8"]`, see `nas.search.objectives.parse_constraints`.
-        checkpoints: folder for the states of trainings, from which these resume; needed for fidelities.
+        constraints: such as `["cpu_latency_ms <= 8"]`, see
+            `nas.search.objectives.parse_constraints`.
+        checkpoints: folder for the states of trainings, from which these resume; needed for
+            fidelities.
 
     Attributes:
         space: the search space.
@@ -118,7 +135,9 @@ class Problem:
         self.objectives: tuple[Metric, ...] = parse_objectives(objectives)
         self.constraints = parse_constraints(constraints)
         names = [objective.name for objective in self.objectives]
-        self.metrics = tuple(dict.fromkeys([*names, *(constraint.metric for constraint in self.constraints)]))
+        self.metrics = tuple(
+            dict.fromkeys([*names, *(constraint.metric for constraint in self.constraints)])
+        )
         folder = None if checkpoints is None else Path(checkpoints)
         self.evaluator: Evaluator
         if isinstance(space, benchmarks.Benchmark):
@@ -147,7 +166,9 @@ def _open_space(space: SpaceLike) -> SearchSpace:
     raise InputError(f"{space!r} is no search space: give {_SPACES}")
 
 
-def _table_evaluator(table: benchmarks.Benchmark, evaluate: EvaluateLike, metrics: tuple[str, ...]) -> Evaluator:
+def _table_evaluator(
+    table: benchmarks.Benchmark, evaluate: EvaluateLike, metrics: tuple[str, ...]
+) -> Evaluator:
     """Values of a table, or of another evaluator on the table's space."""
     if evaluate is None:
         return TableEvaluator(table, metrics)
@@ -174,7 +195,9 @@ def _evaluator(
     if isinstance(evaluate, str) or (callable(evaluate) and not hasattr(evaluate, "metrics")):
         returned = [metric for metric in metrics if metric not in measured_here]
         measured = tuple(metric for metric in metrics if metric in measured_here)
-        return FunctionEvaluator(space, evaluate, returned, Measurement(measured), checkpoints=checkpoints)
+        return FunctionEvaluator(
+            space, evaluate, returned, Measurement(measured), checkpoints=checkpoints
+        )
     if hasattr(evaluate, "metrics"):
         return cast(Evaluator, evaluate)
     raise InputError(f"{evaluate!r} evaluates nothing: give {_EVALUATIONS}")
@@ -185,8 +208,10 @@ def _digits(space: SearchSpace) -> Dataset:
     data = load_dataset("digits", space.input_shape)
     if not fits(space, data):
         raise InputError(
-            f"{space.name} has inputs {tuple(space.input_shape)} and {space.num_classes} outputs, but the digits have "
-            f"inputs {tuple(data.shape)} and {data.outputs} classes: give evaluate, a function or a nas.Measurement "
+            f"{space.name} has inputs {tuple(space.input_shape)} and {space.num_classes} outputs, "
+            "but the digits have "
+            f"inputs {tuple(data.shape)} and {data.outputs} classes: give evaluate, a function or "
+            "a nas.Measurement "
             "with your data"
         )
     return data

@@ -1,9 +1,9 @@
-"""Ranks networks that exist, such as those of timm and one's own, for a device: by measured values where there are
-some, and by predictions elsewhere.
+"""Ranks networks that exist, such as those of timm and one's own, for a device: by measured values
+where there are some, and by predictions elsewhere.
 
     1. The networks are read as texts.
-    2. The user's own measurements become further examples of the checkpoint. A device that the checkpoint does not
-       know is predicted from the devices that it knows (`nas.new_device`).
+    2. The user's own measurements become further examples of the checkpoint. A device that the
+       checkpoint does not know is predicted from the devices that it knows (`nas.new_device`).
     3. Joint samples of all metrics give each network's probability of being on the Pareto front.
 """
 
@@ -40,16 +40,18 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MIN_MEASURED = 3  # networks measured on a new device; fewer give no estimate of the spread
-MIN_SHARED = 0.5  # share of these networks that a known device must have, too, to be a covariate of the new one
+# Share of these networks that a known device must have, too, to be a covariate of the new one
+MIN_SHARED = 0.5
 
 
 class RankedNetworks(NamedTuple):
     """Networks in their order, the best first.
 
     Attributes:
-        networks: a dictionary per network: `network`, `front` (True if its medians are on the front of the feasible
-            networks), `front_probability`, by metric `median`, `low` and `high` (90 % interval) and `measured`,
-            `constraints_kept` (probability), and `novelty` (`Predictor.novelty`; None without a prediction).
+        networks: a dictionary per network: `network`, `front` (True if its medians are on the front
+            of the feasible networks), `front_probability`, by metric `median`, `low` and `high` (90
+            % interval) and `measured`, `constraints_kept` (probability), and `novelty`
+            (`Predictor.novelty`; None without a prediction).
         not_read: for each network that a pattern matched and that could not be read, the reason.
     """
 
@@ -58,7 +60,9 @@ class RankedNetworks(NamedTuple):
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per network: name, probability of the front, and of each metric median and 90 % interval."""
+        """One row per network: name, probability of the front, and of each metric median and 90 %
+        interval.
+        """
         import pandas as pd
 
         rows = []
@@ -66,7 +70,11 @@ class RankedNetworks(NamedTuple):
             row = {name: value for name, value in network.items() if not isinstance(value, dict)}
             for name, value in network.items():
                 if isinstance(value, dict):
-                    row |= {name: value["median"], f"{name}_low": value["low"], f"{name}_high": value["high"]}
+                    row |= {
+                        name: value["median"],
+                        f"{name}_low": value["low"],
+                        f"{name}_high": value["high"],
+                    }
             rows.append(row)
         return pd.DataFrame(rows)
 
@@ -89,14 +97,15 @@ def rank_networks(
         checkpoint: folder or name of a predictor with examples, such as `"rlm-zoo"`.
         objectives: see `nas.Problem`; metrics of the checkpoint, of `measured`, params and flops.
         constraints: see `nas.Problem`.
-        measured: CSV file of your own measurements: a column `network` and one per metric. For an RLM.
+        measured: CSV file of your own measurements: a column `network` and one per metric. For an
+            RLM.
         samples: joint samples per network.
         seed: of the samples.
         progress: called with a network, the number that was read and the total.
 
     Raises:
-        InputError: a metric is not known, a network that is named without a pattern cannot be read, or `measured` is
-            malformed or too small.
+        InputError: a metric is not known, a network that is named without a pattern cannot be read,
+            or `measured` is malformed or too small.
     """
     goals, bounds = parse_objectives(objectives), parse_constraints(constraints)
     model = load(checkpoint) if measured is not None else load_trained(checkpoint)
@@ -123,7 +132,11 @@ def rank_networks(
     # 2. Latencies on known devices are covariates of those on a new one.
     others = covariates(model, texts, known_devices, samples, seed)
     given = {name: np.median(values, 1) for name, values in others.items()}
-    drawn = _of_new_devices(model, own, texts, others, samples, seed) if own is not None and others else None
+    drawn = (
+        _of_new_devices(model, own, texts, others, samples, seed)
+        if own is not None and others
+        else None
+    )
 
     # 3. Rank.
     ranking = rank(model, texts, goals, bounds, given, samples, seed, drawn)
@@ -143,8 +156,17 @@ def _row(ranking: Ranking, i: int, name: str, novelty: float) -> dict[str, Any]:
     for j, metric in enumerate(ranking.metrics):
         values = ranking.samples[i, :, j]
         low, median, high = quantiles(values[None], [0.05, 0.5, 0.95])[:, 0].tolist()
-        row[metric] = {"median": median, "low": low, "high": high, "measured": bool(ranking.measured[i, j])}
-    return {**row, "constraints_kept": float(ranking.kept[i]), "novelty": None if novelty != novelty else novelty}
+        row[metric] = {
+            "median": median,
+            "low": low,
+            "high": high,
+            "measured": bool(ranking.measured[i, j]),
+        }
+    return {
+        **row,
+        "constraints_kept": float(ranking.kept[i]),
+        "novelty": None if novelty != novelty else novelty,
+    }
 
 
 # --- the user's own measurements
@@ -167,23 +189,30 @@ def _own_measurements(path: Path) -> OwnMeasurements:
         except InputError as error:
             raise InputError(f"{path}, line {line}: {error}") from error
         if text in texts:
-            raise InputError(f"{path}, line {line}: {source} is measured above: keep one row, or their means")
+            raise InputError(
+                f"{path}, line {line}: {source} is measured above: keep one row, or their means"
+            )
         texts.append(text)
     for name, values in table.columns.items():
         if Metric.parse(name).unit not in ("", "%") and (wrong := np.flatnonzero(values <= 0)).size:
             line, value = table.lines[wrong[0]], values[wrong[0]]
-            raise InputError(f"{path}, line {line}: {name} is {value:g}, which is not a positive number")
+            raise InputError(
+                f"{path}, line {line}: {name} is {value:g}, which is not a positive number"
+            )
     return OwnMeasurements(texts, dict(table.columns))
 
 
 def _extend(model: Predictor, own: OwnMeasurements) -> list[str]:
-    """Add the user's measurements to the examples, and list device metrics that can be covariates of a new device."""
+    """Add the user's measurements to the examples, and list device metrics that can be covariates
+    of a new device.
+    """
     before = model.examples_of(own.texts)
     for name, values in own.columns.items():
         count = int((~np.isnan(values)).sum())
         if name not in before and count < MIN_MEASURED:
             raise InputError(
-                f"--measured: the checkpoint does not know {name}, and {count} values are too few: give at least "
+                f"--measured: the checkpoint does not know {name}, and {count} values are too few: "
+                "give at least "
                 f"{MIN_MEASURED}, or better ten"
             )
     model.extend(own.texts, own.columns)
@@ -192,7 +221,11 @@ def _extend(model: Predictor, own: OwnMeasurements) -> list[str]:
 
     def is_covariate(name: str, values: np.ndarray) -> bool:
         shared = float(np.mean(~np.isnan(values)))
-        return name not in own.columns and Metric.parse(name).kind == "measured" and shared >= MIN_SHARED
+        return (
+            name not in own.columns
+            and Metric.parse(name).kind == "measured"
+            and shared >= MIN_SHARED
+        )
 
     return [name for name, values in before.items() if is_covariate(name, values)]
 
@@ -215,9 +248,15 @@ def _of_new_devices(
     drawn = {}
     for name, values in own.columns.items():
         rows = np.flatnonzero(~np.isnan(values))
-        if name not in others and Metric.parse(name).kind == "measured" and (values[rows] > 0).all():
+        if (
+            name not in others
+            and Metric.parse(name).kind == "measured"
+            and (values[rows] > 0).all()
+        ):
             measured = [own.texts[i] for i in rows]
-            drawn[name] = relative_samples(model, measured, values[rows], known[rows], texts, asked, samples, seed)
+            drawn[name] = relative_samples(
+                model, measured, values[rows], known[rows], texts, asked, samples, seed
+            )
     return drawn
 
 
@@ -235,7 +274,8 @@ class Ranking:
         kept: (n,) probability that all constraints are satisfied.
         front: (n,) probability of being on the front of the feasible networks.
         on_front: (n,) True if the medians are on that front.
-        order: (n,) indices from the best on: the front by its first objective, then the others by `front`.
+        order: (n,) indices from the best on: the front by its first objective, then the others by
+            `front`.
     """
 
     metrics: tuple[str, ...]
@@ -275,16 +315,28 @@ def rank(
     names = tuple(dict.fromkeys([*(o.name for o in objectives), *(c.metric for c in constraints)]))
     check_metrics(model, objectives, constraints)
     exact = exact_costs(texts, names)
-    known = {name: values for name, values in model.examples_of(texts).items() if name in names and name not in exact}
+    known = {
+        name: values
+        for name, values in model.examples_of(texts).items()
+        if name in names and name not in exact
+    }
     predicted = [name for name in names if name not in exact and name not in (drawn or {})]
     given = {**(measured or {}), **{name: known[name] for name in predicted}}
     by_name = draw(model, texts, predicted, given, samples, seed)
-    by_name |= {name: np.repeat(np.array(values)[:, None], samples, 1) for name, values in exact.items()}
-    by_name |= {name: _with(known[name], values) for name, values in (drawn or {}).items() if name in names}
+    by_name |= {
+        name: np.repeat(np.array(values)[:, None], samples, 1) for name, values in exact.items()
+    }
+    by_name |= {
+        name: _with(known[name], values) for name, values in (drawn or {}).items() if name in names
+    }
     joint = np.stack([by_name[name] for name in names], 2)
     is_known = np.stack([~np.isnan(known.get(name, np.zeros(len(texts)))) for name in names], 1)
-    order = np.random.default_rng(seed).permuted(np.tile(np.arange(samples), (len(texts), 1)), axis=1)
-    joint = np.take_along_axis(joint, order[:, :, None], 1)  # samples of different networks are independent
+    order = np.random.default_rng(seed).permuted(
+        np.tile(np.arange(samples), (len(texts), 1)), axis=1
+    )
+    joint = np.take_along_axis(
+        joint, order[:, :, None], 1
+    )  # samples of different networks are independent
     return _ranked(names, joint, is_known, objectives, constraints)
 
 
@@ -293,7 +345,9 @@ def _with(known: np.ndarray, drawn: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(known)[:, None], drawn, known[:, None])
 
 
-def check_metrics(model: Predictor, objectives: Sequence[Metric], constraints: Sequence[Constraint]) -> None:
+def check_metrics(
+    model: Predictor, objectives: Sequence[Metric], constraints: Sequence[Constraint]
+) -> None:
     """Raise InputError for a metric that is neither predicted by the model nor exact."""
     for name in [*(o.name for o in objectives), *(c.metric for c in constraints)]:
         if name not in EXACT and name not in model.metrics:

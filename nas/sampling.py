@@ -20,8 +20,8 @@ def draw(
 ) -> dict[str, np.ndarray]:
     """Sample predictions of n networks.
 
-    If the model was fitted to parameters or FLOPs, device metrics are conditioned on their exact counts. Accuracies are
-    not, because that ranks worse. The two kinds are then sampled separately.
+    If the model was fitted to parameters or FLOPs, device metrics are conditioned on their exact
+    counts. Accuracies are not, because that ranks worse. The two kinds are then sampled separately.
 
     Args:
         model: a fitted predictor.
@@ -38,7 +38,10 @@ def draw(
     counted = exact_costs(texts, model.metrics) if devices else {}
     costs = {name: np.array(values) for name, values in counted.items()}
     found: dict[str, np.ndarray] = {}
-    for names, further in (([name for name in metrics if name not in devices], {}), (devices, costs)):
+    for names, further in (
+        ([name for name in metrics if name not in devices], {}),
+        (devices, costs),
+    ):
         if names:
             known = {**(given or {}), **further}
             predicted = model.predict(texts, names, given=known or None, samples=samples, seed=seed)

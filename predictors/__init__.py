@@ -1,4 +1,6 @@
-"""Predictors: the regression language model on ONNX text, a graph network, Gaussian processes, simple baselines."""
+"""Predictors: the regression language model on ONNX text, a graph network, Gaussian processes,
+simple baselines.
+"""
 
 from predictors.base import Predictions, Predictor
 from predictors.checkpoint import load

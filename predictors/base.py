@@ -21,11 +21,24 @@ from search_spaces.common.errors import InputError
 from search_spaces.common.seeds import check_seed
 from search_spaces.common.threads import with_few_threads
 
-Progress = Callable[[int, int, float], None]  # called as `progress(step, steps, loss)` during training
+Progress = Callable[
+    [int, int, float], None
+]  # called as `progress(step, steps, loss)` during training
 STREAM_CHUNK = 256  # architectures per call of `predict` in a stream
 ESTIMATE_SAMPLES = 4  # samples behind a point estimate
-# Methods of predictors, also of a user's own, that run with one thread unless the user has chosen a number.
-_COMPUTING = ("fit", "predict", "estimate", "novelty", "examples_of", "extend", "calibrate", "states", "proxies")
+# Methods of predictors, also of a user's own, that run with one thread unless the user has chosen a
+# number.
+_COMPUTING = (
+    "fit",
+    "predict",
+    "estimate",
+    "novelty",
+    "examples_of",
+    "extend",
+    "calibrate",
+    "states",
+    "proxies",
+)
 
 
 @dataclass(frozen=True)
@@ -53,15 +66,19 @@ class Predictions:
         return cls(tuple(metrics), samples.mean(1), np.median(samples, 1), samples.std(1), samples)
 
     def __getitem__(self, metric: str) -> np.ndarray:
-        """Point estimate (n,) of one metric: the median, which is robust to outliers among the samples."""
+        """Point estimate (n,) of one metric: the median, which is robust to outliers among the
+        samples.
+        """
         return self.median[:, self.metrics.index(metric)]
 
 
 class Predictor(ABC):
-    """Base class of predictors. A predictor learns metrics from architectures and ignores which direction is better.
+    """Base class of predictors. A predictor learns metrics from architectures and ignores which
+    direction is better.
 
-    The same seed and inputs give the same predictions. Methods use one thread, which is faster for inputs as small as
-    these, unless the user has chosen a number (`search_spaces.common.threads.few_threads`).
+    The same seed and inputs give the same predictions. Methods use one thread, which is faster for
+    inputs as small as these, unless the user has chosen a number
+    (`search_spaces.common.threads.few_threads`).
 
     Args:
         seed: seed of training and sampling, at least 0.
@@ -71,7 +88,8 @@ class Predictor(ABC):
     """
 
     kind: str = ""
-    reads_choices: ClassVar[bool] = False  # True: inputs are `Architecture`s; False: texts or ONNX models
+    # True: inputs are `Architecture`s; False: texts or ONNX models
+    reads_choices: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -99,8 +117,8 @@ class Predictor(ABC):
             The predictor itself.
 
         Raises:
-            InputError: if there is no architecture or metric, a metric has no value, an infinite value or another
-                length, or an input is not an architecture.
+            InputError: if there is no architecture or metric, a metric has no value, an infinite
+                value or another length, or an input is not an architecture.
         """
 
     @abstractmethod
@@ -117,44 +135,57 @@ class Predictor(ABC):
         Args:
             architectures: n texts or ONNX models; `Architecture`s if `reads_choices`.
             metrics: names of the m metrics.
-            given: (n,) known values per metric, NaN where unknown. Predictions are conditioned on them; a metric that
-                is both given and requested keeps its given values.
+            given: (n,) known values per metric, NaN where unknown. Predictions are conditioned on
+                them; a metric that is both given and requested keeps its given values.
             samples: samples per architecture, at least 1.
             seed: seed of the samples.
 
         Raises:
-            InputError: if the predictor is not trained, a metric is unknown, or a given value is infinite.
+            InputError: if the predictor is not trained, a metric is unknown, or a given value is
+                infinite.
         """
 
-    def estimate(self, architectures: Inputs, metrics: Sequence[str], given: Metrics | None = None) -> np.ndarray:
+    def estimate(
+        self, architectures: Inputs, metrics: Sequence[str], given: Metrics | None = None
+    ) -> np.ndarray:
         """Point estimates (n, m), cheaper than `predict`; see there for the arguments."""
         return self.predict(architectures, metrics, given, samples=ESTIMATE_SAMPLES).median
 
     def novelty(self, architectures: Inputs, metrics: Sequence[str] = ()) -> np.ndarray:
-        """Distance (n,) of architectures from the training examples, relative to the distances among the examples.
+        """Distance (n,) of architectures from the training examples, relative to the distances
+        among the examples.
 
-        Above 1, it is farther than 95 % of the examples from their nearest other one. If metrics are named, only
-        examples that have them count. NaN if the predictor cannot tell.
+        Above 1, it is farther than 95 % of the examples from their nearest other one. If metrics
+        are named, only examples that have them count. NaN if the predictor cannot tell.
         """
         return np.full(len(architectures), np.nan)
 
     def examples_of(self, architectures: Inputs) -> dict[str, np.ndarray]:
-        """Stored values (n,) per metric of n architectures; NaN for architectures that are not among the examples.
+        """Stored values (n,) per metric of n architectures; NaN for architectures that are not
+        among the examples.
 
         Empty if the predictor keeps no examples.
         """
         return {}
 
     def extend(self, architectures: Inputs, metrics: Metrics) -> None:
-        """Add further examples, possibly with new metrics, to those of `fit`; same arguments as `fit`.
+        """Add further examples, possibly with new metrics, to those of `fit`; same arguments as
+        `fit`.
 
         Raises:
             InputError: if the predictor does not keep its examples.
         """
-        raise InputError(f"{self.kind}: only a predictor that keeps its examples, such as rlm, can be extended")
+        raise InputError(
+            f"{self.kind}: only a predictor that keeps its examples, such as rlm, can be extended"
+        )
 
     def predict_stream(
-        self, architectures: Stream, metrics: Sequence[str], samples: int = 64, seed: int = 0, jobs: int = 1
+        self,
+        architectures: Stream,
+        metrics: Sequence[str],
+        samples: int = 64,
+        seed: int = 0,
+        jobs: int = 1,
     ) -> Iterator[Predictions]:
         """Predict any number of architectures in constant memory, `STREAM_CHUNK` at a time.
 
@@ -165,13 +196,19 @@ class Predictor(ABC):
         Yields:
             The predictions of one chunk.
         """
-        return self._stream("predict", architectures, jobs, {"metrics": metrics, "samples": samples, "seed": seed})
+        return self._stream(
+            "predict", architectures, jobs, {"metrics": metrics, "samples": samples, "seed": seed}
+        )
 
-    def estimate_stream(self, architectures: Stream, metrics: Sequence[str], jobs: int = 1) -> Iterator[np.ndarray]:
+    def estimate_stream(
+        self, architectures: Stream, metrics: Sequence[str], jobs: int = 1
+    ) -> Iterator[np.ndarray]:
         """Point estimates (n, m) of one chunk after another; see `predict_stream`."""
         return self._stream("estimate", architectures, jobs, {"metrics": metrics})
 
-    def _stream(self, method: str, architectures: Stream, jobs: int, options: dict[str, Any]) -> Iterator[Any]:
+    def _stream(
+        self, method: str, architectures: Stream, jobs: int, options: dict[str, Any]
+    ) -> Iterator[Any]:
         remaining = iter(architectures)
         chunks = iter(lambda: self._prepared(list(islice(remaining, STREAM_CHUNK))), [])
         if jobs == 1:
@@ -181,7 +218,9 @@ class Predictor(ABC):
 
         with TemporaryDirectory() as folder:
             self.save(folder)
-            work = (delayed(_in_worker)(type(self), folder, method, chunk, options) for chunk in chunks)
+            work = (
+                delayed(_in_worker)(type(self), folder, method, chunk, options) for chunk in chunks
+            )
             yield from Parallel(n_jobs=jobs, pre_dispatch="2*n_jobs", return_as="generator")(work)
 
     def _prepared(self, architectures: Inputs) -> list[Any]:
@@ -217,5 +256,7 @@ def _loaded(kind: type[Predictor], folder: str) -> Predictor:
     return loaded
 
 
-def _in_worker(kind: type[Predictor], folder: str, method: str, texts: list[Any], options: dict[str, Any]) -> Any:
+def _in_worker(
+    kind: type[Predictor], folder: str, method: str, texts: list[Any], options: dict[str, Any]
+) -> Any:
     return getattr(_loaded(kind, folder), method)(texts, **options)

@@ -35,8 +35,8 @@ def load(name: str | Path, of: type[Predictor] | None = None) -> Predictor:
 
     Args:
         name: name of a shipped checkpoint, or a folder that `Predictor.save` wrote.
-        of: class of the predictor; needed for a class that neither this nor an installed package registers. A
-            checkpoint never names a file to import.
+        of: class of the predictor; needed for a class that neither this nor an installed package
+            registers. A checkpoint never names a file to import.
 
     Raises:
         InputError: if the checkpoint is missing, damaged, or of another format or predictor.
@@ -48,7 +48,8 @@ def load(name: str | Path, of: type[Predictor] | None = None) -> Predictor:
     stored = config.get("kind")
     if of is None and not (isinstance(stored, str) and is_predictor(stored)):
         raise InputError(
-            f"{folder}: a checkpoint of predictor {stored!r}, which no installed package provides: name its class with "
+            f"{folder}: a checkpoint of predictor {stored!r}, which no installed package provides: "
+            "name its class with "
             "`nas predict --predictor FILE.py:CLASS` or predictors.load(folder, CLASS)"
         )
     kind = of or predictor_class(str(stored))
@@ -56,7 +57,15 @@ def load(name: str | Path, of: type[Predictor] | None = None) -> Predictor:
         raise InputError(f"{folder}: a checkpoint of predictor {stored!r}, not of {kind.kind!r}")
     try:
         return kind._restore(config, tensors)
-    except (LookupError, TypeError, AttributeError, RuntimeError, ValueError, ArithmeticError, MemoryError) as error:
+    except (
+        LookupError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+        ValueError,
+        ArithmeticError,
+        MemoryError,
+    ) as error:
         reason = " ".join(str(error).split())[:300]
         if not isinstance(error, InputError):
             reason = f"damaged checkpoint ({type(error).__name__}: {reason})"
@@ -64,11 +73,14 @@ def load(name: str | Path, of: type[Predictor] | None = None) -> Predictor:
 
 
 def load_trained(name: str | Path, of: type[Predictor] | None = None) -> Predictor:
-    """Load a predictor that can predict. InputError as by `load`, or if it has only weights, as `rlm-base`."""
+    """Load a predictor that can predict. InputError as by `load`, or if it has only weights, as
+    `rlm-base`.
+    """
     loaded = load(name, of)
     if not loaded.metrics:
         raise InputError(
-            f"{name}: this checkpoint has no examples to predict from: give rlm-zoo (real networks), rlm-nasbench201 "
+            f"{name}: this checkpoint has no examples to predict from: give rlm-zoo (real "
+            "networks), rlm-nasbench201 "
             "or a folder that `nas train` wrote, or your own measurements to `nas rank --measured`"
         )
     return loaded
@@ -76,7 +88,9 @@ def load_trained(name: str | Path, of: type[Predictor] | None = None) -> Predict
 
 @lru_cache(maxsize=8)
 def load_base(name: str, of: type[Trained]) -> Trained:
-    """Load a pretrained predictor once per process; `InputError` as by `load`, or if it is not of this class."""
+    """Load a pretrained predictor once per process; `InputError` as by `load`, or if it is not of
+    this class.
+    """
     folder = str(checkpoint(name))
     loaded = load(folder)
     if not isinstance(loaded, of):

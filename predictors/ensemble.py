@@ -15,7 +15,8 @@ from search_spaces.common.errors import InputError
 
 
 class Ensemble(Predictor):
-    """Predictors fitted to the same examples; their samples are pooled and their estimates averaged.
+    """Predictors fitted to the same examples; their samples are pooled and their estimates
+    averaged.
 
     Subclasses, which `joined` creates, set `members`.
 
@@ -57,12 +58,16 @@ class Ensemble(Predictor):
         ]
         return Predictions.of_samples(metrics, np.concatenate(drawn, 1))
 
-    def estimate(self, architectures: Inputs, metrics: Sequence[str], given: Metrics | None = None) -> np.ndarray:
+    def estimate(
+        self, architectures: Inputs, metrics: Sequence[str], given: Metrics | None = None
+    ) -> np.ndarray:
         return np.mean([part.estimate(architectures, metrics, given) for part in self.parts], 0)
 
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         states = [part._state() for part in self.parts]
-        tensors = {k: v for i, (_, own) in enumerate(states) for k, v in with_prefix(str(i), own).items()}
+        tensors = {
+            k: v for i, (_, own) in enumerate(states) for k, v in with_prefix(str(i), own).items()
+        }
         return {"seed": self.seed, "parts": [config for config, _ in states]}, tensors
 
     @classmethod
@@ -85,6 +90,9 @@ def joined(name: str, members: tuple[type[Predictor], ...]) -> type[Ensemble]:
     if len(set(members)) < len(members):
         raise InputError(f"ensemble {name!r}: name every member once")
     if len({member.reads_choices for member in members}) > 1:
-        raise InputError(f"ensemble {name!r}: members that read texts and members that read choices cannot be joined")
+        raise InputError(
+            f"ensemble {name!r}: members that read texts and members that read choices cannot be "
+            "joined"
+        )
     about = {"kind": name, "members": members, "reads_choices": members[0].reads_choices}
     return type("Ensemble", (Ensemble,), about)

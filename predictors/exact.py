@@ -26,8 +26,12 @@ def exact_costs(texts: Sequence[str], metrics: Sequence[str]) -> dict[str, list[
 
 
 def conditioning_costs(metric: str, known: Container[str]) -> list[str]:
-    """The exact metrics among `known` from which a metric is predicted: all for device metrics, none for accuracies."""
-    return [name for name in EXACT if name in known] if Metric.parse(metric).kind == "measured" else []
+    """The exact metrics among `known` from which a metric is predicted: all for device metrics,
+    none for accuracies.
+    """
+    return (
+        [name for name in EXACT if name in known] if Metric.parse(metric).kind == "measured" else []
+    )
 
 
 def with_exact_costs(inputs: Inputs, metrics: Sequence[str], samples: np.ndarray) -> np.ndarray:

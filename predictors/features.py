@@ -23,12 +23,16 @@ Name = TypeVar("Name")
 
 
 def with_kernels(program: Program) -> Program:
-    """The program with one copy of a function per kernel size, so that its operators state the size.
+    """The program with one copy of a function per kernel size, so that its operators state the
+    size.
 
     Recursion would not end here: call `sites` first, which refuses it.
     """
     calls = [item for block in (program.main, *program.functions.values()) for item in block.items]
-    if not any(item.op in program.functions and any(type(v) is tuple for _, v in item.attrs) for item in calls):
+    if not any(
+        item.op in program.functions and any(type(v) is tuple for _, v in item.attrs)
+        for item in calls
+    ):
         return program
     functions: dict[str, Block] = {}
 
@@ -41,9 +45,13 @@ def with_kernels(program: Program) -> Program:
     def bound(block: Block, kernels: dict[str, Value]) -> Block:
         items = []
         for item in block.items:
-            attrs = tuple([(n, kernels.get(v.name, v) if isinstance(v, Ref) else v) for n, v in item.attrs])
+            attrs = tuple(
+                [(n, kernels.get(v.name, v) if isinstance(v, Ref) else v) for n, v in item.attrs]
+            )
             if item.op in program.functions:
-                given = tuple([(n, v) for n, v in attrs if isinstance(v, tuple) and not isinstance(v, Ref)])
+                given = tuple(
+                    [(n, v) for n, v in attrs if isinstance(v, tuple) and not isinstance(v, Ref)]
+                )
                 attrs = tuple([pair for pair in attrs if pair not in given])
                 item = item._replace(op=called(item.op, given))
             items.append(item._replace(attrs=attrs))
@@ -75,10 +83,11 @@ def reading(text: str) -> Reading:
 
 @lru_cache(maxsize=16384)
 def features(text: str) -> dict[str, float]:
-    """Features of an architecture by name: log2 of costs, and counts of paths of 1 to `PATH_NODES` operators.
+    """Features of an architecture by name: log2 of costs, and counts of paths of 1 to `PATH_NODES`
+    operators.
 
-    A path such as `x > Conv > Relu` counts how often operators of these kinds follow each other within a block, times
-    the number of runs of the block. `x` is the block's input, `y` its output.
+    A path such as `x > Conv > Relu` counts how often operators of these kinds follow each other
+    within a block, times the number of runs of the block. `x` is the block's input, `y` its output.
     """
     program, found, runs = reading(text)
     functions = frozenset(program.functions)
@@ -110,7 +119,10 @@ def _paths(block: Block, functions: frozenset[str]) -> dict[str, int]:
         kind = "call" if item.op in functions else " ".join([item.op, *kind_attributes(item.attrs)])
         here: Paths = {(kind,): 1}
         for value in item.inputs:
-            _add(here, {(*path, kind): n for path, n in ends[value].items() if len(path) < PATH_NODES})
+            _add(
+                here,
+                {(*path, kind): n for path, n in ends[value].items() if len(path) < PATH_NODES},
+            )
         _add(counts, here)
         ends += [here] * item.outputs
     for value in block.outputs:
@@ -131,7 +143,9 @@ def kind_attributes(attrs: ItemAttrs) -> list[str]:
 
 
 def select_features(texts: Sequence[str]) -> list[str]:
-    """Names of the features that differ between texts and occur in at least 2 texts and 1 % of them."""
+    """Names of the features that differ between texts and occur in at least 2 texts and 1 % of
+    them.
+    """
     names = sorted(set().union(*map(features, texts)))
     matrix = feature_matrix(texts, names)
     tells = (np.ptp(matrix, 0) > 0) & (np.count_nonzero(matrix, 0) >= max(2, len(texts) / 100))

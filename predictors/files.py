@@ -53,7 +53,9 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     except InputError:
         raise
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise InputError(f"{folder}: not a checkpoint ({Path(error.filename).name} is missing)") from error
+        raise InputError(
+            f"{folder}: not a checkpoint ({Path(error.filename).name} is missing)"
+        ) from error
     except (ValueError, SafetensorError, RecursionError) as error:
         raise InputError(f"{folder}: damaged checkpoint ({str(error)[:200]})") from error
     if not isinstance(config, dict) or config.get("format") != FORMAT:
@@ -82,14 +84,20 @@ def load_weights(network: nn.Module, part: str, tensors: Mapping[str, np.ndarray
     found = without_prefix(part, tensors)
     shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
     if shapes != {name: tensor.shape for name, tensor in found.items()}:
-        raise InputError("damaged checkpoint: its tensors do not have the shapes of its configuration")
+        raise InputError(
+            "damaged checkpoint: its tensors do not have the shapes of its configuration"
+        )
     for name, tensor in found.items():
         if tensor.dtype.kind == "f" and not np.isfinite(tensor).all():
             raise InputError(f"damaged checkpoint: {name} has values that are not finite")
-    network.load_state_dict({name: torch.tensor(tensor).float() for name, tensor in found.items()}, assign=True)
+    network.load_state_dict(
+        {name: torch.tensor(tensor).float() for name, tensor in found.items()}, assign=True
+    )
 
 
-def examples(config: Mapping[str, Any], tensors: Mapping[str, np.ndarray], inputs: str) -> dict[str, np.ndarray]:
+def examples(
+    config: Mapping[str, Any], tensors: Mapping[str, np.ndarray], inputs: str
+) -> dict[str, np.ndarray]:
     """The stored examples' values (n,) per metric, checked together with their inputs.
 
     Args:
@@ -114,7 +122,11 @@ def examples(config: Mapping[str, Any], tensors: Mapping[str, np.ndarray], input
 
 def without_prefix(part: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Tensors with the prefix `part.`, which is removed from their names."""
-    return {name.removeprefix(f"{part}."): t for name, t in tensors.items() if name.startswith(f"{part}.")}
+    return {
+        name.removeprefix(f"{part}."): t
+        for name, t in tensors.items()
+        if name.startswith(f"{part}.")
+    }
 
 
 def with_prefix(part: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

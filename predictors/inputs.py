@@ -43,7 +43,9 @@ def as_texts(architectures: Inputs) -> list[str]:
         raise InputError(f"give a list of texts, not a text: [{architectures[:60]!r}]")
     for a in architectures:
         if isinstance(a, Architecture):
-            raise InputError(f"this predictor reads text: give space.to_text(architecture), not {str(a)[:80]}")
+            raise InputError(
+                f"this predictor reads text: give space.to_text(architecture), not {str(a)[:80]}"
+            )
         if not isinstance(a, str) and not hasattr(a, "graph"):
             raise InputError(f"this predictor reads texts and ONNX models, not {type(a).__name__}")
     return [a if isinstance(a, str) else to_text(cast("onnx.ModelProto", a)) for a in architectures]
@@ -56,8 +58,8 @@ def as_targets(architectures: Inputs, metrics: Metrics) -> dict[str, np.ndarray]
         float64 (n,) per metric, NaN where missing. Values below `MIN_RANGE` become 0.
 
     Raises:
-        InputError: if there is no architecture or metric, a metric has no value or a range between 0 and `MIN_RANGE`,
-            or `as_given` refuses the values.
+        InputError: if there is no architecture or metric, a metric has no value or a range between
+            0 and `MIN_RANGE`, or `as_given` refuses the values.
     """
     if not len(architectures):
         raise InputError("there is no architecture to learn from")
@@ -81,7 +83,8 @@ def as_given(architectures: Inputs, metrics: Metrics | None) -> dict[str, np.nda
         float64 (n,) per metric, NaN where unknown.
 
     Raises:
-        InputError: if values are not numbers, are infinite or above `MAX_VALUE`, or if there are not n of them.
+        InputError: if values are not numbers, are infinite or above `MAX_VALUE`, or if there are
+            not n of them.
     """
     checked: dict[str, np.ndarray] = {}
     for name, values in (metrics or {}).items():
@@ -90,17 +93,26 @@ def as_given(architectures: Inputs, metrics: Metrics | None) -> dict[str, np.nda
         except (TypeError, ValueError) as error:
             raise InputError(f"metric {name!r} has a value that is not a number") from error
         if array.shape != (len(architectures),):
-            raise InputError(f"metric {name!r} has shape {array.shape} for {len(architectures)} architectures")
+            raise InputError(
+                f"metric {name!r} has shape {array.shape} for {len(architectures)} architectures"
+            )
         if np.isinf(array).any():
             raise InputError(f"metric {name!r} has an infinite value; use NaN for a missing one")
         if (np.abs(array) > MAX_VALUE).any():
-            raise InputError(f"metric {name!r} has the value {np.nanmax(np.abs(array)):.3g}: give it in another unit")
+            raise InputError(
+                f"metric {name!r} has the value {np.nanmax(np.abs(array)):.3g}: give it in another "
+                "unit"
+            )
         checked[name] = array
     return checked
 
 
 def check_request(
-    predictor: Trained, architectures: Inputs, metrics: Sequence[str], given: Metrics | None, samples: int
+    predictor: Trained,
+    architectures: Inputs,
+    metrics: Sequence[str],
+    given: Metrics | None,
+    samples: int,
 ) -> dict[str, np.ndarray]:
     """Check the arguments of `Predictor.predict`.
 
@@ -108,10 +120,13 @@ def check_request(
         The given values, float64 (n,) per metric.
 
     Raises:
-        InputError: if the predictor is not trained, a metric is unknown, samples < 1, or `as_given` refuses a value.
+        InputError: if the predictor is not trained, a metric is unknown, samples < 1, or `as_given`
+            refuses a value.
     """
     if not predictor.metrics:
-        raise InputError(f"the {predictor.kind} predictor is not trained: call fit first, or load a checkpoint")
+        raise InputError(
+            f"the {predictor.kind} predictor is not trained: call fit first, or load a checkpoint"
+        )
     for name in metrics:
         if name not in predictor.metrics:
             raise unknown("metric", name, predictor.metrics)
@@ -125,13 +140,18 @@ def check_request(
 
 
 def group_by_known(count: int, known: Metrics) -> list[tuple[np.ndarray, list[str]]]:
-    """Row numbers and known metrics of each group of `count` rows that know the same ones; NaN means unknown."""
+    """Row numbers and known metrics of each group of `count` rows that know the same ones; NaN
+    means unknown.
+    """
     if not known:
         return [(np.arange(count), [])] if count else []
     names = list(known)
     present = ~np.isnan(np.stack([known[name] for name in names], 1))
     found, group = np.unique(present, axis=0, return_inverse=True)
     return [
-        (np.flatnonzero(group.ravel() == g), [n for n, here in zip(names, pattern, strict=True) if here])
+        (
+            np.flatnonzero(group.ravel() == g),
+            [n for n, here in zip(names, pattern, strict=True) if here],
+        )
         for g, pattern in enumerate(found)
     ]

@@ -31,10 +31,14 @@ _HIGHER = _words(
     r"acc|top[_ -]?\d+|m?ap(\d+)?|m?iou|auc|auroc|f1|bleu|rouge|psnr|ssim|dice|recall|precision|r2|ndcg|mrr|mcc|kappa"
     r"|score|quality|exact_match|spearman|auprc|pck|(r|hr|pass|hits?)(?=@)|reward|fidelity|(hit|success|win)_rate"
 )
-_LOSS = _words("loss|std|inaccuracy|err|error|nll|perplexity|ppl|rmse|mse|mae|wer|cer|fid|drop|degradation|regret")
+_LOSS = _words(
+    "loss|std|inaccuracy|err|error|nll|perplexity|ppl|rmse|mse|mae|wer|cer|fid|drop|degradation|regret"
+)
 COST = _words("latency|time|energy|power|memory|size")
 _ENERGY = _words("energy|joules?")
-_RATE = _words("throughput|fps|qps|speedup|(.+_per_|.+/|images?_|imgs?_|samples?_|tokens?_)s(ec(ond)?)?")
+_RATE = _words(
+    "throughput|fps|qps|speedup|(.+_per_|.+/|images?_|imgs?_|samples?_|tokens?_)s(ec(ond)?)?"
+)
 _FIDELITY = re.compile(r"(.+?)(?:@(\d+)|_(\d+)_?epochs?)")
 _UNIT = re.compile(r"_(ns|us|ms|s|nj|uj|mj|j|mw|w|b|kb|kib|mb|mib|gb|gib)$", re.IGNORECASE)
 
@@ -43,12 +47,13 @@ _UNIT = re.compile(r"_(ns|us|ms|s|nj|uj|mj|j|mw|w|b|kb|kib|mb|mib|gb|gib)$", re.
 class Metric:
     """A metric of a network.
 
-    A name such as `accuracy@12` or `accuracy_12epochs` is the metric `accuracy` at fidelity 12, for example after 12
-    epochs.
+    A name such as `accuracy@12` or `accuracy_12epochs` is the metric `accuracy` at fidelity 12, for
+    example after 12 epochs.
 
     Attributes:
         name: name of the column, with its unit at the end: `pixel3_latency_ms`.
-        kind: "accuracy" (quality after training), "measured" (cost on a device) or "exact" (follows from the network).
+        kind: "accuracy" (quality after training), "measured" (cost on a device) or "exact" (follows
+            from the network).
         direction: "maximize" or "minimize".
         unit: the unit in the name, "%" for accuracies, "" if the name has none.
     """
@@ -62,12 +67,15 @@ class Metric:
     def parse(cls, text: str) -> Metric:
         """Parse a metric's name with optional suffixes for direction and kind.
 
-        Examples: `"pixel3_latency_ms"`, `"top1:max"`, `"top1:maximize"`, `"energy:measured:min"`. Without suffixes the
-        name decides: accuracies, precisions, scores and throughputs are maximized; everything else, including losses,
+        Examples: `"pixel3_latency_ms"`, `"top1:max"`, `"top1:maximize"`, `"energy:measured:min"`.
+            Without suffixes the
+        name decides: accuracies, precisions, scores and throughputs are maximized; everything else,
+            including losses,
         errors and drops (`top1_error`), is minimized.
 
         Raises:
-            InputError: if the name is empty, or a suffix is neither a direction nor a kind, or there are two of one.
+            InputError: if the name is empty, or a suffix is neither a direction nor a kind, or
+                there are two of one.
         """
         name, *suffixes = (part.strip() for part in text.split(":"))
         if not name:
@@ -78,7 +86,8 @@ class Metric:
         for suffix in suffixes:
             if suffix not in (*directions, *kinds):
                 raise InputError(
-                    f"bad suffix {suffix!r} in {text!r}: use {name}:max or {name}:min, and one of the kinds "
+                    f"bad suffix {suffix!r} in {text!r}: use {name}:max or {name}:min, and one of "
+                    "the kinds "
                     f"{', '.join(DECODING_ORDER)} if the name does not imply it"
                 )
         if len(directions) > 1 or len(kinds) > 1:
@@ -98,7 +107,9 @@ class Metric:
             return cls(name, "accuracy", "minimize", unit)
         if _RATE.search(name) and not _ENERGY.search(name):
             return cls(name, "measured", "maximize", "")
-        if not unit and ("accuracy" in name.lower() or (not COST.search(name) and _HIGHER.search(name))):
+        if not unit and (
+            "accuracy" in name.lower() or (not COST.search(name) and _HIGHER.search(name))
+        ):
             in_percent = any(word in name.lower() for word in ("accuracy", "fidelity"))
             return cls(name, "accuracy", "maximize", "%" if in_percent else "")
         return cls(name, "measured", "minimize", unit)
@@ -115,7 +126,9 @@ class Metric:
 
     @property
     def key(self) -> str:
-        """Name for predictors, with the kind if the name does not imply it: the decoding order depends on the kind."""
+        """Name for predictors, with the kind if the name does not imply it: the decoding order
+        depends on the kind.
+        """
         return self.name if self.kind == self._guess(self.name).kind else f"{self.name}:{self.kind}"
 
     def __str__(self) -> str:
@@ -124,7 +137,9 @@ class Metric:
 
 
 def split_fidelity(name: str) -> tuple[str, float]:
-    """Metric and fidelity of a name: `("accuracy", 12.0)` of `"accuracy_12epochs"`; infinite if the name has none."""
+    """Metric and fidelity of a name: `("accuracy", 12.0)` of `"accuracy_12epochs"`; infinite if the
+    name has none.
+    """
     match = _FIDELITY.fullmatch(name)
     return (match[1], float(match[2] or match[3])) if match else (name, math.inf)
 
@@ -137,8 +152,8 @@ def at_fidelity(name: str, fidelity: int) -> str:
 def decoding_order(key: str) -> tuple[int, float]:
     """Sort key of the order in which metrics are decoded, each conditioned on those before it.
 
-    Exact metrics come first, then accuracies, then measurements. Within one kind, lower fidelities come first, so a
-    learning curve is decoded from its beginning.
+    Exact metrics come first, then accuracies, then measurements. Within one kind, lower fidelities
+    come first, so a learning curve is decoded from its beginning.
     """
     metric = Metric.parse(key)
     return DECODING_ORDER[metric.kind], metric.fidelity

@@ -12,8 +12,8 @@ from scipy.special import ndtri
 def text_noise(texts: Sequence[str], samples: int, metrics: int, seed: Sequence[int]) -> np.ndarray:
     """Standard normal noise (n, samples, metrics), independent between texts and metrics.
 
-    The samples of one text and metric are the quantiles of the normal distribution in random order. They sum to zero,
-    so the mean of the samples is free of noise.
+    The samples of one text and metric are the quantiles of the normal distribution in random order.
+    They sum to zero, so the mean of the samples is free of noise.
 
     Args:
         texts: n texts; equal texts get equal noise.
@@ -32,18 +32,22 @@ def draw_by_text(
     texts: Sequence[str], seed: Sequence[int], draw: Callable[[np.random.Generator], np.ndarray]
 ) -> list[np.ndarray]:
     """A random array per text, drawn by a generator that text and seed determine."""
-    drawn = {text: draw(np.random.default_rng([*seed, zlib.crc32(text.encode())])) for text in set(texts)}
+    drawn = {
+        text: draw(np.random.default_rng([*seed, zlib.crc32(text.encode())])) for text in set(texts)
+    }
     return [drawn[text] for text in texts]
 
 
 def conditional_errors(covariance: np.ndarray, known: np.ndarray, noise: np.ndarray) -> np.ndarray:
     """Draw errors from a joint normal distribution, conditioned on known errors.
 
-    Known errors are clipped to two standard deviations, because real errors have heavier tails than normal ones.
+    Known errors are clipped to two standard deviations, because real errors have heavier tails than
+    normal ones.
 
     Args:
         covariance: (m, m) of the errors.
-        known: (n, samples or 1, m), NaN where unknown; the pattern of NaN is the same for all samples of a row.
+        known: (n, samples or 1, m), NaN where unknown; the pattern of NaN is the same for all
+            samples of a row.
         noise: (n, samples, m), standard normal.
 
     Returns:
@@ -65,20 +69,25 @@ def conditional_errors(covariance: np.ndarray, known: np.ndarray, noise: np.ndar
 
 
 def _square_root(covariance: np.ndarray, least: float = 0.0) -> np.ndarray:
-    """A with A A^T = covariance; eigenvalues, which rounding can make negative, are raised to at least `least`."""
+    """A with A A^T = covariance; eigenvalues, which rounding can make negative, are raised to at
+    least `least`.
+    """
     values, vectors = np.linalg.eigh(covariance)
     return vectors * np.sqrt(np.maximum(values, least))
 
 
 def second_moments(errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sums (m, m) of the products of errors (n, m), NaN where missing, and the number (m, m) of pairs in each sum."""
+    """Sums (m, m) of the products of errors (n, m), NaN where missing, and the number (m, m) of
+    pairs in each sum.
+    """
     seen = ~np.isnan(errors)
     filled = np.where(seen, errors, 0.0)
     return filled.T @ filled, seen.T.astype(float) @ seen
 
 
 def shrink_correlation(correlation: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Shrink estimated correlations towards 0 by the size that chance alone explains (positive-part James-Stein).
+    """Shrink estimated correlations towards 0 by the size that chance alone explains (positive-part
+    James-Stein).
 
     Args:
         correlation: (m, m) estimates.

@@ -35,14 +35,18 @@ def predictor_class(name: str) -> type[Predictor]:
     """The class of a predictor.
 
     Args:
-        name: a registered name, `rlm+gp` for an ensemble, or `my_predictor.py:Nearest` for a class in a file.
+        name: a registered name, `rlm+gp` for an ensemble, or `my_predictor.py:Nearest` for a class
+            in a file.
 
     Raises:
         InputError: if there is no such predictor.
     """
     if plug_ins.is_file(name):
         found = plug_ins.from_file(name, Predictor, "predictor")
-        if found.kind in ("", *_CLASSES):  # a subclass of a shipped predictor must not claim its checkpoints
+        if found.kind in (
+            "",
+            *_CLASSES,
+        ):  # a subclass of a shipped predictor must not claim its checkpoints
             found.kind = found.__name__
         return found
     if JOIN in name:

@@ -1,4 +1,6 @@
-"""Base class of the predictors of this package: one implementation of all that surrounds the drawing of samples."""
+"""Base class of the predictors of this package: one implementation of all that surrounds the
+drawing of samples.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from search_spaces.common.errors import InputError
 
 
 class SamplingPredictor(Predictor):
-    """A predictor whose `_draw` gets a checked request; given values and exact costs then replace drawn values."""
+    """A predictor whose `_draw` gets a checked request; given values and exact costs then replace
+    drawn values.
+    """
 
     _metrics: tuple[str, ...] = ()
 
@@ -43,9 +47,16 @@ class SamplingPredictor(Predictor):
 
     @abstractmethod
     def _draw(
-        self, architectures: Inputs, metrics: Sequence[str], known: dict[str, np.ndarray], samples: int, seed: int
+        self,
+        architectures: Inputs,
+        metrics: Sequence[str],
+        known: dict[str, np.ndarray],
+        samples: int,
+        seed: int,
     ) -> np.ndarray:
-        """Samples (n, samples, m), conditioned on known values (n,) per metric, NaN where unknown."""
+        """Samples (n, samples, m), conditioned on known values (n,) per metric, NaN where
+        unknown.
+        """
 
     def _config(self) -> dict[str, Any]:
         """The configuration that the checkpoints of all trained predictors share."""

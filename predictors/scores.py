@@ -1,7 +1,8 @@
 """Target transforms: metrics to normal or robust standard scores, and back.
 
-One place decides how the values of a metric become scores (`Scores.of`, `Scores.of_ranks`), for predictors, searches
-and devices alike. It depends on the metric's kind and on the values that are known of it.
+One place decides how the values of a metric become scores (`Scores.of`, `Scores.of_ranks`), for
+predictors, searches and devices alike. It depends on the metric's kind and on the values that are
+known of it.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from predictors.metrics import Metric
 
 MAX_KNOTS = 129
 ROUNDING = 1e-12  # relative range below which values count as constant
-MAX_BY_VALUE = 5.0  # largest absolute score of an example under a linear scale; digits reach twice as far
-MIN_RATIO = 3.0  # of the 90th to the 10th percentile of a positive quantity, to be transformed by logarithm
+# Largest absolute score of an example under a linear scale; digits reach twice as far
+MAX_BY_VALUE = 5.0
+# Of the 90th to the 10th percentile of a positive quantity, to be transformed by logarithm
+MIN_RATIO = 3.0
 MAX_LOG = -float(np.log(MIN_RANGE))  # of restored values, which stay finite and positive
 
 
@@ -26,9 +29,10 @@ MAX_LOG = -float(np.log(MIN_RANGE))  # of restored values, which stay finite and
 class Scores:
     """A strictly increasing map between values and scores, piecewise linear in the warped values.
 
-    Below a positive `pivot`, warped values are logarithms, and above it the values themselves; the slopes of both are
-    equal there. So a value of a positive quantity stays positive, however low its score. Beyond the outermost knots,
-    the map continues with the mean slope of the outer tenth of the knots.
+    Below a positive `pivot`, warped values are logarithms, and above it the values themselves; the
+    slopes of both are equal there. So a value of a positive quantity stays positive, however low
+    its score. Beyond the outermost knots, the map continues with the mean slope of the outer tenth
+    of the knots.
     """
 
     values: np.ndarray  # (k,) knots, warped, increasing
@@ -39,9 +43,9 @@ class Scores:
     def of(cls, metric: str, values: np.ndarray) -> Self:
         """Fit the target transform of a metric to known values (n,), n >= 1.
 
-        Measured metrics are transformed linearly, those that are positive and span decades by their logarithm
-        (`pivot_of`), unless a value is more than `MAX_BY_VALUE` from the center. All other metrics are transformed by
-        rank: accuracies are skewed.
+        Measured metrics are transformed linearly, those that are positive and span decades by their
+        logarithm (`pivot_of`), unless a value is more than `MAX_BY_VALUE` from the center. All
+        other metrics are transformed by rank: accuracies are skewed.
         """
         pivot = pivot_of(metric, values)
         if Metric.parse(metric).kind == "measured":
@@ -52,7 +56,9 @@ class Scores:
 
     @classmethod
     def of_ranks(cls, metric: str, values: np.ndarray) -> Self:
-        """Normal scores of ranks for any metric; between and beyond the knots, values are warped as by `of`."""
+        """Normal scores of ranks for any metric; between and beyond the knots, values are warped as
+        by `of`.
+        """
         return cls.fit(values, by_rank=True, pivot=pivot_of(metric, values))
 
     @classmethod
@@ -61,7 +67,8 @@ class Scores:
 
         Args:
             values: (n,) values of one metric; positive if `pivot` is.
-            by_rank: True for normal scores of the ranks; False for a linear map by median and quantiles.
+            by_rank: True for normal scores of the ranks; False for a linear map by median and
+                quantiles.
             pivot: value below which values are warped by logarithm.
         """
         values = _warp(values, pivot)
@@ -90,13 +97,17 @@ class Scores:
 def pivot_of(metric: str, values: np.ndarray) -> float:
     """The pivot of a metric with known values (n,): see `Scores`.
 
-    It is infinite for positive costs and losses whose central 80 % span a factor of `MIN_RATIO`, if their logarithms
-    are the more symmetric ones: a few networks that are far faster than all others are no reason. It is the lowest
-    value for other positive measured metrics, and 0 for all others.
+    It is infinite for positive costs and losses whose central 80 % span a factor of `MIN_RATIO`, if
+    their logarithms are the more symmetric ones: a few networks that are far faster than all others
+    are no reason. It is the lowest value for other positive measured metrics, and 0 for all others.
     """
     parsed = Metric.parse(metric)
     least = float(values.min())
-    if least <= 0 or parsed.kind == "exact" or (parsed.kind == "accuracy" and parsed.direction == "maximize"):
+    if (
+        least <= 0
+        or parsed.kind == "exact"
+        or (parsed.kind == "accuracy" and parsed.direction == "maximize")
+    ):
         return 0.0
     central = np.quantile(values, [0.1, 0.5, 0.9])
     if central[2] > MIN_RATIO * central[0] and _asymmetry(np.log(central)) < _asymmetry(central):
@@ -115,7 +126,11 @@ def _warp(values: np.ndarray, pivot: float) -> np.ndarray:
     if pivot <= 0:
         return values
     logs = np.log(np.maximum(values, MIN_RANGE))
-    return logs if np.isinf(pivot) else np.where(values < pivot, pivot * (1 + logs - np.log(pivot)), values)
+    return (
+        logs
+        if np.isinf(pivot)
+        else np.where(values < pivot, pivot * (1 + logs - np.log(pivot)), values)
+    )
 
 
 def _unwarp(warped: np.ndarray, pivot: float) -> np.ndarray:

@@ -26,15 +26,22 @@ class Ridge(RegressionPredictor):
 
         if len(scores) < 3:
             mean = float(scores.mean())
-            return Regression(lambda points: (np.full(len(points), mean), np.ones(len(points))), scores - mean)
-        model = RidgeCV(_ALPHAS, scoring="neg_mean_squared_error", store_cv_results=True).fit(inputs, scores)
+            return Regression(
+                lambda points: (np.full(len(points), mean), np.ones(len(points))), scores - mean
+            )
+        model = RidgeCV(_ALPHAS, scoring="neg_mean_squared_error", store_cv_results=True).fit(
+            inputs, scores
+        )
         errors = scores - model.cv_results_[:, model.alpha_ == _ALPHAS][:, 0]
         std = max(MIN_STD, float(np.sqrt(np.mean(errors**2))))
-        return Regression(lambda points: (model.predict(points), np.full(len(points), std)), errors / std)
+        return Regression(
+            lambda points: (model.predict(points), np.full(len(points), std)), errors / std
+        )
 
 
 class Forest(RegressionPredictor):
-    """A random forest per metric. Its uncertainty is the spread of the trees, scaled to the out-of-bag errors.
+    """A random forest per metric. Its uncertainty is the spread of the trees, scaled to the
+    out-of-bag errors.
 
     Args:
         seed: seed of the forest and its samples.
@@ -52,11 +59,17 @@ class Forest(RegressionPredictor):
     def _fitted(self, inputs: np.ndarray, scores: np.ndarray) -> Regression:
         from sklearn.ensemble import RandomForestRegressor
 
-        forest = RandomForestRegressor(self.trees, max_features=1 / 3, random_state=self.seed).fit(inputs, scores)
+        forest = RandomForestRegressor(self.trees, max_features=1 / 3, random_state=self.seed).fit(
+            inputs, scores
+        )
         mean, spread = _out_of_bag(forest, inputs)
         least = max(MIN_STD, 0.02 * float(scores.std()))
         errors = (scores - mean) / np.hypot(spread, least)
-        inflation = max(float(np.sqrt(np.nanmean(errors**2))), 1e-3) if np.isfinite(errors).sum() > 2 else 1.0
+        inflation = (
+            max(float(np.sqrt(np.nanmean(errors**2))), 1e-3)
+            if np.isfinite(errors).sum() > 2
+            else 1.0
+        )
 
         def predict(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             trees = _by_tree(forest, points)
@@ -81,7 +94,9 @@ def _by_tree(forest: RandomForestRegressor, inputs: np.ndarray) -> np.ndarray:
 
 
 def _out_of_bag(forest: RandomForestRegressor, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation (n,) over the trees that were not trained on a row; NaN if all were."""
+    """Mean and standard deviation (n,) over the trees that were not trained on a row; NaN if all
+    were.
+    """
     trees = _by_tree(forest, inputs)
     for predicted, seen in zip(trees, forest.estimators_samples_, strict=True):
         predicted[seen] = np.nan

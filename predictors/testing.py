@@ -71,25 +71,39 @@ def _check_learning(factory: Callable[[], Predictor], space: SearchSpace) -> Non
     predictions = predictor.predict(inputs[TRAIN:], ["large", "small"])
     for name, truth in [("small", small[TRAIN:]), ("large", large[TRAIN:])]:
         tau = kendalltau(predictions[name], truth)[0]
-        assert tau > _EASY_TAU, f"{space.name}: Kendall tau {tau:.2f} on log(params) is not above {_EASY_TAU}"
+        assert tau > _EASY_TAU, (
+            f"{space.name}: Kendall tau {tau:.2f} on log(params) is not above {_EASY_TAU}"
+        )
         error = np.mean((predictions[name] - truth) ** 2)
-        assert error < np.var(truth), f"{space.name}: predictions of {name} are worse than its mean; check its unit"
+        assert error < np.var(truth), (
+            f"{space.name}: predictions of {name} are worse than its mean; check its unit"
+        )
     assert (predictions.std > 0).all(), "the std of an unseen architecture must be above 0"
 
 
 def _check_contract(factory: Callable[[], Predictor], inputs: list[Any]) -> None:
     rng = np.random.default_rng(0)
     n = len(inputs)
-    metrics = {"first": rng.normal(size=n), "second": 100 + rng.normal(size=n), "third": rng.normal(size=n)}
+    metrics = {
+        "first": rng.normal(size=n),
+        "second": 100 + rng.normal(size=n),
+        "third": rng.normal(size=n),
+    }
     metrics["first"][::3] = np.nan
     metrics["second"][::2] = np.nan
     predictor = factory().fit(inputs, metrics)
     names = ["third", "first"]
     base = predictor.predict(inputs, names, samples=5, seed=3)
     _check_shapes(base, n, tuple(names), 5)
-    _check_same(base, predictor.predict(inputs, names, samples=5, seed=3), "the same seed must give the same samples")
+    _check_same(
+        base,
+        predictor.predict(inputs, names, samples=5, seed=3),
+        "the same seed must give the same samples",
+    )
     again = factory().fit(inputs, metrics)
-    _check_same(base, again.predict(inputs, names, samples=5, seed=3), "training must be reproducible")
+    _check_same(
+        base, again.predict(inputs, names, samples=5, seed=3), "training must be reproducible"
+    )
     other = predictor.predict(inputs, names, samples=5, seed=4)
     assert not np.array_equal(base.samples, other.samples), "another seed must give other samples"
     streamed = list(predictor.predict_stream(iter(inputs), names, samples=5, seed=3))
@@ -97,7 +111,9 @@ def _check_contract(factory: Callable[[], Predictor], inputs: list[Any]) -> None
     _check_same(base, streamed[0], "predict_stream must give the same predictions as predict")
     order = rng.permutation(n)
     shuffled = predictor.predict([inputs[i] for i in order], names, samples=5, seed=3)
-    assert _close(shuffled.mean, base.mean[order]), "predictions must not depend on the order of the architectures"
+    assert _close(shuffled.mean, base.mean[order]), (
+        "predictions must not depend on the order of the architectures"
+    )
     twice = predictor.predict([inputs[0], inputs[0]], names, samples=5, seed=3)
     assert _close(twice.mean[0], twice.mean[1]), "equal architectures must get equal predictions"
     _check_shapes(predictor.predict([], names, samples=2), 0, tuple(names), 2)
@@ -105,16 +121,25 @@ def _check_contract(factory: Callable[[], Predictor], inputs: list[Any]) -> None
         space = get_space("tiny-resnet")
         arch = space.sample(np.random.default_rng(5))
         mixed = predictor.predict([space.to_text(arch), space.to_onnx(arch)], names, samples=3)
-        assert _close(mixed.mean[0], mixed.mean[1]), "a model and its text must get the same prediction"
+        assert _close(mixed.mean[0], mixed.mean[1]), (
+            "a model and its text must get the same prediction"
+        )
     _check_estimates(predictor, base, inputs)
     _check_given(predictor, inputs)
     _check_saving(predictor, base, inputs, names)
 
 
 def _check_shapes(predictions: Predictions, n: int, metrics: tuple[str, ...], samples: int) -> None:
-    assert predictions.metrics == metrics, f"metrics must be the requested {metrics}, not {predictions.metrics}"
+    assert predictions.metrics == metrics, (
+        f"metrics must be the requested {metrics}, not {predictions.metrics}"
+    )
     flat = (n, len(metrics))
-    for name, shape in {"mean": flat, "median": flat, "std": flat, "samples": (n, samples, len(metrics))}.items():
+    for name, shape in {
+        "mean": flat,
+        "median": flat,
+        "std": flat,
+        "samples": (n, samples, len(metrics)),
+    }.items():
         array = getattr(predictions, name)
         assert array.shape == shape, f"{name} must have shape {shape}, not {array.shape}"
         assert array.dtype == np.float64, f"{name} must be float64, not {array.dtype}"
@@ -132,9 +157,13 @@ def _close(one: np.ndarray, other: np.ndarray) -> bool:
 
 def _check_estimates(predictor: Predictor, base: Predictions, inputs: list[Any]) -> None:
     estimates = predictor.estimate(inputs, base.metrics)
-    assert estimates.shape == base.mean.shape, f"estimates must have shape {base.mean.shape}, not {estimates.shape}"
+    assert estimates.shape == base.mean.shape, (
+        f"estimates must have shape {base.mean.shape}, not {estimates.shape}"
+    )
     assert np.isfinite(estimates).all(), "estimates have NaN or infinite values"
-    assert predictor.estimate([], base.metrics).shape == (0, len(base.metrics)), "no architecture, no estimate"
+    assert predictor.estimate([], base.metrics).shape == (0, len(base.metrics)), (
+        "no architecture, no estimate"
+    )
     known = np.where(np.arange(len(inputs)) % 2, np.nan, 0.5)
     given = predictor.estimate(inputs, base.metrics, given={base.metrics[1]: known})
     assert np.allclose(given[::2, 1], 0.5), "the estimate of a given value must be the given value"
@@ -145,21 +174,35 @@ def _check_given(predictor: Predictor, inputs: list[Any]) -> None:
     n = len(inputs)
     known = np.linspace(-1, 1, n)
     known[::2] = np.nan
-    for given in ({"first": known}, {"first": known, "second": np.full(n, np.nan)}, {"first": known, "second": known}):
-        _check_shapes(predictor.predict(inputs, ["third"], given=given, samples=4), n, ("third",), 4)
+    for given in (
+        {"first": known},
+        {"first": known, "second": np.full(n, np.nan)},
+        {"first": known, "second": known},
+    ):
+        _check_shapes(
+            predictor.predict(inputs, ["third"], given=given, samples=4), n, ("third",), 4
+        )
         both = predictor.predict(inputs, ["first"], given=given, samples=4)
         there = ~np.isnan(known)
-        assert _close(both.mean[there, 0], known[there]), "the prediction of a given value must be the given value"
+        assert _close(both.mean[there, 0], known[there]), (
+            "the prediction of a given value must be the given value"
+        )
     nothing = predictor.predict(inputs, ["third"], given={"first": np.full(n, np.nan)}, samples=4)
     without = predictor.predict(inputs, ["third"], samples=4)
-    assert _close(nothing.mean, without.mean), "a given metric that is NaN everywhere must change nothing"
+    assert _close(nothing.mean, without.mean), (
+        "a given metric that is NaN everywhere must change nothing"
+    )
 
 
-def _check_saving(predictor: Predictor, base: Predictions, inputs: list[Any], names: Sequence[str]) -> None:
+def _check_saving(
+    predictor: Predictor, base: Predictions, inputs: list[Any], names: Sequence[str]
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         predictor.save(Path(folder) / "checkpoint")
         restored = load(Path(folder) / "checkpoint", type(predictor))
-    assert restored.metrics == predictor.metrics, "a loaded predictor must have the metrics of the saved one"
+    assert restored.metrics == predictor.metrics, (
+        "a loaded predictor must have the metrics of the saved one"
+    )
     after = restored.predict(inputs, names, samples=5, seed=3)
     _check_same(base, after, "a loaded predictor must give the predictions of the saved one")
 
@@ -184,8 +227,14 @@ def _check_refusals(factory: Callable[[], Predictor], inputs: list[Any]) -> None
     _refuses(lambda: factory().predict(inputs, ["metric"]), "predict before fit")
     _refuses(lambda: trained.predict(inputs, ["metrik"]), "predict of an unknown metric")
     _refuses(lambda: trained.predict(inputs, ["metric"], samples=0), "predict without samples")
-    _refuses(lambda: trained.predict(inputs, ["metric"], given={"metric": infinite}), "predict given infinite values")
-    _refuses(lambda: trained.predict(inputs, ["metric"], given={"metric": values[1:]}), "predict given another length")
+    _refuses(
+        lambda: trained.predict(inputs, ["metric"], given={"metric": infinite}),
+        "predict given infinite values",
+    )
+    _refuses(
+        lambda: trained.predict(inputs, ["metric"], given={"metric": values[1:]}),
+        "predict given another length",
+    )
 
 
 def _refuses(action: Callable[[], object], what: str) -> None:
@@ -194,7 +243,9 @@ def _refuses(action: Callable[[], object], what: str) -> None:
     except InputError:
         return
     except Exception as error:
-        raise AssertionError(f"{what} must raise InputError, not {type(error).__name__}: {error}") from error
+        raise AssertionError(
+            f"{what} must raise InputError, not {type(error).__name__}: {error}"
+        ) from error
     raise AssertionError(f"{what} must raise InputError")
 
 
@@ -205,7 +256,9 @@ def _check_small_data(factory: Callable[[], Predictor], inputs: list[Any]) -> No
         ("a constant metric", inputs, np.full(len(inputs), 7.0)),
         ("eight equal architectures", inputs[:1] * 8, np.linspace(6.5, 7.5, 8)),
     ]:
-        predictions = factory().fit(known, {"metric": values}).predict(inputs, ["metric"], samples=4)
+        predictions = (
+            factory().fit(known, {"metric": values}).predict(inputs, ["metric"], samples=4)
+        )
         _check_shapes(predictions, len(inputs), ("metric",), 4)
         value = predictions["metric"][0]
         assert abs(value - 7) < 1.5, f"trained on {what} near 7, it predicts {value:g}"

@@ -1,4 +1,6 @@
-"""Which values count as measurements: the one place that decides it, for searches, tables, reports and predictors."""
+"""Which values count as measurements: the one place that decides it, for searches, tables, reports
+and predictors.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ Real metrics are far smaller. A training that diverges reaches more: a perplexit
 
 
 def is_valid(values: np.ndarray | float) -> np.ndarray:
-    """Mask (...) of the values (...) that are numbers of at most `MAX_VALUE`; False for NaN and infinity."""
+    """Mask (...) of the values (...) that are numbers of at most `MAX_VALUE`; False for NaN and
+    infinity.
+    """
     with np.errstate(invalid="ignore"):
         return np.abs(np.asarray(values, dtype=float)) <= MAX_VALUE
 

@@ -1,4 +1,6 @@
-"""Version of the predictors behind a result, so that stored results are not mixed with those of other versions."""
+"""Version of the predictors behind a result, so that stored results are not mixed with those of
+other versions.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,14 @@ from pathlib import Path
 
 from predictors.registry import predictor_class
 
-RESULT_VERSION = 19  # increase it whenever the predictions of a predictor or shipped checkpoint change
+# Increase it whenever the predictions of a predictor or shipped checkpoint change
+RESULT_VERSION = 19
 _HERE = Path(__file__).parent
 
 
 def version(name: str | None = None) -> str:
-    """Version of a predictor's results: `RESULT_VERSION`, followed by a digest of the file for a plug-in.
+    """Version of a predictor's results: `RESULT_VERSION`, followed by a digest of the file for a
+    plug-in.
 
     Args:
         name: name of a predictor; None for the version of this package.

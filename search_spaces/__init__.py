@@ -11,7 +11,17 @@ from search_spaces.ir.onnx import cost_error, from_model, load_model, to_model
 from search_spaces.ir.text import fingerprint
 from search_spaces.ir.text.program import compact, expand
 from search_spaces.ir.text.syntax import read, write
-from search_spaces.published import fbnet, hiaml, inception, nasbench101, nasbench201, nds, ofa, tiny_resnet, two_path
+from search_spaces.published import (
+    fbnet,
+    hiaml,
+    inception,
+    nasbench101,
+    nasbench201,
+    nds,
+    ofa,
+    tiny_resnet,
+    two_path,
+)
 from search_spaces.registry import get_space, list_spaces, register_space
 from search_spaces.sources import read_source
 from search_spaces.space import Architecture, SearchSpace
@@ -53,7 +63,8 @@ __all__ = [
 
 
 def to_text(model: ModelProto) -> str:
-    """The compact text of an ONNX model: no weights, canonical names and order, repeated blocks as functions.
+    """The compact text of an ONNX model: no weights, canonical names and order, repeated blocks as
+    functions.
 
     Raises:
         InputError: if the text cannot express the model.
@@ -76,10 +87,12 @@ def params(model: ModelProto) -> int:
 
 
 def flops(model: ModelProto) -> int:
-    """Multiply-accumulates of an ONNX model for one input; see `graph_flops` for the operators that count.
+    """Multiply-accumulates of an ONNX model for one input; see `graph_flops` for the operators that
+    count.
 
     Raises:
-        InputError: if a size is open, or it is not known what an operator costs; the message names the node.
+        InputError: if a size is open, or it is not known what an operator costs; the message names
+            the node.
     """
     graph = from_model(model)
     try:

@@ -1,4 +1,6 @@
-"""Choosers: objects with Optuna's `suggest_*` methods that make the choices of `SearchSpace.build`."""
+"""Choosers: objects with Optuna's `suggest_*` methods that make the choices of
+`SearchSpace.build`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ class Trial(Protocol):
 
     def suggest_categorical(self, name: str, choices: Sequence[Choice]) -> Choice: ...
 
-    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int: ...
+    def suggest_int(
+        self, name: str, low: int, high: int, *, step: int = 1, log: bool = False
+    ) -> int: ...
 
     def suggest_float(
         self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
@@ -28,8 +32,9 @@ class Trial(Protocol):
 class Chooser:
     """Base class of choosers. It records every choice and its options.
 
-    As with an Optuna trial, suggesting a name again returns the earlier choice. Other options for a name that has been
-    suggested in the same architecture raise InputError; in another architecture, a name may have other options.
+    As with an Optuna trial, suggesting a name again returns the earlier choice. Other options for a
+    name that has been suggested in the same architecture raise InputError; in another architecture,
+    a name may have other options.
     """
 
     def __init__(self) -> None:
@@ -37,7 +42,9 @@ class Chooser:
         self.options: dict[str, Domain] = {}
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"a trial has no {name!r}: it has suggest_categorical, suggest_int and suggest_float")
+        raise AttributeError(
+            f"a trial has no {name!r}: it has suggest_categorical, suggest_int and suggest_float"
+        )
 
     def pick(self, name: str, options: Domain) -> Choice:
         """Choose one of `options`; subclasses define this."""
@@ -56,14 +63,17 @@ class Chooser:
         elif self.options[name] != options:
             first, second = domains.shown(self.options[name]), domains.shown(options)
             raise InputError(
-                f"{name!r} is suggested twice, from {first} and from {second}: give each choice its own name"
+                f"{name!r} is suggested twice, from {first} and from {second}: give each choice "
+                "its own name"
             )
         return self.choices[name]
 
     def suggest_categorical(self, name: str, choices: Sequence[Choice]) -> Choice:
         return self.answer(name, domains.categories(name, choices))
 
-    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
+    def suggest_int(
+        self, name: str, low: int, high: int, *, step: int = 1, log: bool = False
+    ) -> int:
         return self.answer(name, domains.integers(name, low, high, step, log))
 
     def suggest_float(
@@ -80,7 +90,9 @@ def _no_option(name: str, value: object, options: Domain) -> InputError:
 
 
 class TrialChooser(Chooser):
-    """Lets a trial make every choice. Its parameters have the names of `search_spaces.parameter_names`."""
+    """Lets a trial make every choice. Its parameters have the names of
+    `search_spaces.parameter_names`.
+    """
 
     def __init__(self, trial: Trial) -> None:
         super().__init__()
@@ -109,7 +121,9 @@ class TrialChooser(Chooser):
         if isinstance(options, Steps):
             return self.trial.suggest_float(name, options.low, options[-1], step=options.step)
         if isinstance(options, Interval) and options.whole:
-            return self.trial.suggest_int(name, int(options.low), int(options.high), log=options.log)
+            return self.trial.suggest_int(
+                name, int(options.low), int(options.high), log=options.log
+            )
         if isinstance(options, Interval):
             return self.trial.suggest_float(name, options.low, options.high, log=options.log)
         return self.trial.suggest_categorical(name, options)
@@ -149,9 +163,13 @@ class ReplayChooser(Chooser):
 
 
 class MutationChooser(RandomChooser):
-    """Makes the parent's choices, except another one for `changed`; choices that the parent lacks are random."""
+    """Makes the parent's choices, except another one for `changed`; choices that the parent lacks
+    are random.
+    """
 
-    def __init__(self, parent: Mapping[str, Choice], changed: str, rng: np.random.Generator) -> None:
+    def __init__(
+        self, parent: Mapping[str, Choice], changed: str, rng: np.random.Generator
+    ) -> None:
         super().__init__(rng)
         self.parent, self.changed = parent, changed
 
@@ -165,7 +183,9 @@ class MutationChooser(RandomChooser):
 class CrossoverChooser(RandomChooser):
     """Takes every choice from a random one of two parents; choices that both lack are random."""
 
-    def __init__(self, a: Mapping[str, Choice], b: Mapping[str, Choice], rng: np.random.Generator) -> None:
+    def __init__(
+        self, a: Mapping[str, Choice], b: Mapping[str, Choice], rng: np.random.Generator
+    ) -> None:
         super().__init__(rng)
         self.parents = (a, b)
 
@@ -176,7 +196,9 @@ class CrossoverChooser(RandomChooser):
 
 
 class EnumerationChooser(Chooser):
-    """Takes the options at given positions, then first options: one step in the enumeration of all combinations."""
+    """Takes the options at given positions, then first options: one step in the enumeration of all
+    combinations.
+    """
 
     def __init__(self, positions: Sequence[int]) -> None:
         super().__init__()
@@ -197,7 +219,9 @@ class EnumerationChooser(Chooser):
         sizes = [domains.count(options) for options in self.options.values()]
         for name, size in zip(self.options, sizes, strict=True):
             if size is None:
-                raise InputError(f"{name!r} is continuous, so architectures cannot be listed: give it a step")
+                raise InputError(
+                    f"{name!r} is continuous, so architectures cannot be listed: give it a step"
+                )
         positions = self.positions[: len(sizes)]
         while positions and positions[-1] == sizes[len(positions) - 1] - 1:  # type: ignore[operator]
             positions.pop()

@@ -15,7 +15,13 @@ Choice = Any
 """A chosen value: str, int, float, bool or None."""
 MISSING: Any = object()
 """Result of `find` for a value that is not an option; `None` may be an option."""
-_PLAIN = (str, int, float, bool, type(None))  # types that an Optuna study stores and restores unchanged
+_PLAIN = (
+    str,
+    int,
+    float,
+    bool,
+    type(None),
+)  # types that an Optuna study stores and restores unchanged
 _KINDS = frozenset(_PLAIN)
 _TOLERANCE = 1e-8  # relative to a step, as in Optuna
 _MAX_SHOWN = 20
@@ -47,7 +53,11 @@ class Steps(Sequence[float]):
     def find(self, value: Choice) -> Choice:
         """The step equal to a value within `_TOLERANCE`; `MISSING` if there is none."""
         place = (value - self.low) / self.step if _is_number(value) else inf
-        near = isfinite(place) and 0 <= round(place) < len(self) and abs(place - round(place)) < _TOLERANCE
+        near = (
+            isfinite(place)
+            and 0 <= round(place) < len(self)
+            and abs(place - round(place)) < _TOLERANCE
+        )
         return self[round(place)] if near else MISSING
 
 
@@ -75,7 +85,9 @@ class Interval:
         return int(value) if self.whole else float(value)
 
     def find(self, value: Choice) -> Choice:
-        """The value in the type of the range; `MISSING` if it is outside, or not an integer where only these count."""
+        """The value in the type of the range; `MISSING` if it is outside, or not an integer where
+        only these count.
+        """
         inside = _is_number(value) and self.low <= value <= self.high
         if self.whole:
             return int(value) if inside and value == int(value) else MISSING
@@ -86,11 +98,17 @@ Domain = Sequence[Choice] | Interval
 
 
 def categories(name: str, choices: Sequence[Choice]) -> Domain:
-    """The domain of `suggest_categorical`; InputError if it is empty or has options of other types than `Choice`."""
+    """The domain of `suggest_categorical`; InputError if it is empty or has options of other types
+    than `Choice`.
+    """
     if not len(choices):
         raise InputError(f"{name!r} has no options: give at least one")
-    if not _KINDS.issuperset(map(type, choices)) and (strange := [c for c in choices if not isinstance(c, _PLAIN)]):
-        raise InputError(f"{name!r} has the option {strange[0]!r}: give strings or numbers that stand for it")
+    if not _KINDS.issuperset(map(type, choices)) and (
+        strange := [c for c in choices if not isinstance(c, _PLAIN)]
+    ):
+        raise InputError(
+            f"{name!r} has the option {strange[0]!r}: give strings or numbers that stand for it"
+        )
     return choices if isinstance(choices, range) else tuple(choices)
 
 
@@ -103,12 +121,19 @@ def integers(name: str, low: int, high: int, step: int, log: bool) -> Domain:
 def floats(name: str, low: float, high: float, step: float | None, log: bool) -> Domain:
     """The domain of `suggest_float`; InputError for bad bounds or steps."""
     _check(name, low, high, step, log and step is not None, log and low <= 0)
-    return Interval(float(low), float(high), log) if step is None else Steps(float(low), float(high), float(step))
+    return (
+        Interval(float(low), float(high), log)
+        if step is None
+        else Steps(float(low), float(high), float(step))
+    )
 
 
 def _check(name: str, low: float, high: float, step: float | None, both: bool, below: bool) -> None:
     if not low <= high or not isfinite(low) or not isfinite(high):
-        raise InputError(f"{name!r} from {low} to {high}: bounds must be finite, and the first not above the second")
+        raise InputError(
+            f"{name!r} from {low} to {high}: bounds must be finite, and the first not above the "
+            "second"
+        )
     if step is not None and not 0 < step < inf:
         raise InputError(f"{name!r} has step = {step}: it must be positive")
     if both:
@@ -140,7 +165,9 @@ def find(domain: Domain, value: Choice) -> Choice:
 
 def draw(domain: Domain, rng: np.random.Generator) -> Choice:
     """A random option."""
-    return domain.draw(rng) if isinstance(domain, Interval) else domain[int(rng.integers(len(domain)))]
+    return (
+        domain.draw(rng) if isinstance(domain, Interval) else domain[int(rng.integers(len(domain)))]
+    )
 
 
 def draw_other(domain: Domain, value: Choice, rng: np.random.Generator) -> Choice:

@@ -1,11 +1,13 @@
 """Parameter names: under which name an Optuna study stores a choice.
 
-In `build`, the options of a choice may depend on earlier choices: `w` is one of 4, 8 in one branch and one of 16, 32 in
-the other. Optuna ties each parameter to one distribution. Therefore a study stores the domain that comes first under
-the plain name, `w`, and every other one under a name with its options, `w in [16, 32]`. Samplers see one parameter per
-domain, so that they learn from values of the same domain only. Architectures have plain names.
+In `build`, the options of a choice may depend on earlier choices: `w` is one of 4, 8 in one branch
+and one of 16, 32 in the other. Optuna ties each parameter to one distribution. Therefore a study
+stores the domain that comes first under the plain name, `w`, and every other one under a name with
+its options, `w in [16, 32]`. Samplers see one parameter per domain, so that they learn from values
+of the same domain only. Architectures have plain names.
 
-Which domain comes first depends on the study. Readers need not know, since the options are cut off from any name.
+Which domain comes first depends on the study. Readers need not know, since the options are cut off
+from any name.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from weakref import WeakKeyDictionary
 from search_spaces.common.errors import InputError
 from search_spaces.domains import Choice, Domain, Interval, Steps
 
-MAX_OPTIONS_LENGTH = 120  # characters of the options in a name; databases store 512 of the whole name
+# Characters of the options in a name; databases store 512 of the whole name
+MAX_OPTIONS_LENGTH = 120
 _HASH_LENGTH = 12
 _WITH_OPTIONS = re.compile(r"(.+?) in \[.*\]", re.DOTALL)
 
@@ -39,17 +42,23 @@ def plain_names(parameters: Mapping[str, Choice]) -> dict[str, Choice]:
 def check_name(name: str) -> None:
     """Raise InputError for a choice whose name looks like one with options."""
     if plain_name(name) != name:
-        raise InputError(f"a choice cannot be named {name!r}: leave out ' in […]', which tells options apart")
+        raise InputError(
+            f"a choice cannot be named {name!r}: leave out ' in […]', which tells options apart"
+        )
 
 
 def name_with_options(name: str, options: Domain) -> str:
-    """The name with the options of this choice: `w in [16, 32]`, `depth in [2..8 step 2]`, `lr in [0.001..0.1 log]`."""
+    """The name with the options of this choice: `w in [16, 32]`, `depth in [2..8 step 2]`, `lr in
+    [0.001..0.1 log]`.
+    """
     if isinstance(options, range):
         return _with_range(name, options.start, options[-1], options.step, log=False)
     if isinstance(options, Steps):
         return _with_range(name, options.low, options[-1], options.step, log=False)
     if isinstance(options, Interval):
-        low, high = (int(options.low), int(options.high)) if options.whole else (options.low, options.high)
+        low, high = (
+            (int(options.low), int(options.high)) if options.whole else (options.low, options.high)
+        )
         return _with_range(name, low, high, 1 if options.whole else None, options.log)
     return _with_choices(name, options)
 
@@ -58,11 +67,14 @@ def _name_with_distribution(name: str, distribution: Any) -> str:
     """As `name_with_options`, from an Optuna distribution."""
     if hasattr(distribution, "choices"):
         return _with_choices(name, distribution.choices)
-    return _with_range(name, distribution.low, distribution.high, distribution.step, distribution.log)
+    return _with_range(
+        name, distribution.low, distribution.high, distribution.step, distribution.log
+    )
 
 
 def _with_range(name: str, low: float, high: float, step: float | None, log: bool) -> str:
-    # An integer has step 1 if it has no other, a float none: a range of integers and one of floats have other texts.
+    # An integer has step 1 if it has no other, a float none: a range of integers and one of floats
+    # have other texts.
     spacing = f" step {step!r}" if step not in (None, 1) or isinstance(step, float) else ""
     return f"{name} in [{low!r}..{high!r}{spacing}{' log' if log else ''}]"
 
@@ -79,14 +91,16 @@ class ParameterNames:
     """The names under which one trial stores its choices.
 
     Args:
-        trial: an Optuna trial of any kind, or another object with its `suggest_*` methods. Its attribute `study`, if it
-            has one, tells which domains come first.
+        trial: an Optuna trial of any kind, or another object with its `suggest_*` methods. Its
+            attribute `study`, if it has one, tells which domains come first.
     """
 
     def __init__(self, trial: Any) -> None:
         self._trial = trial
         self._study = getattr(trial, "study", None)
-        self._own = frozenset(getattr(trial, "params", ()))  # an interrupted trial has made some choices
+        self._own = frozenset(
+            getattr(trial, "params", ())
+        )  # an interrupted trial has made some choices
         self._first = None if self._study is None else _first_domains(self._study)
 
     def parameter(self, name: str, options: Domain) -> str:
@@ -103,10 +117,11 @@ class ParameterNames:
         return parameter
 
     def other_parameter(self, name: str, options: Domain) -> str | None:
-        """The other name for a choice that Optuna refused to store under its plain name; None if there is none.
+        """The other name for a choice that Optuna refused to store under its plain name; None if
+        there is none.
 
-        In a study, another process may have stored the name with other options since the study was read. A trial
-        without a study, such as a `FixedTrial`, knows one of the names only.
+        In a study, another process may have stored the name with other options since the study was
+        read. A trial without a study, such as a `FixedTrial`, knows one of the names only.
         """
         long_name = name_with_options(name, options)
         if self._study is not None:
@@ -117,14 +132,18 @@ class ParameterNames:
         return long_name
 
     def _move_enqueued(self, name: str, parameter: str) -> None:
-        """Let a value that was enqueued for the plain name (`Study.enqueue_trial`) count for the parameter."""
+        """Let a value that was enqueued for the plain name (`Study.enqueue_trial`) count for the
+        parameter.
+        """
         fixed = getattr(self._trial, "_fixed_params", {})  # Optuna has no public attribute for it
         if name in fixed and parameter not in fixed:
             self._trial._fixed_params = {**fixed, parameter: fixed[name]}
 
 
 class _FirstDomains:
-    """For each plain name, the domain that a study stores under it, as the name with its options."""
+    """For each plain name, the domain that a study stores under it, as the name with its
+    options.
+    """
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
@@ -135,12 +154,16 @@ class _FirstDomains:
         for trial in trials[self._read :]:
             for parameter, distribution in trial.distributions.items():
                 if plain_name(parameter) == parameter:
-                    self._names.setdefault(parameter, _name_with_distribution(parameter, distribution))
+                    self._names.setdefault(
+                        parameter, _name_with_distribution(parameter, distribution)
+                    )
         while self._read < len(trials) and trials[self._read].state.is_finished():
             self._read += 1
 
     def of(self, name: str, long_name: str) -> str:
-        """The stored domain of a name; if it has none yet, that of `long_name`, which is claimed for it."""
+        """The stored domain of a name; if it has none yet, that of `long_name`, which is claimed
+        for it.
+        """
         return self._names.setdefault(name, long_name)
 
 

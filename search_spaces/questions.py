@@ -1,4 +1,6 @@
-"""Memory of the choices that `build` makes, so that drawing known choices again builds no network."""
+"""Memory of the choices that `build` makes, so that drawing known choices again builds no
+network.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ class _Question:
 
 
 class Questions:
-    """A tree of choices: `build` depends on the choices alone, so equal values lead to the same next choice."""
+    """A tree of choices: `build` depends on the choices alone, so equal values lead to the same
+    next choice.
+    """
 
     def __init__(self) -> None:
         self._first: dict[tuple[type, Choice], _Question | None] = {}

@@ -14,7 +14,11 @@ from search_spaces.subnetworks import Subnetworks
 from search_spaces.torch_space import TorchSpace, no_example
 
 ENTRY_POINTS = "rlm_nas.search_spaces"
-WANTED = "a function `build(trial)` that returns a torch.nn.Module, or a subclass of TorchSpace or SearchSpace"
+WANTED = (
+    "a function `build(trial)` that returns a torch.nn.Module, or a subclass of TorchSpace "
+    "or "
+    "SearchSpace"
+)
 
 _SPACES: dict[str, type[SearchSpace]] = {}
 
@@ -46,8 +50,9 @@ def get_space(name: str, **options: Any) -> SearchSpace:
 
     Args:
         name: a registered name, or a class or function in a user's file: `my_space.py:TinyResNet`.
-        options: arguments of the space's class, or of the function. With the option `start`, the name is a trained
-            model, `my_net.py:net`, and the space is that of its sub-networks, `Subnetworks`.
+        options: arguments of the space's class, or of the function. With the option `start`, the
+            name is a trained model, `my_net.py:net`, and the space is that of its sub-networks,
+            `Subnetworks`.
 
     Raises:
         InputError: if the name or an option is unknown.
@@ -58,7 +63,9 @@ def get_space(name: str, **options: Any) -> SearchSpace:
     try:
         return space(**options)
     except TypeError as error:
-        raise InputError(f"space {name!r} does not take these options, {options}: {error}") from error
+        raise InputError(
+            f"space {name!r} does not take these options, {options}: {error}"
+        ) from error
 
 
 def _named(name: str) -> type[SearchSpace]:
@@ -77,7 +84,9 @@ def _from_file(reference: str) -> Callable[..., SearchSpace]:
 
 
 def _is_space(value: object) -> bool:
-    """True for a subclass of SearchSpace and for any function: only a call shows whether it builds modules."""
+    """True for a subclass of SearchSpace and for any function: only a call shows whether it builds
+    modules.
+    """
     return issubclass(value, SearchSpace) if isinstance(value, type) else inspect.isfunction(value)
 
 
@@ -97,13 +106,17 @@ def _of_class(reference: str, space_class: Any, **options: Any) -> SearchSpace:
 def _of_function(reference: str, build: Callable[..., Any], **options: Any) -> SearchSpace:
     if getattr(build, "example_input", None) is None:
         raise no_example(reference, f"{reference.partition(':')[2] or 'build'}.")
-    space = TorchSpace(_without_choices(build) if not inspect.signature(build).parameters else build, **options)
+    space = TorchSpace(
+        _without_choices(build) if not inspect.signature(build).parameters else build, **options
+    )
     space.name, space._file = reference, plug_ins.absolute(reference)
     return space
 
 
 def _of_model(reference: str, input_shape: Any = None, **options: Any) -> Subnetworks:
-    """The sub-networks of a module in a user's file, or of what a function without arguments there returns."""
+    """The sub-networks of a module in a user's file, or of what a function without arguments there
+    returns.
+    """
     wanted = "a torch.nn.Module, or a function without arguments that returns one"
     net = plug_ins.value_in_file(reference, "model", wanted)
     example = getattr(net, "example_input", None)
@@ -116,7 +129,9 @@ def _of_model(reference: str, input_shape: Any = None, **options: Any) -> Subnet
     try:
         space = Subnetworks(net, example, name=reference, **options)
     except TypeError as error:
-        raise InputError(f"the model {reference!r} does not take these options, {options}: {error}") from error
+        raise InputError(
+            f"the model {reference!r} does not take these options, {options}: {error}"
+        ) from error
     space._file = plug_ins.absolute(reference)
     if input_shape is not None:
         space.given_shape = tuple(space.input_shape)
@@ -126,7 +141,11 @@ def _of_model(reference: str, input_shape: Any = None, **options: Any) -> Subnet
 def _required(function: Callable[..., Any]) -> list[str]:
     """Names of the arguments without a default."""
     parameters = inspect.signature(function).parameters.values()
-    return [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    return [
+        p.name
+        for p in parameters
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
 
 
 def _without_choices(build: Callable[[], Any]) -> Callable[..., Any]:

@@ -16,7 +16,8 @@ def check_repeatable(space: SearchSpace, seed: int = 0) -> None:
     """Build `CHECKED` random architectures twice.
 
     Raises:
-        InputError: if equal choices give different networks or other choices, or if no architecture can be built.
+        InputError: if equal choices give different networks or other choices, or if no architecture
+            can be built.
     """
     rng = np.random.default_rng(seed)
     errors: list[InputError] = []
@@ -31,11 +32,15 @@ def check_repeatable(space: SearchSpace, seed: int = 0) -> None:
             errors.append(error)
             continue
         if again != arch:
-            raise InputError(f"{space.name}: build does not make the same choices again for {space.format(arch)}")
+            raise InputError(
+                f"{space.name}: build does not make the same choices again for {space.format(arch)}"
+            )
         if first != second:
             raise InputError(
-                f"{space.name}: build made two networks of the same choices ({_difference(first, second)}): it must "
-                f"depend on the trial alone, without random numbers and state; choices: {space.format(arch)}"
+                f"{space.name}: build made two networks of the same choices "
+                f"({_difference(first, second)}): it must "
+                "depend on the trial alone, without random numbers and state; choices: "
+                f"{space.format(arch)}"
             )
     if len(errors) == CHECKED:
         raise errors[0]
@@ -43,7 +48,9 @@ def check_repeatable(space: SearchSpace, seed: int = 0) -> None:
 
 def _difference(first: str, second: str) -> str:
     """The first line of each text that the other lacks."""
-    changed = [line for line in difflib.ndiff(first.splitlines(), second.splitlines()) if line[:1] in "-+"]
+    changed = [
+        line for line in difflib.ndiff(first.splitlines(), second.splitlines()) if line[:1] in "-+"
+    ]
     a = next((line[2:].strip() for line in changed if line.startswith("-")), "nothing")
     b = next((line[2:].strip() for line in changed if line.startswith("+")), "nothing")
     return f"{a!r} and {b!r}"

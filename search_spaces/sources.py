@@ -45,20 +45,24 @@ class LibraryNetwork(NamedTuple):
 
 
 def library_network(source: str) -> LibraryNetwork | None:
-    """Parse LIBRARY:NAME or LIBRARY:NAME@SIZE; None for any other source, and InputError for a size of zero."""
+    """Parse LIBRARY:NAME or LIBRARY:NAME@SIZE; None for any other source, and InputError for a size
+    of zero.
+    """
     found = _LIBRARY.fullmatch(source)
     if found and found[3] and not int(found[3]):
         raise InputError(f"{source}: the size must be at least 1")
-    return LibraryNetwork(found[1], found[2], int(found[3]) if found[3] else None) if found else None
+    return (
+        LibraryNetwork(found[1], found[2], int(found[3]) if found[3] else None) if found else None
+    )
 
 
 def read_source(source: str) -> str:
     """The compact text of a network.
 
     Args:
-        source: an .onnx file, with @SIZES for its open sizes, see `load_model`; a .txt file with a text; FILE.py:NAME,
-            a space or function with one network; or LIBRARY:NAME of timm, torchvision or transformers, with @SIZE for
-            another input size.
+        source: an .onnx file, with @SIZES for its open sizes, see `load_model`; a .txt file with a
+            text; FILE.py:NAME, a space or function with one network; or LIBRARY:NAME of timm,
+            torchvision or transformers, with @SIZE for another input size.
 
     Raises:
         InputError: if the network cannot be read; the message names the source.
@@ -69,7 +73,9 @@ def read_source(source: str) -> str:
     if is_file(source):
         return _naming(source, lambda: write(compact(_of_code(source))))
     if source.startswith(LIBRARIES):
-        raise InputError(f"{source}: no name of a network: write for example timm:resnet50 or timm:resnet50@288")
+        raise InputError(
+            f"{source}: no name of a network: write for example timm:resnet50 or timm:resnet50@288"
+        )
     if source.endswith(".txt"):
         return _naming(source, lambda: write(compact(expand(read(_content(source))))))
     return _naming(source, lambda: write(compact(from_model(load_model(source)))))
@@ -119,7 +125,9 @@ def _of_code(reference: str) -> Graph:
     architecture = space.sample(np.random.default_rng(0))
     if architecture.choices:
         names = ", ".join(architecture.as_dict())
-        raise InputError(f"{reference} has choices ({names}): write one of its networks with `nas sample`")
+        raise InputError(
+            f"{reference} has choices ({names}): write one of its networks with `nas sample`"
+        )
     return space.graph(architecture)
 
 

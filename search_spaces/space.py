@@ -15,7 +15,14 @@ import numpy as np
 from search_spaces import choosers
 from search_spaces.choosers import Chooser, Trial
 from search_spaces.common.collecting import collection_paused
-from search_spaces.common.errors import Infeasible, InputError, NasError, describe, exits_as_errors, where
+from search_spaces.common.errors import (
+    Infeasible,
+    InputError,
+    NasError,
+    describe,
+    exits_as_errors,
+    where,
+)
 from search_spaces.domains import Choice, count
 from search_spaces.ir.builder import Network, Tensor
 from search_spaces.ir.costs import graph_flops, graph_params
@@ -27,7 +34,8 @@ from search_spaces.questions import Questions
 if TYPE_CHECKING:
     import onnx
 
-MAX_EQUAL_ERRORS = 20  # after so many draws with the same error, the error is one of `build`, not of the choices
+# After so many draws with the same error, the error is one of `build`, not of the choices
+MAX_EQUAL_ERRORS = 20
 MAX_REFUSED_DRAWS = 200  # after so many infeasible draws in a row, sampling gives up
 
 
@@ -63,9 +71,9 @@ class SearchSpace:
                         x = net.relu(net.add(x, net.conv_bn(x)))
                 return net.classifier(x)
 
-    `build` is define-by-run like an Optuna objective, and must depend on the choices alone. For choices that exclude
-    each other it raises `Infeasible`, at any point. The options of a choice may depend on earlier choices, also under
-    the same name (`search_spaces.parameter_names`).
+    `build` is define-by-run like an Optuna objective, and must depend on the choices alone. For
+    choices that exclude each other it raises `Infeasible`, at any point. The options of a choice
+    may depend on earlier choices, also under the same name (`search_spaces.parameter_names`).
     """
 
     name: str = ""
@@ -74,7 +82,9 @@ class SearchSpace:
 
     _file = ""  # FILE.py:NAME for code in a user's file
 
-    def __init__(self, input_shape: tuple[int, ...] | None = None, num_classes: int | None = None) -> None:
+    def __init__(
+        self, input_shape: tuple[int, ...] | None = None, num_classes: int | None = None
+    ) -> None:
         """Create the space, possibly for another data set.
 
         Args:
@@ -109,13 +119,16 @@ class SearchSpace:
     def ask(self, trial: Trial) -> Any:
         """Make the choices of `build` in the same order.
 
-        Override this to make the choices without building a network: sampling becomes many times faster.
+        Override this to make the choices without building a network: sampling becomes many times
+            faster.
         """
         return self._built(trial)
 
     @property
     def reference(self) -> str:
-        """The argument of `get_space` for this space: its name, or `FILE.py:NAME` for code in a user's file."""
+        """The argument of `get_space` for this space: its name, or `FILE.py:NAME` for code in a
+        user's file.
+        """
         return self._file or self.name
 
     @property
@@ -126,7 +139,11 @@ class SearchSpace:
     @property
     def options(self) -> dict[str, Any]:
         """Keyword options with which `get_space(reference, **options)` returns this space again."""
-        return {name: value for name, value in vars(self).items() if name in ("input_shape", "num_classes")}
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if name in ("input_shape", "num_classes")
+        }
 
     # --- from choices to architectures
 
@@ -135,7 +152,10 @@ class SearchSpace:
         net = Network(self.input_shape, self.num_classes)
         output = self.build(trial, net)
         if not isinstance(output, Tensor):
-            raise InputError(f"{self.name}: build returned {type(output).__name__}, not the network's output tensor")
+            raise InputError(
+                f"{self.name}: build returned {type(output).__name__}, not the network's output "
+                "tensor"
+            )
         return net, output
 
     def _chosen(self, chooser: Chooser) -> Architecture:
@@ -164,16 +184,24 @@ class SearchSpace:
                 return self._drawn(chooser())
             except InputError as error:
                 refused.append(str(error))
-                if len(refused) == MAX_EQUAL_ERRORS and len(set(refused)) == 1 and not isinstance(error, Infeasible):
+                if (
+                    len(refused) == MAX_EQUAL_ERRORS
+                    and len(set(refused)) == 1
+                    and not isinstance(error, Infeasible)
+                ):
                     raise
-        raise Infeasible(f"{self.name}: {MAX_REFUSED_DRAWS} draws in a row were infeasible; the last: {refused[-1]}")
+        raise Infeasible(
+            f"{self.name}: {MAX_REFUSED_DRAWS} draws in a row were infeasible; the last: "
+            f"{refused[-1]}"
+        )
 
     def architecture(self, choices: Mapping[str, Choice], others: bool = False) -> Architecture:
         """The architecture with the given choices.
 
         Args:
             choices: by name, such as the parameters of an Optuna trial.
-            others: True if there may be other names, such as a learning rate that a study tunes, too.
+            others: True if there may be other names, such as a learning rate that a study tunes,
+                too.
 
         Raises:
             InputError: if a choice is missing, invalid, or unused without `others`.
@@ -193,7 +221,8 @@ class SearchSpace:
         return self._chosen(choosers.TrialChooser(trial))
 
     def sample(self, rng: np.random.Generator) -> Architecture:
-        """A random architecture: every choice is drawn uniformly, and all are drawn again if they are infeasible.
+        """A random architecture: every choice is drawn uniformly, and all are drawn again if they
+        are infeasible.
 
         Raises:
             Infeasible: if `MAX_REFUSED_DRAWS` draws in a row are infeasible.
@@ -201,7 +230,8 @@ class SearchSpace:
         return self._first_feasible(lambda: choosers.RandomChooser(rng))
 
     def mutate(self, arch: Architecture, rng: np.random.Generator) -> Architecture:
-        """The architecture with one random choice changed; choices that exist only after the change are random.
+        """The architecture with one random choice changed; choices that exist only after the change
+        are random.
 
         Returns the architecture itself if no feasible change is found.
         """
@@ -219,9 +249,13 @@ class SearchSpace:
             return arch
 
     def crossover(self, a: Architecture, b: Architecture, rng: np.random.Generator) -> Architecture:
-        """Every choice from a random one of the two parents; the first parent if no feasible mixture is found."""
+        """Every choice from a random one of the two parents; the first parent if no feasible
+        mixture is found.
+        """
         try:
-            return self._first_feasible(lambda: choosers.CrossoverChooser(a.as_dict(), b.as_dict(), rng))
+            return self._first_feasible(
+                lambda: choosers.CrossoverChooser(a.as_dict(), b.as_dict(), rng)
+            )
         except Infeasible:
             return a
 
@@ -241,7 +275,8 @@ class SearchSpace:
     # --- notation of the literature; published spaces override both
 
     def parse(self, native: str) -> Architecture:
-        """Read an architecture from the space's notation, by default a Python dictionary of choices.
+        """Read an architecture from the space's notation, by default a Python dictionary of
+        choices.
 
         Raises:
             InputError: if it is not the notation of an architecture of this space.
@@ -274,7 +309,9 @@ class SearchSpace:
 
     @contextmanager
     def user_code(self) -> Iterator[None]:
-        """Turn exceptions of user code into InputErrors that name file and line; those of Optuna pass through."""
+        """Turn exceptions of user code into InputErrors that name file and line; those of Optuna
+        pass through.
+        """
         try:
             with exits_as_errors():
                 yield
@@ -310,7 +347,9 @@ class SearchSpace:
 
     @collection_paused()
     def to_text(self, arch: Architecture) -> str:
-        """The architecture's compact text; faster than, and equal to, `to_text(space.to_onnx(arch))`."""
+        """The architecture's compact text; faster than, and equal to,
+        `to_text(space.to_onnx(arch))`.
+        """
         return write(compact(self.graph(arch)))
 
     def params(self, arch: Architecture) -> int:

@@ -1,4 +1,6 @@
-"""`Subnetworks`: the parts of a trained PyTorch model as a search space; its networks inherit the model's weights."""
+"""`Subnetworks`: the parts of a trained PyTorch model as a search space; its networks inherit the
+model's weights.
+"""
 
 from __future__ import annotations
 
@@ -28,36 +30,44 @@ MAX_NAMED = 3  # names in an error about weights
 
 
 class Subnetworks(TorchSpace):
-    """The sub-networks of a trained model: fewer channels and attention heads, blocks left out, smaller kernels.
+    """The sub-networks of a trained model: fewer channels and attention heads, blocks left out,
+    smaller kernels.
 
         space = nas.Subnetworks(net, torch.zeros(1, 3, 224, 224), weights="trained.safetensors")
         smaller = space.module(space.sample(np.random.default_rng(0)))  # an nn.Module with the model's weights
 
-    The model is read once, from one call without data. Channels that belong together (of residual sums, depthwise and
-    grouped convolutions, concatenations) are removed together. What cannot be removed safely stays whole; `unpruned`
-    names it. Graphs, texts, parameters and FLOPs of sub-networks are computed without building them.
+    The model is read once, from one call without data. Channels that belong together (of residual
+    sums, depthwise and grouped convolutions, concatenations) are removed together. What cannot be
+    removed safely stays whole; `unpruned` names it. Graphs, texts, parameters and FLOPs of
+    sub-networks are computed without building them.
 
     Args:
-        net: a module, or a function without arguments that returns one. A space without `net` cannot exist.
-        example_input: arguments of `forward`, batch first: a tensor, a tuple, or a dictionary of keyword arguments.
-            The default is the attribute `example_input` of `net`.
-        weights: a .safetensors file or a torch state dict, loaded into `net`; None if it has its weights.
+        net: a module, or a function without arguments that returns one. A space without `net`
+            cannot exist.
+        example_input: arguments of `forward`, batch first: a tensor, a tuple, or a dictionary of
+            keyword arguments. The default is the attribute `example_input` of `net`.
+        weights: a .safetensors file or a torch state dict, loaded into `net`; None if it has its
+            weights.
         width: shares of the channels and heads of every group to choose from.
         depth: True if residual blocks may be left out.
-        kernel: True for all smaller odd kernels of convolutions, or their sizes, cut from the centre; False for none.
-        round_to: channels are multiples of this number, because hardware computes these without waste.
+        kernel: True for all smaller odd kernels of convolutions, or their sizes, cut from the
+            centre; False for none.
+        round_to: channels are multiples of this number, because hardware computes these without
+            waste.
         keep: names of layers, or patterns such as "stages.0.*", whose own channels stay.
         importance: which channels stay: "magnitude", "taylor" or "activation"; see `Importance`.
         importance_data: batches for "taylor" (inputs and targets) and "activation" (inputs).
         start: "inherited": networks have the model's weights; "fresh": they are initialized anew.
-        teacher: "model": networks that are trained also learn from the model's outputs; "none": from the data alone.
-        outputs: what the model's outputs are to these and to the metric `fidelity`: "classes" or "vectors".
+        teacher: "model": networks that are trained also learn from the model's outputs; "none":
+            from the data alone.
+        outputs: what the model's outputs are to these and to the metric `fidelity`: "classes" or
+            "vectors".
         sha256: SHA-256 of the file of weights, if it must be a certain one.
         name: name of the space.
 
     Raises:
-        InputError: the model cannot be read, nothing of it can be removed, the weights do not fit, or a setting is
-            wrong.
+        InputError: the model cannot be read, nothing of it can be removed, the weights do not fit,
+            or a setting is wrong.
     """
 
     given_shape: tuple[int, ...] | None = None  # of the example input, if it was made from a shape
@@ -88,12 +98,18 @@ class Subnetworks(TorchSpace):
         self.teacher = _one_of("teacher", teacher, TEACHERS)
         self.outputs = _one_of("outputs", outputs, OUTPUTS)
         self._settings = Settings(
-            _shares(width), _flag("depth", depth), _kernels(kernel), _count("round_to", round_to), _names(keep)
+            _shares(width),
+            _flag("depth", depth),
+            _kernels(kernel),
+            _count("round_to", round_to),
+            _names(keep),
         )
         self._importance = Importance(importance, importance_data)
         self._net, self._weights = net, weights
         self._sha256 = "" if weights is None else _digest(weights, sha256)
-        self.example_input = getattr(net, "example_input", None) if example_input is None else example_input
+        self.example_input = (
+            getattr(net, "example_input", None) if example_input is None else example_input
+        )
         if self.example_input is None:
             raise no_example(self.name, "net.")
         self._options = {}
@@ -105,7 +121,9 @@ class Subnetworks(TorchSpace):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Keyword arguments with which `get_space(reference, **options)` returns this space again."""
+        """Keyword arguments with which `get_space(reference, **options)` returns this space
+        again.
+        """
         settings = self._settings
         weights = {} if self._weights is None else {
             "weights": str(Path(self._weights).absolute()), "sha256": self._sha256
@@ -114,7 +132,9 @@ class Subnetworks(TorchSpace):
             **weights,
             "width": list(settings.width),
             "depth": settings.depth,
-            "kernel": settings.kernel if isinstance(settings.kernel, bool) else list(settings.kernel),
+            "kernel": settings.kernel
+            if isinstance(settings.kernel, bool)
+            else list(settings.kernel),
             "round_to": settings.round_to,
             "keep": list(settings.keep),
             "importance": self._importance.kind,
@@ -166,16 +186,19 @@ class Subnetworks(TorchSpace):
     @cached_property
     def whole(self) -> Architecture:
         """The architecture of the whole model."""
-        choices: dict[str, Any] = {f"depth.{block.name}": True for block in self._prunable.choices.blocks}
+        choices: dict[str, Any] = {
+            f"depth.{block.name}": True for block in self._prunable.choices.blocks
+        }
         choices |= {group.name: group.sizes[-1] for group in self.groups}
         choices |= {kernel.name: kernel.sizes[-1] for kernel in self._prunable.choices.kernels}
         return self.architecture(choices)
 
     def ranked(self, share: float) -> Architecture:
-        """The sub-network with this share of all channels, by one threshold of importance for all groups.
+        """The sub-network with this share of all channels, by one threshold of importance for all
+        groups.
 
-        Groups of less important channels become narrower, as in global pruning; no block is left out. Such networks are
-        good first ones of a search.
+        Groups of less important channels become narrower, as in global pruning; no block is left
+        out. Such networks are good first ones of a search.
 
         Raises:
             InputError: if the share is not above 0 and at most 1.
@@ -190,7 +213,11 @@ class Subnetworks(TorchSpace):
     def ask(self, trial: Trial) -> None:
         """Blocks first: the widths inside of a block that is left out are not chosen."""
         choices = self._prunable.choices
-        skipped = [b for b in choices.blocks if not trial.suggest_categorical(f"depth.{b.name}", (True, False))]
+        skipped = [
+            b
+            for b in choices.blocks
+            if not trial.suggest_categorical(f"depth.{b.name}", (True, False))
+        ]
         unused = set().union(*[self._inside[block.name] for block in skipped])
         for group in choices.groups:
             if group.name not in unused:
@@ -212,7 +239,9 @@ class Subnetworks(TorchSpace):
         for block in self._prunable.choices.blocks:
             atoms = atoms_inside(self._prunable, block)
             inside[block.name] = {group.name for group in self.groups if group.atom in atoms}
-            inside[block.name] |= {k.name for k in self._prunable.choices.kernels if k.value in block.nodes}
+            inside[block.name] |= {
+                k.name for k in self._prunable.choices.kernels if k.value in block.nodes
+            }
         return inside
 
     def _choice(self, arch: Architecture) -> Choice:
@@ -229,25 +258,32 @@ class Subnetworks(TorchSpace):
     # --- networks
 
     def graph(self, arch: Architecture) -> Graph:
-        if self._last is None or self._last[0] != arch:  # text and costs of an architecture are often asked together
+        if (
+            self._last is None or self._last[0] != arch
+        ):  # text and costs of an architecture are often asked together
             self._last = arch, self._prunable.graph(self._choice(arch))
         return self._last[1]
 
     def module(self, arch: Architecture) -> nn.Module:
-        """The sub-network: a copy of the model, in evaluation mode, with the weights of the channels that stay.
+        """The sub-network: a copy of the model, in evaluation mode, with the weights of the
+        channels that stay.
 
         With `start="fresh"`, its layers are initialized anew from torch's random generator.
         """
         module = self._prunable.sub_module(self._choice(arch))
         if self.start == "fresh":
             for layer in module.modules():
-                reset = getattr(layer, "reset_parameters", None) or getattr(layer, "_reset_parameters", None)
+                reset = getattr(layer, "reset_parameters", None) or getattr(
+                    layer, "_reset_parameters", None
+                )
                 if callable(reset):
                     reset()
         return module
 
     def to_onnx(self, arch: Architecture, seed: int = 0) -> onnx.ModelProto:
-        """The sub-network with its inherited weights as an ONNX model; random ones if the model has none."""
+        """The sub-network with its inherited weights as an ONNX model; random ones if the model has
+        none.
+        """
         from search_spaces.ir.onnx import to_model
         from search_spaces.ir.pytorch import record_with_numbers
 
@@ -283,7 +319,9 @@ class Subnetworks(TorchSpace):
                 module = self._net()
         if not isinstance(module, nn.Module):
             made = type(module).__name__
-            raise InputError(f"{self.name}: {made} is no torch.nn.Module, and no function that returns one")
+            raise InputError(
+                f"{self.name}: {made} is no torch.nn.Module, and no function that returns one"
+            )
         if self._weights is not None:
             if is_lazy(module):
                 import torch
@@ -300,7 +338,9 @@ class Subnetworks(TorchSpace):
 
     def _reasons(self) -> str:
         first = next(iter(self.unpruned.items()), None)
-        return "" if first is None else f"; for example, {first[0]} stays whole because of {first[1]}"
+        return (
+            "" if first is None else f"; for example, {first[0]} stays whole because of {first[1]}"
+        )
 
 
 def _counted(number: int, name: str) -> str:
@@ -313,25 +353,38 @@ def load_weights(module: nn.Module, path: str | Path) -> None:
 
     Args:
         module: the module.
-        path: a .safetensors file, or a state dict that `torch.save` wrote; one under the key "state_dict" or "model"
-            is read, too. Other objects of a file are not read.
+        path: a .safetensors file, or a state dict that `torch.save` wrote; one under the key
+            "state_dict" or "model" is read, too. Other objects of a file are not read.
 
     Raises:
         InputError: the file cannot be read, or its names or shapes differ from the module's.
     """
     state = _read_weights(path)
     own = module.state_dict()
-    if state and not own.keys() & state.keys() and all(name.startswith("module.") for name in state):
+    if (
+        state
+        and not own.keys() & state.keys()
+        and all(name.startswith("module.") for name in state)
+    ):
         state = {name.removeprefix("module."): tensor for name, tensor in state.items()}
-    missing = [name for name in own if name not in state and not name.endswith("num_batches_tracked")]
+    missing = [
+        name for name in own if name not in state and not name.endswith("num_batches_tracked")
+    ]
     strange = [name for name in state if name not in own]
     shapes = [name for name in own if name in state and own[name].shape != state[name].shape]
     if missing or strange:
-        raise InputError(f"{path}: the weights do not fit the model: {_differences(missing, strange)}")
+        raise InputError(
+            f"{path}: the weights do not fit the model: {_differences(missing, strange)}"
+        )
     if shapes:
-        shown = [f"{n} {list(state[n].shape)} instead of {list(own[n].shape)}" for n in shapes[:MAX_NAMED]]
+        shown = [
+            f"{n} {list(state[n].shape)} instead of {list(own[n].shape)}"
+            for n in shapes[:MAX_NAMED]
+        ]
         more = f" and {len(shapes) - MAX_NAMED} more" if len(shapes) > MAX_NAMED else ""
-        raise InputError(f"{path}: the weights have other shapes than the model: {', '.join(shown)}{more}")
+        raise InputError(
+            f"{path}: the weights have other shapes than the model: {', '.join(shown)}{more}"
+        )
     module.load_state_dict(state, strict=False, assign=any(x.is_meta for x in own.values()))
 
 
@@ -366,19 +419,26 @@ def _read_weights(path: str | Path) -> dict[str, torch.Tensor]:
     except Exception as error:  # torch's and safetensors' errors share no base class
         reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
         raise InputError(
-            f"{path}: not a .safetensors file or state dict ({reason}): save one with torch.save(net.state_dict(), …)"
+            f"{path}: not a .safetensors file or state dict ({reason}): save one with "
+            "torch.save(net.state_dict(), …)"
         ) from error
     for key in ("state_dict", "model"):
         if isinstance(state, Mapping) and isinstance(state.get(key), Mapping):
             state = state[key]
-    if not isinstance(state, Mapping) or not all(isinstance(x, torch.Tensor) for x in state.values()):
-        raise InputError(f"{path}: holds no state dict, but {type(state).__name__}: save net.state_dict()")
+    if not isinstance(state, Mapping) or not all(
+        isinstance(x, torch.Tensor) for x in state.values()
+    ):
+        raise InputError(
+            f"{path}: holds no state dict, but {type(state).__name__}: save net.state_dict()"
+        )
     return dict(state)
 
 
 def _shares(width: Sequence[float]) -> tuple[float, ...]:
     try:
-        shares = tuple(sorted({float(share) for share in (width if isinstance(width, Iterable) else (width,))}))
+        shares = tuple(
+            sorted({float(share) for share in (width if isinstance(width, Iterable) else (width,))})
+        )
     except (TypeError, ValueError) as error:
         raise InputError(f"width = {width!r}: give shares such as (0.25, 0.5, 1)") from error
     if not shares or not all(0 < share <= 1 for share in shares):
@@ -398,7 +458,9 @@ def _digest(path: str | Path, expected: str) -> str:
         with Path(path).open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise InputError(f"{path}: no such file of weights, or it cannot be read ({error.strerror})") from error
+        raise InputError(
+            f"{path}: no such file of weights, or it cannot be read ({error.strerror})"
+        ) from error
     if expected and digest != expected:
         raise InputError(f"{path}: these are not the weights that the search was started with")
     return digest

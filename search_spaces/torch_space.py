@@ -28,12 +28,14 @@ def no_example(name: str, owner: str = "") -> InputError:
         owner: object that should have the attribute, followed by a dot; "" for a class attribute.
     """
     return InputError(
-        f"{name} has no example input: give one, such as `{owner}example_input = torch.zeros(1, 3, 32, 32)`"
+        f"{name} has no example input: give one, such as `{owner}example_input = torch.zeros(1, 3, "
+        "32, 32)`"
     )
 
 
 class TorchSpace(SearchSpace):
-    """A space whose `build(trial)` returns a `torch.nn.Module`: either a function with an example input,
+    """A space whose `build(trial)` returns a `torch.nn.Module`: either a function with an example
+    input,
 
         def build(trial):
             width = trial.suggest_int("width", 16, 64, step=16)
@@ -44,14 +46,15 @@ class TorchSpace(SearchSpace):
 
     or a subclass with the method `build(self, trial)` and the attribute `example_input`.
 
-    The module itself is trained. Graph, ONNX, text and costs follow from one call of it without data, in evaluation
-    mode (`search_spaces.ir.pytorch.record`).
+    The module itself is trained. Graph, ONNX, text and costs follow from one call of it without
+    data, in evaluation mode (`search_spaces.ir.pytorch.record`).
 
     Args:
         build: function from a trial to a module; None in subclasses.
-        example_input: arguments of `forward`, batch first: a tensor, a tuple of tensors, or a dictionary of keyword
-            arguments. The default is the attribute of that name.
-        options: keyword arguments of `build`. The option `input_shape` also sets the shape of the example input.
+        example_input: arguments of `forward`, batch first: a tensor, a tuple of tensors, or a
+            dictionary of keyword arguments. The default is the attribute of that name.
+        options: keyword arguments of `build`. The option `input_shape` also sets the shape of the
+            example input.
 
     Raises:
         InputError: if there is no example input, or `input_shape` does not match it.
@@ -60,7 +63,9 @@ class TorchSpace(SearchSpace):
 
     example_input: Any = None
 
-    def __init__(self, build: Callable[..., Any] | None = None, example_input: Any = None, **options: Any) -> None:
+    def __init__(
+        self, build: Callable[..., Any] | None = None, example_input: Any = None, **options: Any
+    ) -> None:
         if build is not None:
             self.build = build  # type: ignore[method-assign]
             named = build.func if isinstance(build, partial) else build
@@ -90,7 +95,8 @@ class TorchSpace(SearchSpace):
         tensors = example_tensors(self.example_input)
         if not tensors or not tensors[0].dim():
             raise InputError(
-                f"{self.name}: the example input must hold a tensor, batch first, such as torch.zeros(1, 8)"
+                f"{self.name}: the example input must hold a tensor, batch first, such as "
+                "torch.zeros(1, 8)"
             )
         return typed(tensors[0].shape[1:], element(tensors[0].dtype))
 
@@ -129,7 +135,10 @@ class TorchSpace(SearchSpace):
                 raise
             built = self.build(trial, **self._options)
         if not isinstance(built, nn.Module):
-            raise InputError(f"{self.name}: build returned {type(built).__name__}: it must return a torch.nn.Module")
+            raise InputError(
+                f"{self.name}: build returned {type(built).__name__}: it must return a "
+                "torch.nn.Module"
+            )
         return built
 
     def graph(self, arch: Architecture) -> Graph:

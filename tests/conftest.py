@@ -52,7 +52,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def brief_guidance() -> Iterator[None]:
-    """Guided searches evolve 40 candidates per fit and graph networks train for 4 steps, for claims on other things."""
+    """Guided searches evolve 40 candidates per fit and graph networks train for 4 steps, for claims
+    on other things.
+    """
     from nas.search.sampler import PredictorSampler
     from predictors.gnn import predictor
 
@@ -79,11 +81,15 @@ def _id(nodeid: str) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests as `data` that need tables, and as `exhaustive` those that `make test` leaves out."""
+    """Mark tests as `data` that need tables, and as `exhaustive` those that `make test` leaves
+    out.
+    """
     exhaustive = left_out(_id(item.nodeid) for item in items)
     for item in items:
         reasons = [str(mark.kwargs.get("reason", "")) for mark in item.iter_markers("skipif")]
-        if "nas_data" in getattr(item, "fixturenames", ()) or any("NAS_DATA" in reason for reason in reasons):
+        if "nas_data" in getattr(item, "fixturenames", ()) or any(
+            "NAS_DATA" in reason for reason in reasons
+        ):
             item.add_marker(pytest.mark.data)
         if _id(item.nodeid) in exhaustive:
             item.add_marker(pytest.mark.exhaustive)

@@ -1,8 +1,9 @@
-"""Groups of tests that are exhaustive: `make test` runs representatives of each, `make test-all` runs all of them.
+"""Groups of tests that are exhaustive: `make test` runs representatives of each, `make test-all`
+runs all of them.
 
-A group checks one claim for every model, space, page or table that the project has. While one works on the code, a few
-of them say nearly as much as all. They are listed here, and nowhere else, so that it is plain what `make test` leaves
-out. The time of each group is printed at the end of a run.
+A group checks one claim for every model, space, page or table that the project has. While one works
+on the code, a few of them say nearly as much as all. They are listed here, and nowhere else, so
+that it is plain what `make test` leaves out. The time of each group is printed at the end of a run.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 GROUPS: Mapping[str, Mapping[str, int]] = {
-    # group: {test file, or file::function: how many of its tests are representatives, in their order}
+    # group: {test file, or file::function: how many of its tests are representatives, in their
+    # order}
     "models of libraries through both exporters": {
         "search_spaces/ir/pytorch/test_exporters.py::test_exporters_and_modules_give_one_text": 2,
         "search_spaces/ir/pytorch/test_round_trip.py::test_configurations_of_hugging_face_are_spaces": 1,
@@ -78,7 +80,8 @@ def group_of(test: str) -> tuple[str, str] | None:
     """The group of a test, and the entry that lists it; None if it is in no group.
 
     Args:
-        test: id of the test relative to `tests/`, as in `docs/test_site.py::test_the_site_is_built`.
+        test: id of the test relative to `tests/`, as in
+            `docs/test_site.py::test_the_site_is_built`.
     """
     function = test.partition("[")[0]
     for group, entries in GROUPS.items():

@@ -1,4 +1,6 @@
-"""The declared layers of the project equal its imports: every module imports from lower layers or from its own."""
+"""The declared layers of the project equal its imports: every module imports from lower layers or
+from its own.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,8 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-# From the bottom to the top. A package stands for all of its modules, except for those that a longer name lists.
+# From the bottom to the top. A package stands for all of its modules, except for those that a
+# longer name lists.
 LAYERS = (
     "search_spaces.common",
     "search_spaces.ir",
@@ -38,7 +41,8 @@ LAYERS = (
     "experiments.runner",
     "experiments",
 )
-TORCH_ROOM = "search_spaces.ir.pytorch"  # the only one that imports torch, and imported by functions alone
+# The only one that imports torch, and imported by functions alone
+TORCH_ROOM = "search_spaces.ir.pytorch"
 HEAVY = {"torch", "transformers", "optuna", "matplotlib"}
 
 
@@ -47,7 +51,10 @@ def modules() -> dict[str, Path]:
     """Name and file of every module."""
     packages = dict.fromkeys(layer.partition(".")[0] for layer in LAYERS)
     paths = [path for package in packages for path in (ROOT / package).rglob("*.py")]
-    return {".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): p for p in paths}
+    return {
+        ".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): p
+        for p in paths
+    }
 
 
 @cache
@@ -98,15 +105,25 @@ def test_every_import_of_the_project_exists() -> None:
     packages = {layer.partition(".")[0] for layer in LAYERS}
     for path in [*modules().values(), *(ROOT / "tests").rglob("*.py")]:
         for node in ast.walk(parsed(path)):
-            if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] in packages:
-                assert node.module in modules(), f"{path.relative_to(ROOT)} imports {node.module}, which is not there"
+            if (
+                isinstance(node, ast.ImportFrom)
+                and node.module
+                and node.module.partition(".")[0] in packages
+            ):
+                assert node.module in modules(), (
+                    f"{path.relative_to(ROOT)} imports {node.module}, which is not there"
+                )
 
 
 def test_every_layer_has_modules_and_every_package_a_docstring() -> None:
     for name in LAYERS:
         assert name in modules(), f"{name} is declared as a layer, but is no module"
     for module, path in modules().items():
-        if path.name == "__init__.py" and module.count(".") <= 1 and not module.startswith("predictors."):
+        if (
+            path.name == "__init__.py"
+            and module.count(".") <= 1
+            and not module.startswith("predictors.")
+        ):
             assert ast.get_docstring(parsed(path)), f"{module} has no docstring"
 
 
@@ -127,7 +144,13 @@ def test_search_spaces_import_no_heavy_package_at_the_top() -> None:
     for module, path in modules().items():
         if module.startswith("search_spaces") and not module.startswith(TORCH_ROOM):
             for node in at_the_top(parsed(path)):
-                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+                names = (
+                    [alias.name for alias in node.names]
+                    if isinstance(node, ast.Import)
+                    else [node.module or ""]
+                )
                 heavy = {name.partition(".")[0] for name in names} & HEAVY
                 assert not heavy, f"{module} imports {heavy}"
-                assert not any(name.startswith(TORCH_ROOM) for name in names), f"{module} imports {TORCH_ROOM}"
+                assert not any(name.startswith(TORCH_ROOM) for name in names), (
+                    f"{module} imports {TORCH_ROOM}"
+                )

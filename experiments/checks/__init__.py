@@ -1,1 +1,3 @@
-"""Checks of what the project promises: spaces, exact costs, damaged files, killed searches, proxies."""
+"""Checks of what the project promises: spaces, exact costs, damaged files, killed searches,
+proxies.
+"""

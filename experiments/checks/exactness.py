@@ -1,7 +1,9 @@
-"""Compare parameters and FLOPs with published tables, row by row: `python -m experiments.checks.exactness`.
+"""Compare parameters and FLOPs with published tables, row by row: `python -m
+experiments.checks.exactness`.
 
-The environment variable NAS_DATA names the folder with the tables. FLOPs are counted by each table's own convention,
-which the result names. For a random sample of rows, parameters are also counted in the ONNX models.
+The environment variable NAS_DATA names the folder with the tables. FLOPs are counted by each
+table's own convention, which the result names. For a random sample of rows, parameters are also
+counted in the ONNX models.
 """
 
 from __future__ import annotations
@@ -29,7 +31,12 @@ from search_spaces.common.errors import InputError
 from search_spaces.ir.costs import graph_flops, graph_params
 from search_spaces.ir.graph import Graph
 
-POOLINGS, SKIP, SEPARABLE, DILATED = (0, 1), 2, (3, 4), (5, 6)  # operations of DARTS in NASLib's numbers
+POOLINGS, SKIP, SEPARABLE, DILATED = (
+    (0, 1),
+    2,
+    (3, 4),
+    (5, 6),
+)  # operations of DARTS in NASLib's numbers
 Row = dict[str, str]
 Progress = Callable[[str, int, int], None]
 
@@ -47,7 +54,9 @@ class Table(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Numbers of rows, of rows with equal counts, and of models with equal counts. `first` names the first mismatch."""
+    """Numbers of rows, of rows with equal counts, and of models with equal counts. `first` names
+    the first mismatch.
+    """
 
     rows: int
     params: int
@@ -56,7 +65,8 @@ class Result(NamedTuple):
     first: str
 
 
-# --- the tables' own ways of counting FLOPs --------------------------------------------------------------------------
+# --- the tables' own ways of counting FLOPs
+# --------------------------------------------------------------------------
 
 
 def _elements(graph: Graph, value: int) -> int:
@@ -73,11 +83,15 @@ def _nasbench101_flops(row: Row, graph: Graph) -> int:
 
 
 def _darts_flops(row: Row, graph: Graph) -> int:
-    """Count convolutions in our graph, and the rest from the genotype, since our graph merges equal computations."""
+    """Count convolutions in our graph, and the rest from the genotype, since our graph merges equal
+    computations.
+    """
     kilo = 1 << 10
-    # Elements of one node in the six normal cells, in the two reduction cells, and of the latter's inputs.
+    # Elements of one node in the six normal cells, in the two reduction cells, and of the latter's
+    # inputs.
     normal, reduced, entering = 2 * (32 + 16 + 8) * kilo, (16 + 8) * kilo, (64 + 32) * kilo
-    # Stem and preprocessing (BatchNorm with scale and shift, ReLU), and the pooling of the last 512 channels.
+    # Stem and preprocessing (BatchNorm with scale and shift, ReLU), and the pooling of the last 512
+    # channels.
     total = graph_flops(graph) + 2 * (96 + 416) * kilo + 1280 * kilo + 81 * 512
     for cell, elements in zip(ast.literal_eval(row["genotype"]), (normal, reduced), strict=True):
         for source, operation in cell:
@@ -92,7 +106,8 @@ def _darts_flops(row: Row, graph: Graph) -> int:
     return total
 
 
-# --- tables ----------------------------------------------------------------------------------------------------------
+# --- tables
+# ----------------------------------------------------------------------------------------------------------
 
 
 def _column(name: str) -> Callable[[Row], int]:
@@ -113,19 +128,27 @@ def _nasbench201(data_set: str, classes: int, size: int) -> Table:
 
 def _ofa_lists(row: Row) -> str:
     lists = {"ks": "kernel_sizes", "e": "expand_ratios", "d": "depths"}
-    native: dict[str, Any] = {key: [int(v) for v in row[name].split("_")] for key, name in lists.items()}
+    native: dict[str, Any] = {
+        key: [int(v) for v in row[name].split("_")] for key, name in lists.items()
+    }
     return repr({**native, "r": int(row["resolution"])})
 
 
 def fbnet_params(row: Row) -> int:
-    """Closed formula for the CIFAR-100 variant of HW-NAS-Bench (arXiv 2103.10584), independent of the space's code."""
+    """Closed formula for the CIFAR-100 variant of HW-NAS-Bench (arXiv 2103.10584), independent of
+    the space's code.
+    """
     kernels, expansions = (3, 3, 3, 3, 5, 5, 5, 5), (1, 1, 3, 6, 1, 1, 3, 6)
     stages = ((16, 1, 1), (24, 4, 1), (32, 4, 2), (64, 4, 2), (112, 4, 1), (184, 4, 2), (352, 1, 1))
     layers = [(width, 1 if i else stride) for width, count, stride in stages for i in range(count)]
     total, inputs = 3 * 9 * 16 + 2 * 16, 16
     for block, (width, stride) in zip(map(int, row["arch"].split("-")), layers, strict=True):
         if block < len(kernels):
-            kernel, inner, groups = kernels[block], inputs * expansions[block], 2 if block in (1, 5) else 1
+            kernel, inner, groups = (
+                kernels[block],
+                inputs * expansions[block],
+                2 if block in (1, 5) else 1,
+            )
             total += inner * (inputs + width) // groups + inner * kernel**2 + 4 * inner + 2 * width
         elif inputs != width or stride != 1:
             total += inputs * width + 2 * width
@@ -155,7 +178,8 @@ def tables() -> list[Table]:
             lambda row: row["genotype"],
             _column("params"),
             lambda row, graph: int(float(row["flops"])) == _darts_flops(row, graph),
-            "multiply-accumulates; per output: BatchNorm 1 (affine: 2), ReLU 1, pooling 10; and 41,472 (fitted)",
+            "multiply-accumulates; per output: BatchNorm 1 (affine: 2), ReLU 1, pooling 10; and "
+            "41,472 (fitted)",
         ),
         Table(
             "ofa-mbv3",
@@ -182,19 +206,28 @@ def _rows(file: str, most: int | None = None) -> Iterator[Row]:
     """Rows of a table, at most `most` of them."""
     folder = os.environ.get("NAS_DATA")
     if not folder:
-        raise InputError("set NAS_DATA to the folder with the published tables, such as nasbench201.csv.gz")
+        raise InputError(
+            "set NAS_DATA to the folder with the published tables, such as nasbench201.csv.gz"
+        )
     path = Path(folder, file)
     if not path.is_file():
-        raise InputError(f"{path}: no such file; NAS_DATA must name the folder with the published tables")
+        raise InputError(
+            f"{path}: no such file; NAS_DATA must name the folder with the published tables"
+        )
     with gzip.open(path, "rt") as lines:
         yield from islice(csv.DictReader(lines), most)
 
 
-# --- comparison ------------------------------------------------------------------------------------------------------
+# --- comparison
+# ------------------------------------------------------------------------------------------------------
 
 
-def compare(table: Table, models: int, seed: int, progress: Progress | None = None, most: int | None = None) -> Result:
-    """Compare the rows of a table (at most `most`) by their graphs, and `models` random ones also by ONNX models."""
+def compare(
+    table: Table, models: int, seed: int, progress: Progress | None = None, most: int | None = None
+) -> Result:
+    """Compare the rows of a table (at most `most`) by their graphs, and `models` random ones also
+    by ONNX models.
+    """
     rows = list(_rows(table.file, most))
     chosen = set(np.random.default_rng(seed).permutation(len(rows))[:models].tolist())
     equal, first = Counter[str](), ""
@@ -208,14 +241,18 @@ def compare(table: Table, models: int, seed: int, progress: Progress | None = No
             same["models"] = params(table.space.to_onnx(arch)) == published
         equal.update(name for name, is_same in same.items() if is_same)
         if not (first or all(same.values())):
-            first = f"{table.name}: {', '.join(n for n, s in same.items() if not s)} of {table.space.format(arch)}"
+            first = (
+                f"{table.name}: {', '.join(n for n, s in same.items() if not s)} of "
+                f"{table.space.format(arch)}"
+            )
         if progress and i % 50 == 0:
             progress(table.name, i, len(rows))
     return Result(len(rows), equal["params"], equal["flops"], equal["models"], first)
 
 
 def distinct_texts(most: int | None = None) -> tuple[int, int, bool]:
-    """Numbers of distinct NAS-Bench-201 networks and of distinct texts, and whether they match one to one.
+    """Numbers of distinct NAS-Bench-201 networks and of distinct texts, and whether they match one
+    to one.
 
     most: check so many networks only; None for all.
     """
@@ -224,11 +261,17 @@ def distinct_texts(most: int | None = None) -> tuple[int, int, bool]:
     for row in _rows("nasbench201_graph_classes.csv.gz", most):
         texts[row["graph_class"]].add(space.to_text(space.parse(row["arch"])))
     different = set[str]().union(*texts.values())
-    return len(texts), len(different), len(different) == len(texts) and all(len(found) == 1 for found in texts.values())
+    return (
+        len(texts),
+        len(different),
+        len(different) == len(texts) and all(len(found) == 1 for found in texts.values()),
+    )
 
 
 def main(
-    models: Annotated[int, typer.Option(min=0, help="Random rows per table that are also counted in models.")] = 100,
+    models: Annotated[
+        int, typer.Option(min=0, help="Random rows per table that are also counted in models.")
+    ] = 100,
     seed: Annotated[int, typer.Option(min=0, help="Seed of these rows.")] = 0,
     quick: Quick = False,
     as_json: AsJson = False,
@@ -253,7 +296,9 @@ def main(
         bar("texts of nasbench201", 0, 1)
         classes, texts, one_to_one = distinct_texts(most)
     if not one_to_one:
-        wrong.append(f"nasbench201: {texts} texts are not one to one with {classes} different networks")
+        wrong.append(
+            f"nasbench201: {texts} texts are not one to one with {classes} different networks"
+        )
     if as_json:
         print_json({"tables": report, "nasbench201_classes": classes, "nasbench201_texts": texts})
     else:

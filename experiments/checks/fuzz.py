@@ -1,8 +1,9 @@
 """Fuzz the functions that read model files and texts: `python -m experiments.checks.fuzz`.
 
-A mutated input must end in a result or an `InputError`. Failures are any other exception, a crash of the process, more
-than 5 s of processor time, more than 1 GiB of memory, and a text that changes on a round trip. The input of the first
-failure of each kind is stored. Cases run in worker processes, so that a crash is one more result.
+A mutated input must end in a result or an `InputError`. Failures are any other exception, a crash
+of the process, more than 5 s of processor time, more than 1 GiB of memory, and a text that changes
+on a round trip. The input of the first failure of each kind is stored. Cases run in worker
+processes, so that a crash is one more result.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ OVER_TIME = "too much time"
 OVER_MEMORY = "too much memory"
 _WIDTH = re.compile(r"\b(channels|features|[c-w]\d*) = (\d+)")
 
-# Models that no space builds: a Transformer block, a computed shape, a branch, a tensor in another file.
+# Models that no space builds: a Transformer block, a computed shape, a branch, a tensor in another
+# file.
 FOREIGN = (
     """<ir_version: 8, opset_import: ["" : 17]>
     attention (float[N,4,8] x) => (float[N,4,8] y)
@@ -101,14 +103,17 @@ class Limits(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """`read`, `refused` (InputError) or `failed`; `failure` says what failed where, `message` the details."""
+    """`read`, `refused` (InputError) or `failed`; `failure` says what failed where, `message` the
+    details.
+    """
 
     status: str
     failure: str = ""
     message: str = ""
 
 
-# --- cases -----------------------------------------------------------------------------------------------------------
+# --- cases
+# -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -124,9 +129,15 @@ class Corpus:
         text = self.texts[int(rng.integers(len(self.texts)))]
         model = self.models[int(rng.integers(len(self.models)))]
         kinds: dict[str, Callable[[], Case]] = {
-            "tokens of a text": lambda: Case("tokens of a text", ".txt", damage_text(text, rng).encode()),
-            "bytes of a text": lambda: Case("bytes of a text", ".txt", damage_bytes(text.encode(), rng)),
-            "fields of a model": lambda: Case("fields of a model", ".onnx", damage_model(model, rng)),
+            "tokens of a text": lambda: Case(
+                "tokens of a text", ".txt", damage_text(text, rng).encode()
+            ),
+            "bytes of a text": lambda: Case(
+                "bytes of a text", ".txt", damage_bytes(text.encode(), rng)
+            ),
+            "fields of a model": lambda: Case(
+                "fields of a model", ".onnx", damage_model(model, rng)
+            ),
             "bytes of a model": lambda: Case("bytes of a model", ".onnx", damage_bytes(model, rng)),
         }
         return list(kinds.values())[index % len(kinds)]()
@@ -145,7 +156,9 @@ def build_corpus(seed: int, each: int = 3) -> Corpus:
 
 
 def _narrow(text: str) -> bytes:
-    """The text's model with as few channels as possible: large weights are slow, and damage to them has no effect."""
+    """The text's model with as few channels as possible: large weights are slow, and damage to them
+    has no effect.
+    """
     for divisor in (64, 32, 16, 8, 4, 2):
         divided = _WIDTH.sub(lambda found: f"{found[1]} = {max(1, int(found[2]) // divisor)}", text)  # noqa: B023
         with suppress(InputError):
@@ -158,11 +171,14 @@ def _foreign(text: str) -> bytes:
     model = onnx.parser.parse_model(text)
     for info in model.graph.value_info:
         shape = [d.dim_value for d in info.type.tensor_type.shape.dim]
-        model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(shape, np.float32), info.name))
+        model.graph.initializer.append(
+            onnx.numpy_helper.from_array(np.zeros(shape, np.float32), info.name)
+        )
     return model.SerializeToString()
 
 
-# --- one case --------------------------------------------------------------------------------------------------------
+# --- one case
+# --------------------------------------------------------------------------------------------------------
 
 
 def run(case: Case, folder: Path, reader: Reader) -> Outcome:
@@ -192,13 +208,20 @@ def read_case(case: Case, folder: Path) -> None:
     assert write(compact(expand(read(text)))) == text, "text → graph → text is not a fixed point"
 
 
-# --- processes -------------------------------------------------------------------------------------------------------
+# --- processes
+# -------------------------------------------------------------------------------------------------------
 
 
-def _work(connection: Connection, corpus: Corpus, seed: int, reader: Reader, limits: Limits) -> None:
-    """Run the cases whose numbers arrive through the connection. Exceeding a limit ends the process."""
+def _work(
+    connection: Connection, corpus: Corpus, seed: int, reader: Reader, limits: Limits
+) -> None:
+    """Run the cases whose numbers arrive through the connection. Exceeding a limit ends the
+    process.
+    """
     at_rest = _memory()
-    resource.setrlimit(resource.RLIMIT_AS, (_status("VmSize") + 2 * limits.memory, resource.RLIM_INFINITY))
+    resource.setrlimit(
+        resource.RLIMIT_AS, (_status("VmSize") + 2 * limits.memory, resource.RLIM_INFINITY)
+    )
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with tempfile.TemporaryDirectory() as folder:
         while (index := connection.recv()) is not None:
@@ -251,7 +274,9 @@ class _Worker:
             code = self.process.exitcode or 0
             ended = signal.Signals(-code).name if code < 0 else f"exit status {code}"
             self.replace()
-            return Outcome("failed", OVER_TIME if ended == "SIGXCPU" else f"the process ends: {ended}")
+            return Outcome(
+                "failed", OVER_TIME if ended == "SIGXCPU" else f"the process ends: {ended}"
+            )
         if outcome.failure == OVER_MEMORY:  # the peak would be blamed on the next case, too
             self.replace()
         return outcome
@@ -267,7 +292,12 @@ class _Worker:
 
 
 def outcomes(
-    corpus: Corpus, seed: int, count: int, jobs: int = 1, reader: Reader = read_case, limits: Limits | None = None
+    corpus: Corpus,
+    seed: int,
+    count: int,
+    jobs: int = 1,
+    reader: Reader = read_case,
+    limits: Limits | None = None,
 ) -> Iterator[tuple[int, Outcome]]:
     """Yield number and outcome of the cases 0..count-1 as they finish."""
     workers = [_Worker(corpus, seed, reader, limits or Limits()) for _ in range(min(jobs, count))]
@@ -288,7 +318,8 @@ def outcomes(
             worker.give(next(following, None))
 
 
-# --- report ----------------------------------------------------------------------------------------------------------
+# --- report
+# ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -313,7 +344,10 @@ class Report:
     def rows(self) -> list[dict[str, Any]]:
         kinds = sorted({kind for kind, _ in self.counts})
         statuses = ("read", "refused", "failed")
-        return [{"mutated": kind, **{status: self.counts[kind, status] for status in statuses}} for kind in kinds]
+        return [
+            {"mutated": kind, **{status: self.counts[kind, status] for status in statuses}}
+            for kind in kinds
+        ]
 
     def failure_rows(self) -> list[dict[str, Any]]:
         return [
@@ -327,7 +361,9 @@ class Report:
         ]
 
 
-def fuzz(count: int, seed: int, out: Path, jobs: int = 1, progress: Progress | None = None) -> Report:
+def fuzz(
+    count: int, seed: int, out: Path, jobs: int = 1, progress: Progress | None = None
+) -> Report:
     """Run the cases 0..count-1 and write the first input of each failure to `out`."""
     corpus, report = build_corpus(seed), Report()
     for done, (index, outcome) in enumerate(outcomes(corpus, seed, count, jobs), start=1):
@@ -341,7 +377,9 @@ def main(
     count: Annotated[int, typer.Option(min=1, help="Mutated inputs.")] = 20_000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the mutations.")] = 0,
     jobs: Jobs = 1,
-    out: Annotated[Path, typer.Option(help="Folder for the inputs of failures.")] = Path("results/fuzz"),
+    out: Annotated[Path, typer.Option(help="Folder for the inputs of failures.")] = Path(
+        "results/fuzz"
+    ),
     as_json: AsJson = False,
 ) -> None:
     """Fuzz the reading functions. Exit status 1 if a case fails."""
@@ -350,7 +388,13 @@ def main(
         report = fuzz(count, seed, out, jobs, bar)
     speed = count / (time.perf_counter() - started)
     if as_json:
-        print_json({"outcomes": report.rows(), "failures": report.failure_rows(), "cases_per_second": round(speed, 1)})
+        print_json(
+            {
+                "outcomes": report.rows(),
+                "failures": report.failure_rows(),
+                "cases_per_second": round(speed, 1),
+            }
+        )
     else:
         print_table(f"{count} mutated inputs, {speed:.0f} per second", report.rows())
         if report.failures:

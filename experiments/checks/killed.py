@@ -1,7 +1,8 @@
 """Searches survive SIGKILL: `python -m experiments.checks.killed` (minutes).
 
-A search in NAS-Bench-201 by costs is killed at random moments and restarted until it is finished. In the end, the
-journal must contain each architecture once, as many as requested, and the front that follows from a direct computation.
+A search in NAS-Bench-201 by costs is killed at random moments and restarted until it is finished.
+In the end, the journal must contain each architecture once, as many as requested, and the front
+that follows from a direct computation.
 """
 
 from __future__ import annotations
@@ -45,22 +46,29 @@ class Costs:
 
     def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
         time.sleep(SLOW)
-        return np.array([[self.space.params(a), self.space.flops(a)] for a in architectures], dtype=float)
+        return np.array(
+            [[self.space.params(a), self.space.flops(a)] for a in architectures], dtype=float
+        )
 
 
 def work(journal: Path, evaluations: int, sampler: str, space: str) -> None:
     """Start or resume the search in this process."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     search(
-        Problem(get_space(space), Costs(space), OBJECTIVES), sampler=sampler, evaluations=evaluations, storage=journal
+        Problem(get_space(space), Costs(space), OBJECTIVES),
+        sampler=sampler,
+        evaluations=evaluations,
+        storage=journal,
     )
 
 
-def survive(journal: Path, evaluations: int, kills: int, rng: np.random.Generator, sampler: str, space: str) -> int:
+def survive(
+    journal: Path, evaluations: int, kills: int, rng: np.random.Generator, sampler: str, space: str
+) -> int:
     """Kill a search at `kills` random moments, then let it finish.
 
-    Each moment is a number of finished trials, in its own part of the search, plus a few milliseconds. Hence kills are
-    spread over the whole search.
+    Each moment is a number of finished trials, in its own part of the search, plus a few
+    milliseconds. Hence kills are spread over the whole search.
 
     Returns:
         The number of kills that hit a running search.
@@ -95,7 +103,16 @@ def judged(found: SearchResult, space: str) -> dict[str, Any]:
 
 
 def _started(journal: Path, evaluations: int, sampler: str, space: str) -> subprocess.Popen[bytes]:
-    arguments = ["--journal", str(journal), "--evaluations", str(evaluations), "--sampler", sampler, "--space", space]
+    arguments = [
+        "--journal",
+        str(journal),
+        "--evaluations",
+        str(evaluations),
+        "--sampler",
+        sampler,
+        "--space",
+        space,
+    ]
     return subprocess.Popen([sys.executable, "-m", "experiments.checks.killed", *arguments])
 
 
@@ -110,7 +127,9 @@ def main(
     sampler: Annotated[str, typer.Option()] = "nsga2",
     space: Annotated[str, typer.Option()] = "nasbench201",
     seed: Annotated[int, typer.Option(help="Seed of the moments.")] = 0,
-    journal: Annotated[Path | None, typer.Option(hidden=True, help="Run the search that is killed.")] = None,
+    journal: Annotated[
+        Path | None, typer.Option(hidden=True, help="Run the search that is killed.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Kill a search repeatedly, resume it, and check its journal."""

@@ -1,8 +1,9 @@
 """Searches by cost survive SIGKILL: `python -m experiments.checks.kills_by_cost` (minutes).
 
-A search with fidelities and its worker train tiny networks. One of the two is killed at a random moment and restarted,
-many times. In the end, the journal must contain each part of a training once, none without the parts before it, and
-curves and weights that equal those of uninterrupted trainings bit for bit.
+A search with fidelities and its worker train tiny networks. One of the two is killed at a random
+moment and restarted, many times. In the end, the journal must contain each part of a training once,
+none without the parts before it, and curves and weights that equal those of uninterrupted trainings
+bit for bit.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ SLOW = 0.05  # seconds per epoch at least, so that some kills interrupt one
 CONTEXT = multiprocessing.get_context("forkserver")
 
 
-def evaluate(model: Any, architecture: Any, report: Any, checkpoint: Path | None = None) -> dict[str, float]:
+def evaluate(
+    model: Any, architecture: Any, report: Any, checkpoint: Path | None = None
+) -> dict[str, float]:
     """A tiny training. `digest` is a number that depends on each bit of the trained weights."""
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
     values: dict[str, float] = {}
@@ -52,7 +55,9 @@ def evaluate(model: Any, architecture: Any, report: Any, checkpoint: Path | None
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         values, first = state["values"], state["epoch"] + 1
-        if not report(state["epoch"], values):  # the process was killed after it had saved the last epoch
+        if not report(
+            state["epoch"], values
+        ):  # the process was killed after it had saved the last epoch
             return {**values, "digest": _digest(model)}
     for epoch in range(first, FIDELITIES[-1] + 1):
         x = torch.randn(8, 1, 8, 8, generator=torch.Generator().manual_seed(epoch))
@@ -63,7 +68,12 @@ def evaluate(model: Any, architecture: Any, report: Any, checkpoint: Path | None
         time.sleep(SLOW)
         values = {"fit_loss": loss.item()}
         if checkpoint:
-            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch, "values": values}
+            state = {
+                "model": model.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "epoch": epoch,
+                "values": values,
+            }
             partial = checkpoint.with_suffix(".part")
             torch.save(state, partial)
             partial.replace(checkpoint)
@@ -139,7 +149,9 @@ def judged(found: SearchResult) -> dict[str, Any]:
     """Compare a search's journal with uninterrupted trainings."""
     trials = found.study.get_trials(states=(TrialState.COMPLETE, TrialState.PRUNED))
     stretches = Counter((str(trial.params), trial.user_attrs[UNTIL_KEY]) for trial in trials)
-    lost = sum((at, low) not in stretches for at, until in stretches for low in FIDELITIES if low < until)
+    lost = sum(
+        (at, low) not in stretches for at, until in stretches for low in FIDELITIES if low < until
+    )
     complete = found.study.get_trials(states=(TrialState.COMPLETE,))
     return {
         "stretches": len(stretches),
@@ -162,8 +174,13 @@ def _is_equal(found: SearchResult, trial: optuna.trial.FrozenTrial) -> bool:
         curve[epoch] = metrics["fit_loss"]
         return True
 
-    values, _ = evaluator.train(Trainable.of(evaluator.space, architecture), architecture, report, None)
-    return curve == trial.intermediate_values and values["digest"] == trial.user_attrs[FURTHER_KEY]["digest"]
+    values, _ = evaluator.train(
+        Trainable.of(evaluator.space, architecture), architecture, report, None
+    )
+    return (
+        curve == trial.intermediate_values
+        and values["digest"] == trial.user_attrs[FURTHER_KEY]["digest"]
+    )
 
 
 def main(

@@ -1,6 +1,7 @@
 """Mutations of model files and texts for `experiments.checks.fuzz`.
 
-Each function returns a damaged copy. It depends on the random generator alone, so that a case is reproducible.
+Each function returns a damaged copy. It depends on the random generator alone, so that a case is
+reproducible.
 """
 
 from __future__ import annotations
@@ -15,8 +16,38 @@ from onnx import ModelProto, TensorProto
 
 Rng = np.random.Generator
 # Unusual sizes and versions: around zero, and around the limits of 8, 16, 32 and 64 bits.
-NUMBERS = (0, -1, 1, 2, 7, 255, 65_537, 10**6, 2**31 - 1, 2**31, -(2**31), 2**62, 2**63 - 1, -(2**63))
-WORDS = (*map(str, NUMBERS), str(2**64), str(10**40), "1e999", "-0.0", "nan", "é", "\0", '"', "<", ">", "{", "}", "@c")
+NUMBERS = (
+    0,
+    -1,
+    1,
+    2,
+    7,
+    255,
+    65_537,
+    10**6,
+    2**31 - 1,
+    2**31,
+    -(2**31),
+    2**62,
+    2**63 - 1,
+    -(2**63),
+)
+WORDS = (
+    *map(str, NUMBERS),
+    str(2**64),
+    str(10**40),
+    "1e999",
+    "-0.0",
+    "nan",
+    "é",
+    "\0",
+    '"',
+    "<",
+    ">",
+    "{",
+    "}",
+    "@c",
+)
 _TOKEN = re.compile(r"\w+|\s+|.", re.DOTALL)
 
 
@@ -37,7 +68,9 @@ def damage_bytes(data: bytes, rng: Rng) -> bytes:
         length = int(2 ** rng.uniform(0, 8))
         kind = rng.integers(5)
         if kind == 0:
-            content[at : at + 1] = bytes(b ^ 1 << int(rng.integers(8)) for b in content[at : at + 1])
+            content[at : at + 1] = bytes(
+                b ^ 1 << int(rng.integers(8)) for b in content[at : at + 1]
+            )
         elif kind == 1:
             del content[at : at + length]
         elif kind == 2:
@@ -83,7 +116,8 @@ def damage_model(data: bytes, rng: Rng) -> bytes:
     return model.SerializeToString()
 
 
-# --- edits of one field of a model -----------------------------------------------------------------------------------
+# --- edits of one field of a model
+# -----------------------------------------------------------------------------------
 
 
 def _edit_node(model: ModelProto, rng: Rng) -> None:
@@ -98,7 +132,9 @@ def _edit_node(model: ModelProto, rng: Rng) -> None:
     elif kind == 1:
         node.domain = _pick(["", "ai.onnx", "ai.onnx.ml", "net", "com.microsoft"], rng)
     elif kind == 2 and node.input:
-        node.input[int(rng.integers(len(node.input)))] = _pick(names, rng)  # a later one makes a cycle
+        node.input[int(rng.integers(len(node.input)))] = _pick(
+            names, rng
+        )  # a later one makes a cycle
     elif kind == 3 and node.output:
         node.output[int(rng.integers(len(node.output)))] = _pick(names, rng)
     elif kind == 4:
@@ -133,7 +169,9 @@ def _edit_attribute(model: ModelProto, rng: Rng) -> None:
     elif kind == 5:
         node.attribute.add().CopyFrom(attribute)
     elif kind == 6:
-        attribute.name = _pick([*(a.name for n in nodes for a in n.attribute), "", "é", "auto_pad"], rng)
+        attribute.name = _pick(
+            [*(a.name for n in nodes for a in n.attribute), "", "é", "auto_pad"], rng
+        )
     else:
         del attribute.ints[:]
 
@@ -151,16 +189,22 @@ def _edit_initializer(model: ModelProto, rng: Rng) -> None:
     elif kind == 2:
         tensor.dims.extend([_pick(NUMBERS, rng)] * int(_pick((1, 2, 1000), rng)))
     elif kind == 3:
-        tensor.name = _pick([t.name for t in tensors] + [v.name for v in model.graph.input] + [""], rng)
+        tensor.name = _pick(
+            [t.name for t in tensors] + [v.name for v in model.graph.input] + [""], rng
+        )
     elif kind == 4:
         tensors.remove(tensor)
     elif kind == 5:
-        tensor.raw_data = tensor.raw_data[: int(rng.integers(len(tensor.raw_data) + 1))] * int(rng.integers(1, 3))
+        tensor.raw_data = tensor.raw_data[: int(rng.integers(len(tensor.raw_data) + 1))] * int(
+            rng.integers(1, 3)
+        )
     elif kind == 6:
         del tensor.dims[:]
     else:
         tensor.data_location = TensorProto.EXTERNAL
-        tensor.external_data.add(key="location", value=_pick(["../weights", "/dev/zero", "weights", ""], rng))
+        tensor.external_data.add(
+            key="location", value=_pick(["../weights", "/dev/zero", "weights", ""], rng)
+        )
 
 
 def _edit_edges(model: ModelProto, rng: Rng) -> None:
@@ -193,11 +237,15 @@ def _edit_header(model: ModelProto, rng: Rng) -> None:
     elif kind == 2:
         del model.opset_import[:]
     else:
-        model.opset_import.add(domain=_pick(["", "net", "ai.onnx.ml"], rng), version=_pick(NUMBERS, rng))
+        model.opset_import.add(
+            domain=_pick(["", "net", "ai.onnx.ml"], rng), version=_pick(NUMBERS, rng)
+        )
 
 
 def _edit_nesting(model: ModelProto, rng: Rng) -> None:
-    """Nest the whole graph into a node's attribute, one to three levels deep, or add a recursive function."""
+    """Nest the whole graph into a node's attribute, one to three levels deep, or add a recursive
+    function.
+    """
     if not model.graph.node:
         return
     node = _pick(model.graph.node, rng)

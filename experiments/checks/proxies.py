@@ -1,9 +1,11 @@
-"""Rank agreement of our zero-cost proxies with published ones: `python -m experiments.checks.proxies`.
+"""Rank agreement of our zero-cost proxies with published ones: `python -m
+experiments.checks.proxies`.
 
-The reference is NASLib's values for 1,104 NAS-Bench-201 architectures (NAS-Bench-Suite-Zero, arXiv 2210.03230), from
-one initialization and one batch of 32 CIFAR-10 images each. They are columns zc_PROXY, beside arch, in
-`$NAS_DATA/nasbench201_proxies.csv.gz`. Our proxies use synthetic images. Since proxies depend on the random
-initialization, the agreement between two initializations of ours is an approximate upper bound.
+The reference is NASLib's values for 1,104 NAS-Bench-201 architectures (NAS-Bench-Suite-Zero, arXiv
+2210.03230), from one initialization and one batch of 32 CIFAR-10 images each. They are columns
+zc_PROXY, beside arch, in `$NAS_DATA/nasbench201_proxies.csv.gz`. Our proxies use synthetic images.
+Since proxies depend on the random initialization, the agreement between two initializations of ours
+is an approximate upper bound.
 """
 
 from __future__ import annotations
@@ -38,11 +40,15 @@ def main(
     skip: Annotated[int, typer.Option(min=0, help="Skip so many of the random rows.")] = 0,
     batch: Annotated[int, typer.Option(min=2, help="Images per batch.")] = 32,
     size: Annotated[int, typer.Option(min=8, help="Height and width of an image in pixels.")] = 32,
-    proxy: Annotated[list[str] | None, typer.Option(help="Only this proxy; may be repeated. All by default.")] = None,
+    proxy: Annotated[
+        list[str] | None, typer.Option(help="Only this proxy; may be repeated. All by default.")
+    ] = None,
     quick: Quick = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print Kendall's tau and Spearman's rho per proxy, and processor seconds per network and initialization."""
+    """Print Kendall's tau and Spearman's rho per proxy, and processor seconds per network and
+    initialization.
+    """
     import torch
 
     if quick:
@@ -60,7 +66,15 @@ def main(
         own, seconds = _own([archs[i] for i in chosen], names, (seed, seed + 1), batch, size, bar)
     table = [{"proxy": name, **agreement(own[name], reference[name][chosen])} for name in names]
     if as_json:
-        print_json({"rows": rows, "batch": batch, "size": size, "seconds_per_network": seconds, "proxies": table})
+        print_json(
+            {
+                "rows": rows,
+                "batch": batch,
+                "size": size,
+                "seconds_per_network": seconds,
+                "proxies": table,
+            }
+        )
     else:
         print_table(f"{rows} architectures, batches of {batch}, {seconds:.2f} s per network", table)
 
@@ -79,7 +93,9 @@ def read_reference(path: Path) -> tuple[list[str], dict[str, np.ndarray]]:
     names = [name for name in rows[0] if name.startswith("zc_")] if rows else []
     if not names or "arch" not in rows[0]:
         raise InputError(f"{path}: no columns arch and zc_PROXY")
-    columns = {name.removeprefix("zc_"): np.array([_value(row[name]) for row in rows]) for name in names}
+    columns = {
+        name.removeprefix("zc_"): np.array([_value(row[name]) for row in rows]) for name in names
+    }
     return [row["arch"] for row in rows], columns
 
 
@@ -89,9 +105,16 @@ def _value(cell: str) -> float:
 
 
 def _own(
-    archs: list[str], names: tuple[str, ...], seeds: tuple[int, int], batch: int, size: int, progress: Progress
+    archs: list[str],
+    names: tuple[str, ...],
+    seeds: tuple[int, int],
+    batch: int,
+    size: int,
+    progress: Progress,
 ) -> tuple[dict[str, np.ndarray], float]:
-    """By proxy, our values (2, n) of two initializations; and processor seconds per network and initialization."""
+    """By proxy, our values (2, n) of two initializations; and processor seconds per network and
+    initialization.
+    """
     from nas.evaluation.proxies import compute_proxies
 
     space = get_space("nasbench201", input_shape=(3, size, size))
@@ -108,10 +131,12 @@ def _own(
 
 
 def agreement(own: np.ndarray, reference: np.ndarray) -> dict[str, Any]:
-    """Rank correlations of two initializations of ours (2, n) with the reference (n,), over defined values.
+    """Rank correlations of two initializations of ours (2, n) with the reference (n,), over defined
+    values.
 
     Returns:
-        tau and rho of the first, tau of the second, tau of both together, and tau between the two (`tau_own`).
+        tau and rho of the first, tau of the second, tau of both together, and tau between the two
+        (`tau_own`).
     """
     from scipy.stats import kendalltau, spearmanr
 

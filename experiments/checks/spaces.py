@@ -1,8 +1,9 @@
-"""Check the contract of all search spaces on random architectures: `python -m experiments.checks.spaces`.
+"""Check the contract of all search spaces on random architectures: `python -m
+experiments.checks.spaces`.
 
-Each architecture's ONNX model must pass ONNX's checker, run in ONNX Runtime and have the architecture's text. The text
-must parse and give a model with the same text, parameters and FLOPs. `lines` counts what the RLM reads: the lines of
-the text after all function calls are expanded.
+Each architecture's ONNX model must pass ONNX's checker, run in ONNX Runtime and have the
+architecture's text. The text must parse and give a model with the same text, parameters and FLOPs.
+`lines` counts what the RLM reads: the lines of the text after all function calls are expanded.
 """
 
 from __future__ import annotations
@@ -24,7 +25,16 @@ from experiments.runner import AsJson, Jobs, Quick, run_command
 from nas.benchmarks.text_cache import text_version
 from nas.cli.console import print_json, print_table
 from nas.cli.progress import progress_bar
-from search_spaces import Architecture, SearchSpace, compact, from_model, from_text, get_space, list_spaces, write
+from search_spaces import (
+    Architecture,
+    SearchSpace,
+    compact,
+    from_model,
+    from_text,
+    get_space,
+    list_spaces,
+    write,
+)
 from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
 from search_spaces.ir.costs import graph_flops, graph_params
@@ -49,7 +59,9 @@ PUBLISHED_TOKENS = {
 
 
 class Checked(NamedTuple):
-    """An architecture's text, the processor seconds to write it, and its failure (empty if there is none)."""
+    """An architecture's text, the processor seconds to write it, and its failure (empty if there is
+    none).
+    """
 
     text: str
     seconds: float
@@ -62,7 +74,9 @@ def _space(name: str) -> SearchSpace:
 
 
 def _architecture(name: str, seed: int, index: int, purpose: int = 0) -> Architecture:
-    """Architecture `index` of the random sequence of a seed and purpose. It does not depend on the others."""
+    """Architecture `index` of the random sequence of a seed and purpose. It does not depend on the
+    others.
+    """
     return _space(name).sample(np.random.default_rng([seed, purpose, index]))
 
 
@@ -78,10 +92,14 @@ def check(space: SearchSpace, arch: Architecture, text: str) -> None:
     again = from_model(model)
     del model  # one set of weights in memory at a time
     assert write(compact(again)) == text, "the model's text is not the architecture's"
-    assert (graph_params(again), graph_flops(again)) == costs, "params or FLOPs of the model are not the architecture's"
+    assert (graph_params(again), graph_flops(again)) == costs, (
+        "params or FLOPs of the model are not the architecture's"
+    )
     rebuilt = from_model(from_text(text))
     assert write(compact(rebuilt)) == text, "text → model → text is not a fixed point"
-    assert (graph_params(rebuilt), graph_flops(rebuilt)) == costs, "params or FLOPs change on the way text → model"
+    assert (graph_params(rebuilt), graph_flops(rebuilt)) == costs, (
+        "params or FLOPs change on the way text → model"
+    )
 
 
 def _check_run(model: onnx.ModelProto, space: SearchSpace) -> None:
@@ -89,11 +107,15 @@ def _check_run(model: onnx.ModelProto, space: SearchSpace) -> None:
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
     given = session.get_inputs()[0]
     x = np.random.default_rng(0).standard_normal((1, *given.shape[1:])).astype(np.float32)
     logits = session.run(None, {given.name: x})[0]
-    assert logits.shape == (1, space.num_classes), f"ONNX Runtime gives an output of shape {logits.shape}"
+    assert logits.shape == (1, space.num_classes), (
+        f"ONNX Runtime gives an output of shape {logits.shape}"
+    )
     assert np.isfinite(logits).all(), "ONNX Runtime gives NaN or infinite logits"
 
 
@@ -108,13 +130,17 @@ def _checked(task: tuple[str, int, int]) -> Checked:
         text = space.to_text(arch)
         seconds = time.process_time() - started
         check(space, arch, text)
-    except Exception as error:  # any error is a failure of this architecture; the others are still checked
+    except (
+        Exception
+    ) as error:  # any error is a failure of this architecture; the others are still checked
         return Checked(text, seconds, " ".join(f"{what}: {type(error).__name__}: {error}".split()))
     return Checked(text, seconds, "")
 
 
 def checked(name: str, count: int, seed: int, jobs: int = 1) -> Iterator[Checked]:
-    """Check the space's random architectures 0..count-1 with `jobs` processes. Results come in order."""
+    """Check the space's random architectures 0..count-1 with `jobs` processes. Results come in
+    order.
+    """
     tasks = ((name, seed, index) for index in range(count))
     if jobs == 1:
         yield from map(_checked, tasks)
@@ -165,7 +191,9 @@ def _kept(out: Path | None, settings: dict[str, Any]) -> dict[str, Any] | None:
     return kept
 
 
-def _watched(name: str, results: Iterator[Checked], count: int, progress: Progress) -> Iterator[Checked]:
+def _watched(
+    name: str, results: Iterator[Checked], count: int, progress: Progress
+) -> Iterator[Checked]:
     for done, result in enumerate(results, start=1):
         progress(name, done, count)
         yield result
@@ -173,11 +201,14 @@ def _watched(name: str, results: Iterator[Checked], count: int, progress: Progre
 
 def main(
     count: Annotated[int, typer.Option(min=1, help="Random architectures of each space.")] = 1000,
-    space: Annotated[list[str] | None, typer.Option(help="Only this space; may be repeated.")] = None,
+    space: Annotated[
+        list[str] | None, typer.Option(help="Only this space; may be repeated.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the architectures.")] = 0,
     jobs: Jobs = 1,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for rows of finished spaces, from which a run resumes.")
+        Path | None,
+        typer.Option(help="Folder for rows of finished spaces, from which a run resumes."),
     ] = None,
     quick: Quick = False,
     as_json: AsJson = False,
@@ -190,7 +221,12 @@ def main(
     rows, failures = [], []
     with progress_bar("spaces") as bar:
         for name in names:
-            settings = {"space": name, "count": count, "seed": seed, "texts": text_version(_space(name))}
+            settings = {
+                "space": name,
+                "count": count,
+                "seed": seed,
+                "texts": text_version(_space(name)),
+            }
             kept = _kept(out, settings)
             if kept is None:
                 results = _watched(name, checked(name, count, seed, jobs), count, bar)
@@ -201,7 +237,9 @@ def main(
                         path.write_text(json.dumps(kept, indent=1) + "\n")
             rows.append(kept["row"])
             failures += [kept["failure"]] if kept["failure"] else []
-    print_json(rows) if as_json else print_table(f"{count} random architectures of each space", rows)
+    print_json(rows) if as_json else print_table(
+        f"{count} random architectures of each space", rows
+    )
     if failures:
         sys.exit("\n".join(f"spaces: {failure}" for failure in failures))
 

@@ -1,4 +1,6 @@
-"""A search space of inverted residual blocks, written in plain PyTorch as a user would: it imports only PyTorch."""
+"""A search space of inverted residual blocks, written in plain PyTorch as a user would: it imports
+only PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ class Gate(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.squeeze, self.excite = nn.Conv2d(width, max(4, width // 4), 1), nn.Conv2d(max(4, width // 4), width, 1)
+        self.squeeze, self.excite = (
+            nn.Conv2d(width, max(4, width // 4), 1),
+            nn.Conv2d(max(4, width // 4), width, 1),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         mean = x.mean((2, 3), keepdim=True)
@@ -24,13 +29,30 @@ class Gate(nn.Module):
 
 
 class InvertedResidual(nn.Module):
-    """Expansion, depthwise convolution, optional gate and projection, with a skip connection if shapes agree."""
+    """Expansion, depthwise convolution, optional gate and projection, with a skip connection if
+    shapes agree.
+    """
 
-    def __init__(self, width: int, out: int, stride: int, kernel: int, ratio: int, gate: bool, activation: str) -> None:
+    def __init__(
+        self,
+        width: int,
+        out: int,
+        stride: int,
+        kernel: int,
+        ratio: int,
+        gate: bool,
+        activation: str,
+    ) -> None:
         super().__init__()
         hidden, act = width * ratio, ACTIVATIONS[activation]
-        expand = [nn.Conv2d(width, hidden, 1, bias=False), nn.BatchNorm2d(hidden), act()] if ratio > 1 else []
-        depthwise = nn.Conv2d(hidden, hidden, kernel, stride, kernel // 2, groups=hidden, bias=False)
+        expand = (
+            [nn.Conv2d(width, hidden, 1, bias=False), nn.BatchNorm2d(hidden), act()]
+            if ratio > 1
+            else []
+        )
+        depthwise = nn.Conv2d(
+            hidden, hidden, kernel, stride, kernel // 2, groups=hidden, bias=False
+        )
         self.layers = nn.Sequential(
             *expand,
             *(depthwise, nn.BatchNorm2d(hidden), act()),
@@ -45,7 +67,9 @@ class InvertedResidual(nn.Module):
 
 
 def build(trial: Any) -> nn.Module:
-    """A network for digits: three stages of one to three blocks, each block with its own kernel and ratio."""
+    """A network for digits: three stages of one to three blocks, each block with its own kernel and
+    ratio.
+    """
     activation = trial.suggest_categorical("activation", list(ACTIVATIONS))
     width = trial.suggest_categorical("stem", [8, 16])
     layers: list[nn.Module] = [nn.Conv2d(1, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)]

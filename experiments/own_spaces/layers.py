@@ -1,4 +1,6 @@
-"""A search space of one operator per layer, written in plain PyTorch as a user would: it imports only PyTorch."""
+"""A search space of one operator per layer, written in plain PyTorch as a user would: it imports
+only PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,20 @@ IMAGE = torch.zeros(1, 1, 8, 8)  # example input, from which shapes are derived
 WIDTHS, STRIDES = (12, 12, 12, 24, 24, 24, 32, 32), (1, 1, 1, 2, 1, 1, 2, 1)
 
 
-def conv(width: int, out: int, kernel: int, stride: int = 1, groups: int = 1, dilation: int = 1) -> list[nn.Module]:
+def conv(
+    width: int, out: int, kernel: int, stride: int = 1, groups: int = 1, dilation: int = 1
+) -> list[nn.Module]:
     """A padded convolution and its normalization."""
     pad = dilation * (kernel // 2)
-    return [nn.Conv2d(width, out, kernel, stride, pad, dilation, groups, bias=False), nn.BatchNorm2d(out)]
+    return [
+        nn.Conv2d(width, out, kernel, stride, pad, dilation, groups, bias=False),
+        nn.BatchNorm2d(out),
+    ]
 
 
-def plain(width: int, out: int, kernel: int, stride: int, groups: int = 1, dilation: int = 1) -> nn.Module:
+def plain(
+    width: int, out: int, kernel: int, stride: int, groups: int = 1, dilation: int = 1
+) -> nn.Module:
     """One convolution with an activation."""
     return nn.Sequential(*conv(width, out, kernel, stride, groups, dilation), nn.ReLU())
 
@@ -27,7 +36,11 @@ def bottleneck(width: int, out: int, stride: int) -> nn.Module:
     """Convolutions 1×1, 3×3 and 1×1, the inner one with half of the channels."""
     inner = out // 2
     return nn.Sequential(
-        *conv(width, inner, 1), nn.ReLU(), *conv(inner, inner, 3, stride), nn.ReLU(), *conv(inner, out, 1)
+        *conv(width, inner, 1),
+        nn.ReLU(),
+        *conv(inner, inner, 3, stride),
+        nn.ReLU(),
+        *conv(inner, out, 1),
     )
 
 

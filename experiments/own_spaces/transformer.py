@@ -1,4 +1,6 @@
-"""A search space of vision transformers, written in plain PyTorch as a user would: it imports only PyTorch."""
+"""A search space of vision transformers, written in plain PyTorch as a user would: it imports only
+PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,12 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         n, tokens, width = x.shape
-        q, k, v = self.qkv(x).reshape(n, tokens, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4).unbind(0)
+        q, k, v = (
+            self.qkv(x)
+            .reshape(n, tokens, 3, self.heads, width // self.heads)
+            .permute(2, 0, 3, 1, 4)
+            .unbind(0)
+        )
         y = scaled_dot_product_attention(q, k, v)
         return self.project(y.transpose(1, 2).reshape(n, tokens, width))
 
@@ -33,7 +40,9 @@ class Block(nn.Module):
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.attention = Attention(width, heads)
-        self.mlp = nn.Sequential(nn.Linear(width, ratio * width), nn.GELU(), nn.Linear(ratio * width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, ratio * width), nn.GELU(), nn.Linear(ratio * width, width)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.norm1(x))
@@ -56,11 +65,16 @@ class Transformer(nn.Module):
 
 
 def build(trial: Any) -> nn.Module:
-    """A transformer for digits: its width, patch size and depth, and heads and ratio of each block."""
+    """A transformer for digits: its width, patch size and depth, and heads and ratio of each
+    block.
+    """
     width = trial.suggest_categorical("width", [16, 24, 32, 48])
     patch = trial.suggest_categorical("patch", [2, 4])
     blocks = [
-        (trial.suggest_categorical(f"heads{i}", [1, 2, 4]), trial.suggest_categorical(f"ratio{i}", [1, 2, 4]))
+        (
+            trial.suggest_categorical(f"heads{i}", [1, 2, 4]),
+            trial.suggest_categorical(f"ratio{i}", [1, 2, 4]),
+        )
         for i in range(trial.suggest_int("depth", 1, 5))
     ]
     return Transformer(width, patch, blocks)

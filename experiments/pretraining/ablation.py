@@ -1,8 +1,9 @@
 """Ablation of the pretraining tasks: `python -m experiments.pretraining.ablation` (hours).
 
-All rows use the encoder of `rlm-generated`. For each row, reader and decoder are trained from the same initial weights
-and for the same number of steps, without one kind of task. Then the RLM learns 50 networks of each family of
-`experiments.family_tables` and ranks the others (Kendall's τ). Trainings and rows resume after an interruption.
+All rows use the encoder of `rlm-generated`. For each row, reader and decoder are trained from the
+same initial weights and for the same number of steps, without one kind of task. Then the RLM learns
+50 networks of each family of `experiments.family_tables` and ranks the others (Kendall's τ).
+Trainings and rows resume after an interruption.
 """
 
 from __future__ import annotations
@@ -29,13 +30,19 @@ LEARNING_RATE = 1e-3
 LEARNED, TESTED = 50, 1000
 FEW_SPACES = 20
 OVER_COORDINATES = ("kernel", "linear", "network")  # random functions of a state's coordinates
-STRUCTURAL = ("counts", "targets", "product")  # random devices, qualities and networks, and counts of lines
+STRUCTURAL = (
+    "counts",
+    "targets",
+    "product",
+)  # random devices, qualities and networks, and counts of lines
 
 
 def _without(*kinds: str) -> Prior:
     """The prior without some kinds of random functions."""
     left = {name: share for name, share in FUNCTIONS.items() if name not in kinds}
-    return replace(PRIOR, functions={name: share / sum(left.values()) for name, share in left.items()})
+    return replace(
+        PRIOR, functions={name: share / sum(left.values()) for name, share in left.items()}
+    )
 
 
 PRIORS = {
@@ -49,7 +56,9 @@ PRIORS = {
 
 
 def train(name: str, out: Path, generated: int, with_proxies: int, steps: int) -> Path:
-    """Train reader and decoder for a row, unless its checkpoint exists. Returns the folder of the checkpoint."""
+    """Train reader and decoder for a row, unless its checkpoint exists. Returns the folder of the
+    checkpoint.
+    """
     from accelerate import Accelerator
 
     import predictors
@@ -63,9 +72,13 @@ def train(name: str, out: Path, generated: int, with_proxies: int, steps: int) -
         model = _fresh(base.model)
         with progress_bar(name) as bar:
             spaces = _spaces(model, out / "bank", generated, with_proxies, bar)
-            some = spaces[:: max(1, len(spaces) // FEW_SPACES)] if name.endswith("spaces") else spaces
+            some = (
+                spaces[:: max(1, len(spaces) // FEW_SPACES)] if name.endswith("spaces") else spaces
+            )
             path = out / f"{folder.name}.safetensors"
-            pretrain_context(model, some, steps, LEARNING_RATE, 0, path, Accelerator(), bar, PRIORS[name])
+            pretrain_context(
+                model, some, steps, LEARNING_RATE, 0, path, Accelerator(), bar, PRIORS[name]
+            )
         RLM.of(model).save(folder)
     return folder
 
@@ -86,7 +99,11 @@ _STATES: list[SpaceStates] = []
 
 
 def _spaces(
-    model: Model, bank: Path, generated: int, with_proxies: int, bar: Callable[[str, int, int], None]
+    model: Model,
+    bank: Path,
+    generated: int,
+    with_proxies: int,
+    bar: Callable[[str, int, int], None],
 ) -> list[SpaceStates]:
     """The encoder's states of all generated spaces, computed once per process."""
     from experiments.pretraining.bank import build_bank, generated_files, load_space
@@ -114,19 +131,25 @@ def score(checkpoint: str, family: str, metric: str, tested: int, seed: int) -> 
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder for the bank, trainings, checkpoints and rows.")] = Path(
-        "results/ablation"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="Folder for the bank, trainings, checkpoints and rows.")
+    ] = Path("results/ablation"),
     only: Annotated[str, typer.Option(help="Rows, separated by commas.")] = ",".join(PRIORS),
     steps: Annotated[int, typer.Option(min=1, help="Steps of each training.")] = 1000,
     generated: Annotated[int, typer.Option(min=1, help="Generated spaces, see `pretrain`.")] = 130,
-    with_proxies: Annotated[int, typer.Option(min=0, help="Further spaces, with proxies if they are small.")] = 600,
+    with_proxies: Annotated[
+        int, typer.Option(min=0, help="Further spaces, with proxies if they are small.")
+    ] = 600,
     seeds: Seeds = 5,
     quick: Quick = False,
     as_json: AsJson = False,
 ) -> None:
     """Train, learn and rank; print a table of means over the families and seeds."""
-    names, tested, families = chosen(only, list(PRIORS)), TESTED, {m: available(m) for m in FAMILIES}
+    names, tested, families = (
+        chosen(only, list(PRIORS)),
+        TESTED,
+        {m: available(m) for m in FAMILIES},
+    )
     if quick:
         steps, generated, with_proxies, seeds, tested, names = 2, 2, 0, 1, 50, names[:2]
         families = {metric: found[:1] for metric, found in families.items()}
@@ -134,8 +157,16 @@ def main(
     for name in names:
         folder = str(train(name, out, generated, with_proxies, steps))
         for metric, members in families.items():
-            tasks = [(folder, family, metric, tested, seed) for seed in range(seeds) for family in members]
-            taus = np.array([row["tau"] for row in compute(tasks, score, out)]).reshape(seeds, -1).mean(1)
+            tasks = [
+                (folder, family, metric, tested, seed)
+                for seed in range(seeds)
+                for family in members
+            ]
+            taus = (
+                np.array([row["tau"] for row in compute(tasks, score, out)])
+                .reshape(seeds, -1)
+                .mean(1)
+            )
             means |= {(name, metric, seed): {"tau": float(tau)} for seed, tau in enumerate(taus)}
     summary = summarize(list(means), list(means.values()))
     publish(out, pivot(summary, "tau"), f"mean τ, {LEARNED} labels")

@@ -1,8 +1,10 @@
-"""Pretraining of the encoder's network `accuracies`: from what a network computes to the accuracies of short trainings.
+"""Pretraining of the encoder's network `accuracies`: from what a network computes to the accuracies
+of short trainings.
 
-Its two outputs are for few and for many steps; spaces with one kind of training have the same target for both. Only
-their order within a space counts, and the encoder's other parts stay as they are. One training is noisy: the results of
-NAS-Bench-201's cells are smoothed by Gaussian processes on the states, so that the network can learn fine differences.
+Its two outputs are for few and for many steps; spaces with one kind of training have the same
+target for both. Only their order within a space counts, and the encoder's other parts stay as they
+are. One training is noisy: the results of NAS-Bench-201's cells are smoothed by Gaussian processes
+on the states, so that the network can learn fine differences.
 """
 
 from __future__ import annotations
@@ -26,35 +28,55 @@ from predictors.rlm.lines import Lines
 
 LEARNING_RATE, WEIGHT_DECAY = 1e-3, 0.05
 NETWORKS, SPACES = 512, 2  # of a space, and spaces per step
-MIN_NETWORKS, MIN_SPREAD = 40, 0.01  # of a space with trainings: networks, and standard deviation of accuracies
+MIN_NETWORKS, MIN_SPREAD = (
+    40,
+    0.01,
+)  # of a space with trainings: networks, and standard deviation of accuracies
 MANY_STEPS = 200
-AXIS_ROWS, FIT_ROWS = 1500, 1200  # cells that give the coordinates, and that give the kernel's parameters
+AXIS_ROWS, FIT_ROWS = (
+    1500,
+    1200,
+)  # cells that give the coordinates, and that give the kernel's parameters
 FEW_WEIGHT = 3.0  # of the smoothed results of few steps among the coordinates for many steps
 DIGITS = len(PROXIES) + MEASURED.index("digits_accuracy")  # column of the populations
 Progress = Callable[[int, int, float], None]
 
 
 class Trainings(NamedTuple):
-    """Inputs (n, I) of the network and normal scores (n, ACCURACIES) of the same networks, NaN if unknown."""
+    """Inputs (n, I) of the network and normal scores (n, ACCURACIES) of the same networks, NaN if
+    unknown.
+    """
 
     inputs: Tensor
     wanted: Tensor
 
 
 def pretrain_accuracies(
-    encoder: TextEncoder, pools: Sequence[Sequence[BankedSpace]], steps: int, seed: int, progress: Progress
+    encoder: TextEncoder,
+    pools: Sequence[Sequence[BankedSpace]],
+    steps: int,
+    seed: int,
+    progress: Progress,
 ) -> None:
-    """Train the network in place, on equally likely pools of spaces, as far as they have trainings."""
+    """Train the network in place, on equally likely pools of spaces, as far as they have
+    trainings.
+    """
     tasks = [found for pool in pools if (found := _trainings(encoder, pool))]
-    optimizer = torch.optim.AdamW(encoder.accuracies.parameters(), LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+    optimizer = torch.optim.AdamW(
+        encoder.accuracies.parameters(), LEARNING_RATE, weight_decay=WEIGHT_DECAY
+    )
     for step in range(steps if tasks else 0):
         rng = np.random.default_rng([seed, step])
-        drawn = [tasks[i][rng.integers(len(tasks[i]))] for i in rng.integers(len(tasks), size=SPACES)]
+        drawn = [
+            tasks[i][rng.integers(len(tasks[i]))] for i in rng.integers(len(tasks), size=SPACES)
+        ]
         loss = torch.stack([_loss(encoder, task, rng) for task in drawn]).mean()
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         for group in optimizer.param_groups:
-            group["lr"] = LEARNING_RATE * min((step + 1) / 100, 0.5 * (1 + math.cos(math.pi * step / steps)) + 0.01)
+            group["lr"] = LEARNING_RATE * min(
+                (step + 1) / 100, 0.5 * (1 + math.cos(math.pi * step / steps)) + 0.01
+            )
         optimizer.step()
         progress(step + 1, steps, loss.item())
 
@@ -87,16 +109,24 @@ def _trainings(encoder: TextEncoder, pool: Sequence[BankedSpace]) -> list[Traini
         wanted = targets(space, rows)
         known = np.isfinite(wanted).any(1)
         if not space.name.startswith("cells-") and known.any():
-            found.append(_read(encoder, [space.lines[i] for i in np.flatnonzero(known)], wanted[known]))
+            found.append(
+                _read(encoder, [space.lines[i] for i in np.flatnonzero(known)], wanted[known])
+            )
     if cells:
         wanted = np.concatenate([targets(space, rows) for space in cells])
-        found.append(_read(encoder, [lines for space in cells for lines in space.lines], wanted, smooth=True))
+        found.append(
+            _read(encoder, [lines for space in cells for lines in space.lines], wanted, smooth=True)
+        )
     return found
 
 
-def _read(encoder: TextEncoder, lines: Sequence[Lines], wanted: np.ndarray, smooth: bool = False) -> Trainings:
+def _read(
+    encoder: TextEncoder, lines: Sequence[Lines], wanted: np.ndarray, smooth: bool = False
+) -> Trainings:
     inputs: list[Tensor] = []
-    handle = encoder.accuracies.register_forward_pre_hook(lambda _, read: inputs.append(read[0].clone()))
+    handle = encoder.accuracies.register_forward_pre_hook(
+        lambda _, read: inputs.append(read[0].clone())
+    )
     with torch.no_grad():
         states = torch.cat([encoder(collate(lines[i : i + 64])) for i in range(0, len(lines), 64)])
     handle.remove()
@@ -106,7 +136,8 @@ def _read(encoder: TextEncoder, lines: Sequence[Lines], wanted: np.ndarray, smoo
 
 
 def smoothed(states: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Results (n, ACCURACIES) of all networks, of which some are known, by Gaussian processes on states (n, S).
+    """Results (n, ACCURACIES) of all networks, of which some are known, by Gaussian processes on
+    states (n, S).
 
     The one for many steps also reads what is predicted for few steps, of which more are known.
     """
@@ -126,7 +157,9 @@ def _by_process(x: np.ndarray, values: np.ndarray) -> np.ndarray:
     kernel = ConstantKernel() * RBF(8.0) + WhiteKernel(0.3)
     some = known[:FIT_ROWS]
     kernel = GaussianProcessRegressor(kernel, normalize_y=True).fit(x[some], values[some]).kernel_
-    process = GaussianProcessRegressor(kernel, optimizer=None, normalize_y=True).fit(x[known], values[known])
+    process = GaussianProcessRegressor(kernel, optimizer=None, normalize_y=True).fit(
+        x[known], values[known]
+    )
     return process.predict(x)
 
 

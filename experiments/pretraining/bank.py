@@ -1,4 +1,6 @@
-"""The bank of spaces for pretraining: one file per space, with its networks as lines and their label-free targets."""
+"""The bank of spaces for pretraining: one file per space, with its networks as lines and their
+label-free targets.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,12 @@ PROXY_SEEDS = 1000  # first seed of generated spaces with proxies
 CELL_NETWORKS, CELL_FILES = 600, 13  # NAS-Bench-201 has 7,360 different networks
 CELLS = "nasbench201"
 CHANNELS, CELLS_PER_STAGE, IMAGE = 8, 2, (3, 16, 16)  # the small skeleton, in which cells are tried
-CELL_SKELETON = {"prune": True, "channels": CHANNELS, "cells": CELLS_PER_STAGE, "input_shape": IMAGE}
+CELL_SKELETON = {
+    "prune": True,
+    "channels": CHANNELS,
+    "cells": CELLS_PER_STAGE,
+    "input_shape": IMAGE,
+}
 PUBLISHED: dict[str, dict[str, int]] = {
     "fbnet": {}, "ofa-mbv3": {}, "ofa-proxyless": {}, "ofa-resnet50": {}, "nasbench101": {},
     "darts": {"width": 32, "cells": 8}, "two-path": {}, "hiaml": {}, "inception": {},
@@ -40,7 +47,9 @@ Progress = Callable[[str, int, int], None]
 
 
 class BankedSpace(NamedTuple):
-    """n networks as lines, structural targets (n, T), and proxies or measurements (n, R), NaN if missing."""
+    """n networks as lines, structural targets (n, T), and proxies or measurements (n, R), NaN if
+    missing.
+    """
 
     name: str  # of its file
     lines: list[Lines]
@@ -55,9 +64,11 @@ def generated_files(generated: int, with_proxies: int) -> list[str]:
 
 
 def published_files(quick: bool = False) -> tuple[list[str], list[str]]:
-    """File names of published spaces and shipped populations, and of NAS-Bench-201's cells with proxies.
+    """File names of published spaces and shipped populations, and of NAS-Bench-201's cells with
+    proxies.
 
-    The files contain no numbers of a published benchmark. `digits201` is left out, since most experiments test on it.
+    The files contain no numbers of a published benchmark. `digits201` is left out, since most
+    experiments test on it.
     """
     from nas.benchmarks.populations import POPULATIONS
 
@@ -71,9 +82,17 @@ def published_files(quick: bool = False) -> tuple[list[str], list[str]]:
 
 
 def build_bank(folder: Path, names: Sequence[str], progress: Progress | None = None) -> list[Path]:
-    """Write the missing files in parallel. Returns the paths of all; a space with too few networks has none."""
-    missing = [name for name in names if not _path(folder, name).exists() and not _mark(folder, name).exists()]
-    work = Parallel(n_jobs=-1, return_as="generator")(delayed(_build)(folder, name) for name in missing)
+    """Write the missing files in parallel. Returns the paths of all; a space with too few networks
+    has none.
+    """
+    missing = [
+        name
+        for name in names
+        if not _path(folder, name).exists() and not _mark(folder, name).exists()
+    ]
+    work = Parallel(n_jobs=-1, return_as="generator")(
+        delayed(_build)(folder, name) for name in missing
+    )
     for done, _ in enumerate(work, start=1):
         if progress:
             progress("bank of spaces", done, len(missing))
@@ -84,13 +103,17 @@ def load_space(path: Path) -> BankedSpace:
     """Read the file of one space."""
     with np.load(path) as data:
         arrays = {name: data[name] for name in data.files}
-    lines, words, edges = (np.cumsum(arrays[name]) for name in ("line_counts", "word_counts", "edge_counts"))
+    lines, words, edges = (
+        np.cumsum(arrays[name]) for name in ("line_counts", "word_counts", "edge_counts")
+    )
     found = []
     for i in range(len(lines)):
         at = slice(lines[i] - arrays["line_counts"][i], lines[i])
         lengths = arrays["lengths"][at].astype(np.int64)
         own_words = arrays["words"][words[i] - arrays["word_counts"][i] : words[i]].astype(np.int64)
-        own_edges = arrays["edges"][:, edges[i] - arrays["edge_counts"][i] : edges[i]].astype(np.int64)
+        own_edges = arrays["edges"][:, edges[i] - arrays["edge_counts"][i] : edges[i]].astype(
+            np.int64
+        )
         found.append(
             Lines(
                 own_words,
@@ -104,10 +127,13 @@ def load_space(path: Path) -> BankedSpace:
                 np.arange(len(lengths)),
             )
         )
-    return BankedSpace(path.stem, found, arrays["targets"].astype(float), arrays["others"].astype(float))
+    return BankedSpace(
+        path.stem, found, arrays["targets"].astype(float), arrays["others"].astype(float)
+    )
 
 
-# --- making files ----------------------------------------------------------------------------------------------------
+# --- making files
+# ----------------------------------------------------------------------------------------------------
 
 
 def _path(folder: Path, name: str) -> Path:
@@ -138,14 +164,21 @@ def _build(folder: Path, name: str) -> None:
         with replacing(_mark(folder, name)) as file:
             file.write_bytes(b"")
         return
-    _write(_path(folder, name), [lines for lines, _ in networks], np.array([others for _, others in networks]), seed)
+    _write(
+        _path(folder, name),
+        [lines for lines, _ in networks],
+        np.array([others for _, others in networks]),
+        seed,
+    )
 
 
 Networks = list[tuple[Lines, list[float]]]  # lines, and proxies or measurements, NaN if missing
 
 
 def _different(graphs: Iterable[Graph], most: int) -> Iterator[tuple[int, Lines, Graph]]:
-    """The first `most` different networks that are not too long: number of the graph, lines, graph."""
+    """The first `most` different networks that are not too long: number of the graph, lines,
+    graph.
+    """
     seen: set[bytes] = set()
     for number, graph in enumerate(graphs):
         lines = graph_lines(graph)
@@ -169,12 +202,16 @@ def _sampled(space: SearchSpace, count: int, seed: int) -> Iterable[Graph]:
 
 def _generated(seed: int) -> Networks:
     count = NETWORKS if seed % 10 else MANY_NETWORKS
-    return [(lines, []) for _, lines, _ in _different(_sampled(random_space(seed), count, seed), count)]
+    return [
+        (lines, []) for _, lines, _ in _different(_sampled(random_space(seed), count, seed), count)
+    ]
 
 
 def _generated_with_proxies(seed: int) -> Networks:
     """Networks of a generated space with proxies; none if they are too large for proxies."""
-    return [(lines, _proxies(graph)) for _, lines, graph in _different(_small(seed), PROXY_NETWORKS)]
+    return [
+        (lines, _proxies(graph)) for _, lines, graph in _different(_small(seed), PROXY_NETWORKS)
+    ]
 
 
 def _small(seed: int) -> Iterable[Graph]:
@@ -184,13 +221,18 @@ def _small(seed: int) -> Iterable[Graph]:
         return []
     probes = [space.sample(np.random.default_rng([seed, i])) for i in range(8)]
     flops = np.mean([space.flops(probe) for probe in probes])
-    if flops > PROXY_FLOPS or np.mean([len(space.graph(probe).nodes) for probe in probes]) > PROXY_NODES:
+    if (
+        flops > PROXY_FLOPS
+        or np.mean([len(space.graph(probe).nodes) for probe in probes]) > PROXY_NODES
+    ):
         return []
     return _sampled(space, 2 * PROXY_NETWORKS, seed)
 
 
 def proxy_graphs(seed: int, most: int = PROXY_NETWORKS) -> list[Graph]:
-    """The first networks of the file of a generated space with proxies, in its order; none if it has no file."""
+    """The first networks of the file of a generated space with proxies, in its order; none if it
+    has no file.
+    """
     found = [graph for _, _, graph in _different(_small(seed), most)]
     return found if len(found) >= MIN_NETWORKS else []
 
@@ -204,7 +246,9 @@ def cell_architectures(first: int, last: int) -> list[Architecture]:
 def cell_graphs(first: int, last: int) -> list[Graph]:
     """These cells in the small skeleton of the proxies."""
     small = get_space(CELLS, **CELL_SKELETON)
-    return [small.graph(small.architecture(cell.as_dict())) for cell in cell_architectures(first, last)]
+    return [
+        small.graph(small.architecture(cell.as_dict())) for cell in cell_architectures(first, last)
+    ]
 
 
 def _published(name: str) -> Networks:
@@ -214,11 +258,17 @@ def _published(name: str) -> Networks:
 
 
 def _cells(number: int) -> Networks:
-    """A part of NAS-Bench-201's networks as published, with proxies of the cells in a small skeleton."""
+    """A part of NAS-Bench-201's networks as published, with proxies of the cells in a small
+    skeleton.
+    """
     small, cells = get_space(CELLS, **CELL_SKELETON), _all_cells()
-    rows = np.random.default_rng(77).permutation(len(cells))[number * CELL_NETWORKS : (number + 1) * CELL_NETWORKS]
+    rows = np.random.default_rng(77).permutation(len(cells))[
+        number * CELL_NETWORKS : (number + 1) * CELL_NETWORKS
+    ]
     architectures = [small.architecture(cells[i][1].as_dict()) for i in rows]
-    return [(cells[i][0], _proxies(small.graph(a))) for i, a in zip(rows, architectures, strict=True)]
+    return [
+        (cells[i][0], _proxies(small.graph(a))) for i, a in zip(rows, architectures, strict=True)
+    ]
 
 
 @lru_cache(maxsize=1)
@@ -239,7 +289,9 @@ def _population(name: str) -> Networks:
     table = load_benchmark(name)
     values = np.stack([table.values(metric) for metric in (*PROXIES, *MEASURED)], 1)
     graphs = (table.space.graph(architecture) for architecture in table.architectures)
-    return [(lines, values[number].tolist()) for number, lines, _ in _different(graphs, len(values))]
+    return [
+        (lines, values[number].tolist()) for number, lines, _ in _different(graphs, len(values))
+    ]
 
 
 def _proxies(graph: Graph) -> list[float]:

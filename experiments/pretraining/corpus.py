@@ -1,9 +1,11 @@
-"""The pretraining corpus of `gnn-label-free`: architectures of all spaces with metrics that need no training.
+"""The pretraining corpus of `gnn-label-free`: architectures of all spaces with metrics that need no
+training.
 
-The corpus contains all networks of `nasbench201` as published, many of its cells in other skeletons, and architectures
-of all other spaces. Cells of `nasbench201` have zero-cost proxies, computed in one small skeleton. Networks of the
-shipped populations have their own proxies and latencies, measured by this project. Counts are exact. The corpus
-contains no trained accuracy, no latency of a benchmark's device, and no measurement of digits201.
+The corpus contains all networks of `nasbench201` as published, many of its cells in other
+skeletons, and architectures of all other spaces. Cells of `nasbench201` have zero-cost proxies,
+computed in one small skeleton. Networks of the shipped populations have their own proxies and
+latencies, measured by this project. Counts are exact. The corpus contains no trained accuracy, no
+latency of a benchmark's device, and no measurement of digits201.
 """
 
 from __future__ import annotations
@@ -26,7 +28,13 @@ from nas.benchmarks.text_cache import text_version
 from nas.evaluation.journal import Journal
 from search_spaces import Architecture, SearchSpace, get_space
 from search_spaces.common.files import replacing
-from search_spaces.ir.costs import graph_activations, graph_depth, graph_flops, graph_params, graph_peak_activations
+from search_spaces.ir.costs import (
+    graph_activations,
+    graph_depth,
+    graph_flops,
+    graph_params,
+    graph_peak_activations,
+)
 from search_spaces.ir.text.program import compact
 from search_spaces.ir.text.syntax import write
 
@@ -54,7 +62,8 @@ class Corpus(NamedTuple):
     metrics: dict[str, np.ndarray]
 
 
-# --- skeletons -------------------------------------------------------------------------------------------------------
+# --- skeletons
+# -------------------------------------------------------------------------------------------------------
 
 
 def _one(rng: np.random.Generator, options: Sequence[Any]) -> Any:
@@ -67,7 +76,11 @@ def _images(rng: np.random.Generator) -> Options:
 
 
 def _nasbench201(rng: np.random.Generator) -> Options:
-    return {"channels": _one(rng, (4, 8, 12, 16, 24, 32)), "cells": _one(rng, range(1, 6)), "prune": _one(rng, (0, 1))}
+    return {
+        "channels": _one(rng, (4, 8, 12, 16, 24, 32)),
+        "cells": _one(rng, range(1, 6)),
+        "prune": _one(rng, (0, 1)),
+    }
 
 
 def _nds(rng: np.random.Generator) -> Options:
@@ -81,7 +94,10 @@ def _family(rng: np.random.Generator) -> Options:
 SKELETONS: dict[str, Callable[[np.random.Generator], Options]] = {
     CELLS: _nasbench201,
     **dict.fromkeys(("nasnet", "amoeba", "pnas", "enas", "darts"), _nds),
-    "nasbench101": lambda rng: {"channels": _one(rng, (8, 16, 32, 64, 128)), "modules": _one(rng, (1, 2, 3))},
+    "nasbench101": lambda rng: {
+        "channels": _one(rng, (8, 16, 32, 64, 128)),
+        "modules": _one(rng, (1, 2, 3)),
+    },
     "fbnet": lambda rng: {"width": _one(rng, (0.25, 0.5, 1.0))},
     **dict.fromkeys(("two-path", "hiaml", "inception"), _family),
     "tiny-resnet": lambda rng: {},
@@ -98,7 +114,9 @@ def _population_space(name: str) -> SearchSpace:
 
 
 def random_space(rng: np.random.Generator) -> SearchSpace:
-    """A random space in its published skeleton, in that of the population trained on digits, or in a random one."""
+    """A random space in its published skeleton, in that of the population trained on digits, or in
+    a random one.
+    """
     others = [name for name in (*SKELETONS, *FIXED) if name != CELLS]
     name = CELLS if rng.random() < CELLS_SHARE else _one(rng, others)
     kind = rng.integers(3)
@@ -109,7 +127,8 @@ def random_space(rng: np.random.Generator) -> SearchSpace:
     return get_space(name, **SKELETONS[name](rng), **_images(rng))
 
 
-# --- corpus ----------------------------------------------------------------------------------------------------------
+# --- corpus
+# ----------------------------------------------------------------------------------------------------------
 
 
 def build_corpus(
@@ -125,23 +144,35 @@ def build_corpus(
 
     Args:
         folder: folder for the corpus and the proxies.
-        size: random architectures of all spaces, besides those of `nasbench201` and of the populations.
-        cells: networks of `nasbench201`, and different cells that get proxies (0.1 s each); None for all.
+        size: random architectures of all spaces, besides those of `nasbench201` and of the
+            populations.
+        cells: networks of `nasbench201`, and different cells that get proxies (0.1 s each); None
+            for all.
         each: networks of each population; None for all.
         seed: of the random architectures.
         progress: called with a label, the number done and the total.
     """
     path = folder / f"corpus-{size}-{seed}.json.gz"
-    about = {"size": size, "cells": cells, "each": each, "seed": seed, "texts": text_version(get_space(CELLS))}
+    about = {
+        "size": size,
+        "cells": cells,
+        "each": each,
+        "seed": seed,
+        "texts": text_version(get_space(CELLS)),
+    }
     if (kept := _read(path, about)) is not None:
         return kept
     rng = np.random.default_rng(seed)
     published = get_space(CELLS)
-    drawn: list[tuple[SearchSpace, Architecture]] = [(published, arch) for arch in islice(published.enumerate(), cells)]
+    drawn: list[tuple[SearchSpace, Architecture]] = [
+        (published, arch) for arch in islice(published.enumerate(), cells)
+    ]
     for _ in range(size):
         space = random_space(rng)
         drawn.append((space, space.sample(rng)))
-    cell_scores = cell_proxies([arch for space, arch in drawn if space.name == CELLS], folder, cells, progress)
+    cell_scores = cell_proxies(
+        [arch for space, arch in drawn if space.name == CELLS], folder, cells, progress
+    )
     measured = [cell_scores[arch] if space.name == CELLS else {} for space, arch in drawn]
     for space, arch, known in _measured(each):
         drawn.append((space, arch))
@@ -153,26 +184,40 @@ def build_corpus(
         if progress:
             progress("corpus", done, len(drawn))
     names = [*EXACT, *sorted({name for row in rows.values() for name in row if name not in EXACT})]
-    corpus = Corpus(list(rows), {name: np.array([row.get(name, np.nan) for row in rows.values()]) for name in names})
+    corpus = Corpus(
+        list(rows),
+        {name: np.array([row.get(name, np.nan) for row in rows.values()]) for name in names},
+    )
     _write(path, about, corpus)
     return corpus
 
 
 def emphasized(corpus: Corpus, cells: int | None = None) -> Corpus:
-    """The corpus with the published networks of `nasbench201` twice, so that they are a half of it, not a third.
+    """The corpus with the published networks of `nasbench201` twice, so that they are a half of it,
+    not a third.
 
     cells: the corpus's own.
     """
     published = published_texts(cells)
-    rows = [*range(len(corpus.texts)), *(i for i, text in enumerate(corpus.texts) if text in published)]
-    return Corpus([corpus.texts[i] for i in rows], {name: values[rows] for name, values in corpus.metrics.items()})
+    rows = [
+        *range(len(corpus.texts)),
+        *(i for i, text in enumerate(corpus.texts) if text in published),
+    ]
+    return Corpus(
+        [corpus.texts[i] for i in rows],
+        {name: values[rows] for name, values in corpus.metrics.items()},
+    )
 
 
 @lru_cache
 def published_texts(cells: int | None = None) -> frozenset[str]:
-    """The different texts of `nasbench201` as published: of its first `cells` architectures, or all 7,360."""
+    """The different texts of `nasbench201` as published: of its first `cells` architectures, or all
+    7,360.
+    """
     space = get_space(CELLS)
-    return frozenset(_parallel(CHUNK)(delayed(space.to_text)(arch) for arch in islice(space.enumerate(), cells)))
+    return frozenset(
+        _parallel(CHUNK)(delayed(space.to_text)(arch) for arch in islice(space.enumerate(), cells))
+    )
 
 
 def _parallel(batch: int) -> Parallel:
@@ -192,21 +237,30 @@ def _read(path: Path, about: Options) -> Corpus | None:
         return None
     if kept["about"] != about:
         return None
-    return Corpus(kept["texts"], {name: np.array(values, float) for name, values in kept["metrics"].items()})
+    return Corpus(
+        kept["texts"], {name: np.array(values, float) for name, values in kept["metrics"].items()}
+    )
 
 
 def _write(path: Path, about: Options, corpus: Corpus) -> None:
-    metrics = {name: [None if np.isnan(v) else v for v in values.tolist()] for name, values in corpus.metrics.items()}
+    metrics = {
+        name: [None if np.isnan(v) else v for v in values.tolist()]
+        for name, values in corpus.metrics.items()
+    }
     data = json.dumps({"about": about, "texts": corpus.texts, "metrics": metrics})
     with replacing(path) as file:
         file.write_bytes(gzip.compress(data.encode(), compresslevel=6, mtime=0))
 
 
-# --- proxies ---------------------------------------------------------------------------------------------------------
+# --- proxies
+# ---------------------------------------------------------------------------------------------------------
 
 
 def cell_proxies(
-    archs: Sequence[Architecture], folder: Path, most: int | None = None, progress: Progress | None = None
+    archs: Sequence[Architecture],
+    folder: Path,
+    most: int | None = None,
+    progress: Progress | None = None,
 ) -> dict[Architecture, dict[str, float]]:
     """Compute `PROXIES` of nasbench201's cells in `PROXY_SKELETON`, once per distinct network.
 
@@ -249,7 +303,9 @@ def _defined(scores: dict[str, float]) -> dict[str, float]:
 
 
 def _measured(each: int | None) -> Iterator[tuple[SearchSpace, Architecture, dict[str, float]]]:
-    """The first `each` networks (None: all) of each population with proxies, with proxies and latency."""
+    """The first `each` networks (None: all) of each population with proxies, with proxies and
+    latency.
+    """
     for population in POPULATIONS.values():
         if population.proxies:
             table, space = load_benchmark(population.name), population.open_space()

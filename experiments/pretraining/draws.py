@@ -27,14 +27,24 @@ class Draw:
     def chance(self, probability: float) -> bool:
         return bool(self.rng.random() < probability)
 
-    def knob(self, name: str, options: Iterable[Any], fixed: float = 0.3, scopes: tuple[int, ...] = (0, 1, 1)) -> Knob:
-        """A knob with 2 to 4 of the options or, with probability `fixed`, one. Its scope is one of `scopes`."""
+    def knob(
+        self,
+        name: str,
+        options: Iterable[Any],
+        fixed: float = 0.3,
+        scopes: tuple[int, ...] = (0, 1, 1),
+    ) -> Knob:
+        """A knob with 2 to 4 of the options or, with probability `fixed`, one. Its scope is one of
+        `scopes`.
+        """
         chosen = self.some(options, 1, 1) if self.chance(fixed) else self.some(options, 2, 4)
         return Knob(name, tuple(sorted(chosen) if self.chance(0.8) else chosen), self.one(*scopes))
 
 
 class Knob(NamedTuple):
-    """A property of a space's networks, constant or chosen: once (scope 0), per stage (1) or per layer (2)."""
+    """A property of a space's networks, constant or chosen: once (scope 0), per stage (1) or per
+    layer (2).
+    """
 
     name: str
     options: tuple[Any, ...]
@@ -43,4 +53,6 @@ class Knob(NamedTuple):
     def ask(self, trial: Trial, *place: int) -> Any:
         if len(self.options) == 1:
             return self.options[0]
-        return trial.suggest_categorical("_".join([self.name, *map(str, place[: self.scope])]), self.options)
+        return trial.suggest_categorical(
+            "_".join([self.name, *map(str, place[: self.scope])]), self.options
+        )

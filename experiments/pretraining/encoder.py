@@ -1,7 +1,8 @@
-"""Pretraining of the encoder: kernel regression on a few states of a space must predict the targets of the others.
+"""Pretraining of the encoder: kernel regression on a few states of a space must predict the targets
+of the others.
 
-This is meta-learning with a closed-form head (R2-D2, arXiv 1805.08136). The encoder learns states in which functions of
-a network's structure are smooth, in any space.
+This is meta-learning with a closed-form head (R2-D2, arXiv 1805.08136). The encoder learns states
+in which functions of a network's structure are smooth, in any space.
 """
 
 from __future__ import annotations
@@ -22,11 +23,15 @@ from predictors.rlm.encoder import COMMON, PROXIES, TextEncoder, collate
 
 LEARNING_RATE = 1e-3
 SUPPORTS, QUERIES = (16, 32, 48, 64), 32
-TARGETS, TARGETS_PER_NOISE = 16, 8  # targets of a head per step; those that share a noise level, and so a solve
+TARGETS, TARGETS_PER_NOISE = (
+    16,
+    8,
+)  # targets of a head per step; those that share a noise level, and so a solve
 MAX_NETWORKS = 600
 PROXY_WEIGHT = 1.0
 SAVE_EVERY = 200
-# 16-bit products take half the time on processors with AVX-512, and seven times the time on those with AVX2 only.
+# 16-bit products take half the time on processors with AVX-512, and seven times the time on those
+# with AVX2 only.
 HALF_PRECISION = torch.backends.cpu.get_cpu_capability() == "AVX512"
 Progress = Callable[[int, int, float], None]
 
@@ -34,7 +39,8 @@ Progress = Callable[[int, int, float], None]
 class KernelRegression(nn.Module):
     """Gaussian process regression with parameters that are trained together with the encoder.
 
-    The kernel is isotropic, except for the weights of the states' quality and counts relative to their structure.
+    The kernel is isotropic, except for the weights of the states' quality and counts relative to
+    their structure.
     """
 
     def __init__(self, quality: float, counts: float) -> None:
@@ -57,7 +63,11 @@ class KernelRegression(nn.Module):
         center = support.mean(0)
         scale = (support - center).square().sum(1).mean().sqrt() + 1e-6
         s, q = (support - center) / scale, (query - center) / scale
-        across, own, eye = self._kernel(q, s), self._kernel(s, s), torch.eye(len(s), device=s.device)
+        across, own, eye = (
+            self._kernel(q, s),
+            self._kernel(s, s),
+            torch.eye(len(s), device=s.device),
+        )
         groups = targets.split(TARGETS_PER_NOISE, 1)
         solved = [
             torch.linalg.solve(own + (self.logs[3].exp() + level) * eye, group)
@@ -72,8 +82,12 @@ class KernelRegression(nn.Module):
 
 
 def regression_heads() -> nn.ModuleList:
-    """Two heads: for structural targets, and for targets like accuracies (proxies, measurements, random qualities)."""
-    return nn.ModuleList([KernelRegression(quality=-1.0, counts=0.0), KernelRegression(quality=0.5, counts=-1.0)])
+    """Two heads: for structural targets, and for targets like accuracies (proxies, measurements,
+    random qualities).
+    """
+    return nn.ModuleList(
+        [KernelRegression(quality=-1.0, counts=0.0), KernelRegression(quality=0.5, counts=-1.0)]
+    )
 
 
 def pretrain_encoder(
@@ -85,10 +99,11 @@ def pretrain_encoder(
     progress: Progress | None = None,
     rate: float = LEARNING_RATE,
 ) -> None:
-    """Train the encoder in place. An interrupted training resumes from `checkpoint`, written every `SAVE_EVERY` steps.
+    """Train the encoder in place. An interrupted training resumes from `checkpoint`, written every
+    `SAVE_EVERY` steps.
 
-    Each step uses one space of one pool. Pools are equally likely. Half of the steps use a space with proxies or
-    measurements, if the pool has one.
+    Each step uses one space of one pool. Pools are equally likely. Half of the steps use a space
+    with proxies or measurements, if the pool has one.
     """
     heads = regression_heads()
     parameters = [*encoder.parameters(), *heads.parameters()]
@@ -104,7 +119,9 @@ def pretrain_encoder(
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         for group in optimizer.param_groups:
-            group["lr"] = rate * min((step + 1) / 100, 0.5 * (1 + math.cos(math.pi * step / steps)) + 0.01)
+            group["lr"] = rate * min(
+                (step + 1) / 100, 0.5 * (1 + math.cos(math.pi * step / steps)) + 0.01
+            )
         optimizer.step()
         if (step + 1) % SAVE_EVERY == 0 or step + 1 == steps:
             keep(checkpoint, {"encoder": encoder, "heads": heads}, optimizer, step + 1)
@@ -112,26 +129,43 @@ def pretrain_encoder(
             progress(step + 1, steps, loss.item())
 
 
-def _loss(encoder: TextEncoder, heads: nn.ModuleList, space: BankedSpace, rng: np.random.Generator) -> Tensor:
-    """Error of the heads' predictions, of structural targets and of targets that resemble accuracies."""
+def _loss(
+    encoder: TextEncoder, heads: nn.ModuleList, space: BankedSpace, rng: np.random.Generator
+) -> Tensor:
+    """Error of the heads' predictions, of structural targets and of targets that resemble
+    accuracies.
+    """
     lines = space.lines[:MAX_NETWORKS]
     n = min(int(rng.choice(SUPPORTS)), len(lines) // 2)
     rows = rng.choice(len(lines), min(n + QUERIES, len(lines)), replace=False)
     with torch.autocast("cpu", torch.bfloat16, enabled=HALF_PRECISION):
         states = encoder(collate([lines[i] for i in rows])).float()
     structural, others = _usable(space.targets[rows]), _usable(space.others[rows])
-    pools = structural, others if others.shape[1] else _usable(space.targets[rows][:, DEVICES : DEVICES + QUALITIES])
+    pools = (
+        structural,
+        others
+        if others.shape[1]
+        else _usable(space.targets[rows][:, DEVICES : DEVICES + QUALITIES]),
+    )
     loss = sum(
-        (_regression_loss(head, states, n, pool, rng) for head, pool in zip(heads, pools, strict=True)),
+        (
+            _regression_loss(head, states, n, pool, rng)
+            for head, pool in zip(heads, pools, strict=True)
+        ),
         start=torch.zeros(()),
     )
     if space.others.shape[1] >= PROXIES:
-        loss = loss + PROXY_WEIGHT * _proxy_loss(states[:, -COMMON:][:, :PROXIES], space.others[rows])
+        loss = loss + PROXY_WEIGHT * _proxy_loss(
+            states[:, -COMMON:][:, :PROXIES], space.others[rows]
+        )
     return loss
 
 
-def _regression_loss(head: nn.Module, states: Tensor, n: int, pool: np.ndarray, rng: np.random.Generator) -> Tensor:
-    """Error of predicted random functions of a pool (n + q, T) in its last q rows, from noisy values in the first n.
+def _regression_loss(
+    head: nn.Module, states: Tensor, n: int, pool: np.ndarray, rng: np.random.Generator
+) -> Tensor:
+    """Error of predicted random functions of a pool (n + q, T) in its last q rows, from noisy
+    values in the first n.
 
     One half of the loss is the logarithm of the error, so that easy targets count as well.
     """
@@ -144,9 +178,13 @@ def _regression_loss(head: nn.Module, states: Tensor, n: int, pool: np.ndarray, 
 
 
 def _proxy_loss(predicted: Tensor, others: np.ndarray) -> Tensor:
-    """Mean of 1 - correlation between predicted proxies (n, P) and ranks of the first P columns of others (n, R)."""
+    """Mean of 1 - correlation between predicted proxies (n, P) and ranks of the first P columns of
+    others (n, R).
+    """
     ranks = others[:, : predicted.shape[1]].argsort(0).argsort(0).astype(np.float32)
-    usable = np.isfinite(others[:, : predicted.shape[1]]).all(0) & (np.ptp(others[:, : predicted.shape[1]], 0) > 0)
+    usable = np.isfinite(others[:, : predicted.shape[1]]).all(0) & (
+        np.ptp(others[:, : predicted.shape[1]], 0) > 0
+    )
     if not usable.any():
         return predicted.sum() * 0
     a, b = predicted[:, usable], torch.from_numpy(ranks[:, usable])
@@ -155,11 +193,20 @@ def _proxy_loss(predicted: Tensor, others: np.ndarray) -> Tensor:
 
 
 def _joint(states: Tensor, n: int, weights: Tensor) -> Tensor:
-    """Scale structure, quality, counts and common part as the in-context decoder does, by their first n rows."""
-    *parts, _, common = states.split(part_sizes(states.shape[1]), 1)  # no neighbours: they are not learned
+    """Scale structure, quality, counts and common part as the in-context decoder does, by their
+    first n rows.
+    """
+    *parts, _, common = states.split(
+        part_sizes(states.shape[1]), 1
+    )  # no neighbours: they are not learned
     structure, quality, counts = (_unit(part, n) for part in parts)
     common = (common - common[:n].mean(0)) / common[:n].std(0).clamp(min=1e-3)
-    weighted = [structure, weights[0] * quality, weights[1] * counts, COMMON_WEIGHT * common.clamp(-5, 5)]
+    weighted = [
+        structure,
+        weights[0] * quality,
+        weights[1] * counts,
+        COMMON_WEIGHT * common.clamp(-5, 5),
+    ]
     return torch.cat(weighted, 1)
 
 
@@ -190,16 +237,23 @@ def _usable(targets: np.ndarray) -> np.ndarray:
     return ((targets - targets.mean(0)) / (targets.std(0) + 1e-9)).clip(-5, 5)
 
 
-# --- between two steps -----------------------------------------------------------------------------------------------
+# --- between two steps
+# -----------------------------------------------------------------------------------------------
 
 
-def keep(path: Path, modules: dict[str, nn.Module], optimizer: torch.optim.Optimizer, step: int) -> None:
+def keep(
+    path: Path, modules: dict[str, nn.Module], optimizer: torch.optim.Optimizer, step: int
+) -> None:
     """Write weights, the optimizer's state and the step to one safetensors file."""
     from safetensors.torch import save_file
 
     from search_spaces.common.files import replacing
 
-    tensors = {f"{name}.{key}": t for name, module in modules.items() for key, t in module.state_dict().items()}
+    tensors = {
+        f"{name}.{key}": t
+        for name, module in modules.items()
+        for key, t in module.state_dict().items()
+    }
     for number, state in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{number}.{key}": value for key, value in state.items()}
     with replacing(path) as file:
@@ -216,7 +270,9 @@ def resume(path: Path, modules: dict[str, nn.Module], optimizer: torch.optim.Opt
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         step = int(file.metadata()["step"])
     for name, module in modules.items():
-        module.load_state_dict({k.removeprefix(f"{name}."): t for k, t in tensors.items() if k.startswith(f"{name}.")})
+        module.load_state_dict(
+            {k.removeprefix(f"{name}."): t for k, t in tensors.items() if k.startswith(f"{name}.")}
+        )
     state: dict[int, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         if key.startswith("optimizer."):

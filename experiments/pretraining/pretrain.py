@@ -1,9 +1,11 @@
-"""Pretrain `rlm-generated` and `rlm-base`: `python -m experiments.pretraining.pretrain --out runs/pretrain`.
+"""Pretrain `rlm-generated` and `rlm-base`: `python -m experiments.pretraining.pretrain --out
+runs/pretrain`.
 
-`rlm-generated` is trained on generated spaces alone: random cells, stages and tokens, no published space. `rlm-base` is
-trained further on published spaces without labels and on the shipped populations. There are three stages, each of which
-resumes after an interruption: the bank of spaces, the encoder, and the in-context decoder on random tasks. The decoder
-trains on a GPU if there is one, and on several with `accelerate launch -m experiments.pretraining.pretrain`.
+`rlm-generated` is trained on generated spaces alone: random cells, stages and tokens, no published
+space. `rlm-base` is trained further on published spaces without labels and on the shipped
+populations. There are three stages, each of which resumes after an interruption: the bank of
+spaces, the encoder, and the in-context decoder on random tasks. The decoder trains on a GPU if
+there is one, and on several with `accelerate launch -m experiments.pretraining.pretrain`.
 """
 
 from __future__ import annotations
@@ -30,7 +32,10 @@ if TYPE_CHECKING:
 
 LEARNING_RATE = 1e-3
 SMALL, MANY = (6, 220), (220, 900)  # ranges of examples: of most tasks, and of the others
-TASKS, CONTEXT_TOKENS = 10, 1400  # per step: tasks at most, and examples and queries together at most
+TASKS, CONTEXT_TOKENS = (
+    10,
+    1400,
+)  # per step: tasks at most, and examples and queries together at most
 ACCURACY_STEPS = 4000  # at most, of the network for accuracies of short trainings
 SAVE_EVERY = 200
 
@@ -43,14 +48,22 @@ class Checkpoint(StrEnum):
 
 
 def main(
-    checkpoint: Annotated[Checkpoint, typer.Option(help="The checkpoint to make.")] = Checkpoint.base,
-    out: Annotated[Path, typer.Option(help="Folder for bank, training states and checkpoints.")] = Path(
-        "results/pretrain"
-    ),
+    checkpoint: Annotated[
+        Checkpoint, typer.Option(help="The checkpoint to make.")
+    ] = Checkpoint.base,
+    out: Annotated[
+        Path, typer.Option(help="Folder for bank, training states and checkpoints.")
+    ] = Path("results/pretrain"),
     generated: Annotated[int, typer.Option(min=1, help="Generated spaces.")] = 130,
-    with_proxies: Annotated[int, typer.Option(min=0, help="Further spaces, with proxies if they are small.")] = 600,
-    encoder_steps: Annotated[int, typer.Option(min=1, help="Steps of the encoder on generated spaces.")] = 8000,
-    steps: Annotated[int, typer.Option(min=1, help="Steps of the in-context decoder on generated spaces.")] = 8000,
+    with_proxies: Annotated[
+        int, typer.Option(min=0, help="Further spaces, with proxies if they are small.")
+    ] = 600,
+    encoder_steps: Annotated[
+        int, typer.Option(min=1, help="Steps of the encoder on generated spaces.")
+    ] = 8000,
+    steps: Annotated[
+        int, typer.Option(min=1, help="Steps of the in-context decoder on generated spaces.")
+    ] = 8000,
     further_steps: Annotated[
         int, typer.Option(min=1, help="rlm-base: further steps of the encoder on all spaces.")
     ] = 8000,
@@ -60,7 +73,12 @@ def main(
     """Build the bank, train the encoder, then reader and decoder, and write the checkpoint."""
     from accelerate import Accelerator
 
-    from experiments.pretraining.bank import build_bank, generated_files, load_space, published_files
+    from experiments.pretraining.bank import (
+        build_bank,
+        generated_files,
+        load_space,
+        published_files,
+    )
 
     if quick:
         generated, with_proxies, encoder_steps, steps, further_steps = 2, 0, 2, 2, 6
@@ -68,7 +86,8 @@ def main(
     with progress_bar("pretraining") as bar:
         with accelerator.main_process_first():
             spaces = [
-                load_space(path) for path in build_bank(out / "bank", generated_files(generated, with_proxies), bar)
+                load_space(path)
+                for path in build_bank(out / "bank", generated_files(generated, with_proxies), bar)
             ]
         model = _seeded(seed)
         train = partial(_train, model, out=out, accelerator=accelerator, bar=bar)
@@ -77,7 +96,9 @@ def main(
             pools = [spaces]
             for names in filter(None, published_files(quick)):
                 with accelerator.main_process_first():
-                    pools.append([load_space(path) for path in build_bank(out / "bank", names, bar)])
+                    pools.append(
+                        [load_space(path) for path in build_bank(out / "bank", names, bar)]
+                    )
             train("base", pools, further_steps, further_steps // 3, LEARNING_RATE / 2, seed + 1)
     if accelerator.is_main_process:
         _write(model, out / checkpoint.value)
@@ -91,7 +112,9 @@ def _seeded(seed: int) -> Model:
 
     torch.manual_seed(seed)
     model = Model(ModelConfig())
-    torch.nn.init.zeros_(model.encoder.accuracies.get_parameter("4.weight"))  # until it is trained, it says nothing
+    torch.nn.init.zeros_(
+        model.encoder.accuracies.get_parameter("4.weight")
+    )  # until it is trained, it says nothing
     return model
 
 
@@ -120,9 +143,13 @@ def _train(
 
         pretrain_encoder(model.encoder, pools, encoder_steps, seed, path, progress, rate)
         if name == "base":  # too few generated spaces have trainings to predict those of others
-            pretrain_accuracies(model.encoder, pools, min(encoder_steps, ACCURACY_STEPS), seed, progress)
+            pretrain_accuracies(
+                model.encoder, pools, min(encoder_steps, ACCURACY_STEPS), seed, progress
+            )
     states = [read_states(model, space) for pool in pools for space in pool]
-    pretrain_context(model, states, steps, rate, seed, out / f"context-{name}.safetensors", accelerator, bar)
+    pretrain_context(
+        model, states, steps, rate, seed, out / f"context-{name}.safetensors", accelerator, bar
+    )
 
 
 def read_states(model: Model, space: BankedSpace) -> SpaceStates:
@@ -133,7 +160,9 @@ def read_states(model: Model, space: BankedSpace) -> SpaceStates:
     from predictors.rlm.encoder import collate
 
     with torch.inference_mode():
-        parts = [model.encoder(collate(space.lines[i : i + 64])) for i in range(0, len(space.lines), 64)]
+        parts = [
+            model.encoder(collate(space.lines[i : i + 64])) for i in range(0, len(space.lines), 64)
+        ]
     return SpaceStates.of(torch.cat(parts).double().numpy(), space.targets, space.others)
 
 
@@ -173,7 +202,9 @@ def pretrain_context(
                 parameter.grad = accelerator.reduce(parameter.grad, "mean")
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         for group in optimizer.param_groups:
-            group["lr"] = rate * min((step + 1) / 200, 0.5 * (1 + math.cos(math.pi * step / steps)) + 0.02)
+            group["lr"] = rate * min(
+                (step + 1) / 200, 0.5 * (1 + math.cos(math.pi * step / steps)) + 0.02
+            )
         optimizer.step()
         done = step + 1
         if accelerator.is_main_process and (done % SAVE_EVERY == 0 or done == steps):
@@ -183,7 +214,9 @@ def pretrain_context(
 
 
 def _tasks(spaces: list[SpaceStates], rng: np.random.Generator, prior: Prior) -> list[Task]:
-    """Tasks for one step, all with equal numbers of examples and queries, of spaces with enough networks."""
+    """Tasks for one step, all with equal numbers of examples and queries, of spaces with enough
+    networks.
+    """
     from experiments.pretraining.random_tasks import draw_task
 
     if rng.random() < 0.8:

@@ -1,4 +1,6 @@
-"""Pretrain `gnn-label-free` on metrics that need no training: `python -m experiments.pretraining.pretrain_gnn`."""
+"""Pretrain `gnn-label-free` on metrics that need no training: `python -m
+experiments.pretraining.pretrain_gnn`.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,18 @@ NAME = "gnn-label-free"
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder for proxies, corpus and checkpoint.")] = Path("results/pretrain"),
-    size: Annotated[int, typer.Option(min=100, help="Random architectures besides NAS-Bench-201's.")] = 16_000,
-    cells: Annotated[int | None, typer.Option(min=0, help="NAS-Bench-201 cells with proxies; all by default.")] = None,
-    steps: Annotated[int, typer.Option(min=2, help="Optimizer steps, of 64 architectures each.")] = 1800,
+    out: Annotated[Path, typer.Option(help="Folder for proxies, corpus and checkpoint.")] = Path(
+        "results/pretrain"
+    ),
+    size: Annotated[
+        int, typer.Option(min=100, help="Random architectures besides NAS-Bench-201's.")
+    ] = 16_000,
+    cells: Annotated[
+        int | None, typer.Option(min=0, help="NAS-Bench-201 cells with proxies; all by default.")
+    ] = None,
+    steps: Annotated[
+        int, typer.Option(min=2, help="Optimizer steps, of 64 architectures each.")
+    ] = 1800,
     seed: Annotated[int, typer.Option(help="Seed of corpus, weights and batches.")] = 0,
     quick: Quick = False,
 ) -> None:

@@ -1,4 +1,6 @@
-"""Random regression tasks over real networks. The in-context decoder is pretrained on them, as TabPFN on its prior."""
+"""Random regression tasks over real networks. The in-context decoder is pretrained on them, as
+TabPFN on its prior.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ from predictors.rlm.coordinates import COMMON_WEIGHT, Axes, States
 from predictors.rlm.tasks import Task
 from predictors.scores import Scores
 
-FUNCTIONS = {"kernel": 0.36, "linear": 0.06, "counts": 0.12, "network": 0.12, "targets": 0.23, "product": 0.11}
+FUNCTIONS = {
+    "kernel": 0.36,
+    "linear": 0.06,
+    "counts": 0.12,
+    "network": 0.12,
+    "targets": 0.23,
+    "product": 0.11,
+}
 """Share of each kind of random function, see `_function`."""
 FEATURES = 384  # random features that approximate a stationary kernel
 MIN_SPREAD = 1e-9
@@ -29,7 +38,8 @@ class Prior:
         functions: share of each kind of random function.
         measured: share of tasks with proxies or measurements as metrics, in spaces that have some.
         extrapolating: share of tasks whose queries lie beyond the examples.
-        curves: share of tasks whose metric is a point of a learning curve, with earlier points as covariates.
+        curves: share of tasks whose metric is a point of a learning curve, with earlier points as
+            covariates.
     """
 
     functions: Mapping[str, float] = field(default_factory=FUNCTIONS.copy)
@@ -49,7 +59,8 @@ class SpaceStates:
         states: (N, S) encoder states.
         targets: (N, T) structural targets.
         others: (N, R) proxies or measurements, NaN if missing.
-        structure, quality, counts, neighbours: principal axes, as columns, of these parts of the states.
+        structure, quality, counts, neighbours: principal axes, as columns, of these parts of the
+            states.
     """
 
     states: np.ndarray
@@ -67,13 +78,19 @@ class SpaceStates:
         return cls(states, targets, others, *found)
 
     def coordinates(self, states: np.ndarray, n: int, weights: np.ndarray) -> np.ndarray:
-        """Coordinates (m, d) of states (m, S), in which random functions are drawn, the last ones of neighbours.
+        """Coordinates (m, d) of states (m, S), in which random functions are drawn, the last ones
+        of neighbours.
 
         The parts are scaled to unit mean square in the first n rows, then by `weights` (4,).
         """
         *parts, common = States.of(states)
-        common = (common - common[:n].mean(0)) / np.where((spread := common[:n].std(0)) > 1e-4, spread, np.inf)
-        axes, shares = (self.structure, self.quality, self.counts, self.neighbours), weights / np.linalg.norm(weights)
+        common = (common - common[:n].mean(0)) / np.where(
+            (spread := common[:n].std(0)) > 1e-4, spread, np.inf
+        )
+        axes, shares = (
+            (self.structure, self.quality, self.counts, self.neighbours),
+            weights / np.linalg.norm(weights),
+        )
         found = [share * _unit(p @ a, n) for p, a, share in zip(parts, axes, shares, strict=True)]
         return np.concatenate([found[0], COMMON_WEIGHT * common.clip(-9, 9), *found[1:]], 1)
 
@@ -89,20 +106,28 @@ def _unit(values: np.ndarray, n: int) -> np.ndarray:
     return centered / np.sqrt((centered[:n] ** 2).sum(1).mean() + 1e-12)
 
 
-def draw_task(spaces: Sequence[SpaceStates], n: int, q: int, rng: np.random.Generator, prior: Prior = PRIOR) -> Task:
-    """Draw a task of n examples and q queries from one of the spaces, each of which has at least n + q networks.
+def draw_task(
+    spaces: Sequence[SpaceStates], n: int, q: int, rng: np.random.Generator, prior: Prior = PRIOR
+) -> Task:
+    """Draw a task of n examples and q queries from one of the spaces, each of which has at least n
+    + q networks.
 
-    The task has a metric and up to sixteen covariates, which share random functions with it or precede it on a curve.
+    The task has a metric and up to sixteen covariates, which share random functions with it or
+    precede it on a curve.
     """
     space, other = (spaces[int(i)] for i in rng.integers(len(spaces), size=2))
     rows = rng.choice(len(space.states), n + q, replace=False)
     states = space.states[rows]
     strange = rng.random() < STRANGE
     if strange:
-        states[n + q // 2 :] = other.states[rng.choice(len(other.states), q - q // 2, replace=False)]
+        states[n + q // 2 :] = other.states[
+            rng.choice(len(other.states), q - q // 2, replace=False)
+        ]
     coordinates = space.coordinates(states, n, np.exp(rng.normal(0, 0.8, 4)))
     if rng.random() < prior.extrapolating:
-        order = (coordinates @ (rng.standard_normal(coordinates.shape[1]) * coordinates[:n].std(0))).argsort()
+        order = (
+            coordinates @ (rng.standard_normal(coordinates.shape[1]) * coordinates[:n].std(0))
+        ).argsort()
         rows, states, coordinates = rows[order], states[order], coordinates[order]
     targets = np.zeros((n + q, 0)) if strange else space.targets[rows]
     if rng.random() < prior.curves:
@@ -120,10 +145,14 @@ def draw_task(spaces: Sequence[SpaceStates], n: int, q: int, rng: np.random.Gene
     return _task(states, n, values, rng)
 
 
-def _curves(coordinates: np.ndarray, targets: np.ndarray, rng: np.random.Generator, prior: Prior) -> np.ndarray:
+def _curves(
+    coordinates: np.ndarray, targets: np.ndarray, rng: np.random.Generator, prior: Prior
+) -> np.ndarray:
     """Values (m, k) of m learning curves, last point first. One warp applies to all points."""
     curves = draw_curves(
-        _mixtures(coordinates, targets, LATENTS, rng, prior), int(rng.integers(2, MAX_LENGTH + 1)), rng
+        _mixtures(coordinates, targets, LATENTS, rng, prior),
+        int(rng.integers(2, MAX_LENGTH + 1)),
+        rng,
     )
     return _warped(curves, rng)[:, ::-1]
 
@@ -131,15 +160,21 @@ def _curves(coordinates: np.ndarray, targets: np.ndarray, rng: np.random.Generat
 def _mixtures(
     coordinates: np.ndarray, targets: np.ndarray, total: int, rng: np.random.Generator, prior: Prior
 ) -> np.ndarray:
-    """Values (m, total) that share a few random functions of coordinates (m, d) or targets (m, T)."""
+    """Values (m, total) that share a few random functions of coordinates (m, d) or targets (m,
+    T).
+    """
     latent = int(rng.integers(1, min(total, 6) + 2))
     base = np.stack([_function(coordinates, targets, rng, prior) for _ in range(latent)], 1)
     mix = rng.standard_normal((latent, total)) * np.exp(rng.normal(0, 1.2, (latent, total)))
     return _standard(base @ mix)
 
 
-def _function(x: np.ndarray, targets: np.ndarray, rng: np.random.Generator, prior: Prior) -> np.ndarray:
-    """A random function (n,) of unit variance, of coordinates x (n, d) or of structural targets (n, T)."""
+def _function(
+    x: np.ndarray, targets: np.ndarray, rng: np.random.Generator, prior: Prior
+) -> np.ndarray:
+    """A random function (n,) of unit variance, of coordinates x (n, d) or of structural targets (n,
+    T).
+    """
     kind = rng.choice(list(prior.functions), p=list(prior.functions.values()))
     usable = np.flatnonzero(targets.std(0) > MIN_SPREAD)
     if kind in ("targets", "product") and len(usable):
@@ -147,19 +182,28 @@ def _function(x: np.ndarray, targets: np.ndarray, rng: np.random.Generator, prio
         weights = rng.standard_normal(some.shape[1])
         if kind == "targets":
             return _standard(some @ weights)
-        return _standard(np.tanh(some * rng.uniform(0.5, 2)) @ weights + 0.5 * np.prod(some.clip(-2, 2), 1))
+        return _standard(
+            np.tanh(some * rng.uniform(0.5, 2)) @ weights + 0.5 * np.prod(some.clip(-2, 2), 1)
+        )
     if kind == "counts":
         part = slice(-AXES[2] - AXES[3], -AXES[3]) if rng.random() < 0.5 else slice(-AXES[3], None)
         return _standard(x[:, part] @ rng.standard_normal(x[:, part].shape[1]))
     if kind == "linear":
-        weights = rng.standard_normal(x.shape[1]) * (np.arange(x.shape[1]) < rng.integers(1, x.shape[1] + 1))
-        return _standard((x if rng.random() < 0.5 else x / (x.std(0) + 0.1 * x.std(0).max() + MIN_SPREAD)) @ weights)
+        weights = rng.standard_normal(x.shape[1]) * (
+            np.arange(x.shape[1]) < rng.integers(1, x.shape[1] + 1)
+        )
+        return _standard(
+            (x if rng.random() < 0.5 else x / (x.std(0) + 0.1 * x.std(0).max() + MIN_SPREAD))
+            @ weights
+        )
     z = _selected(x, rng)
     return _network(z, rng) if kind == "network" else _kernel(z, rng)
 
 
 def _selected(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Coordinates (n, d), some dropped or randomly weighted, scaled to a median squared norm of one."""
+    """Coordinates (n, d), some dropped or randomly weighted, scaled to a median squared norm of
+    one.
+    """
     d = x.shape[1]
     weights = np.ones(d)
     if rng.random() < 0.6:
@@ -173,7 +217,9 @@ def _selected(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _kernel(z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A draw (n,) from a Gaussian process with a squared exponential or Matérn kernel, by random features."""
+    """A draw (n,) from a Gaussian process with a squared exponential or Matérn kernel, by random
+    features.
+    """
     frequencies = rng.standard_normal((z.shape[1], FEATURES)) / np.exp(rng.normal(0.3, 0.6))
     if rng.random() < 0.5:
         freedom = 3 if rng.random() < 0.6 else 5
@@ -184,7 +230,9 @@ def _kernel(z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 def _network(z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """The output (n,) of a random network with one or two hidden layers."""
-    hidden = z @ rng.standard_normal((z.shape[1], 32)) / np.exp(rng.normal(0.3, 0.6)) * 1.5 + rng.normal(0, 0.5, 32)
+    hidden = z @ rng.standard_normal((z.shape[1], 32)) / np.exp(
+        rng.normal(0.3, 0.6)
+    ) * 1.5 + rng.normal(0, 0.5, 32)
     hidden = np.tanh(hidden) if rng.random() < 0.5 else np.maximum(hidden, 0)
     if rng.random() < 0.5:
         hidden = np.tanh(_standard(hidden @ rng.standard_normal((32, 16))) * rng.uniform(0.5, 1.5))
@@ -192,7 +240,9 @@ def _network(z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _noisy(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Add noise to values (n, m): some shared by the metrics, some independent, perhaps heteroscedastic."""
+    """Add noise to values (n, m): some shared by the metrics, some independent, perhaps
+    heteroscedastic.
+    """
     n, m = values.shape
     noise = np.exp(rng.uniform(np.log(0.005), np.log(1.0), m))
     if m > 1 and rng.random() < 0.6:
@@ -202,12 +252,16 @@ def _noisy(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         noise = noise * np.exp(rng.uniform(-2, 0))
     if rng.random() < 0.3:
         noise = noise * np.exp(0.5 * values)
-    return values + noise * (rng.standard_normal((n, m)) if rng.random() < 0.8 else rng.standard_t(3, (n, m)))
+    return values + noise * (
+        rng.standard_normal((n, m)) if rng.random() < 0.8 else rng.standard_t(3, (n, m))
+    )
 
 
 def _warped(f: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Warp values: skewed, saturating, with failures below a threshold, or unchanged."""
-    kind = rng.choice(["none", "exp", "log", "sinh", "tanh", "failures"], p=[0.45, 0.15, 0.15, 0.08, 0.1, 0.07])
+    kind = rng.choice(
+        ["none", "exp", "log", "sinh", "tanh", "failures"], p=[0.45, 0.15, 0.15, 0.08, 0.1, 0.07]
+    )
     if kind == "exp":
         return np.exp(f.clip(-6, 6) * rng.uniform(0.2, 1.0))
     if kind == "log":
@@ -223,7 +277,9 @@ def _warped(f: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _task(states: np.ndarray, n: int, values: np.ndarray, rng: np.random.Generator) -> Task:
-    """The task of values (n + q, 1 + covariates). The first column that is finite everywhere is the metric."""
+    """The task of values (n + q, 1 + covariates). The first column that is finite everywhere is the
+    metric.
+    """
     scores = np.full(values.shape, np.nan)
     by_rank = rng.random() < 0.75
     for column in range(values.shape[1]):

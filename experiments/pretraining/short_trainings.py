@@ -1,7 +1,8 @@
 """Accuracies of short trainings on `shapes`: `python -m experiments.pretraining.short_trainings`.
 
-The targets of `pretrain_accuracies`. `short_trainings.csv.gz` has those of the shipped checkpoints: cells of
-NAS-Bench-201 in a small skeleton, and networks of generated spaces. Nearly all were trained on a GPU.
+The targets of `pretrain_accuracies`. `short_trainings.csv.gz` has those of the shipped checkpoints:
+cells of NAS-Bench-201 in a small skeleton, and networks of generated spaces. Nearly all were
+trained on a GPU.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ from search_spaces.ir.graph import Graph
 SHIPPED = Path(__file__).with_name("short_trainings.csv.gz")
 TRAIN_IMAGES, TEST_IMAGES, BATCH_SIZE, TEST_BATCH = 25_600, 2048, 128, 512
 LEARNING_RATE, MOMENTUM, WEIGHT_DECAY, MAX_NORM = 0.2, 0.9, 5e-4, 5.0
-WARM_UP, LAST_RATE = 0.2, 0.01  # share of steps until the full rate, and the last rate relative to it
+WARM_UP, LAST_RATE = (
+    0.2,
+    0.01,
+)  # share of steps until the full rate, and the last rate relative to it
 GENERATED = 45  # spaces
 NETWORKS = 72  # of a generated space
 
@@ -62,51 +66,66 @@ class Images(NamedTuple):
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="The table, a .csv.gz file; rows that it has are kept.")] = Path(
-        "results/short_trainings.csv.gz"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="The table, a .csv.gz file; rows that it has are kept.")
+    ] = Path("results/short_trainings.csv.gz"),
     steps: Annotated[int, typer.Option(min=1, help="Steps of each training, of 128 images.")] = 150,
     cells: Annotated[int, typer.Option(min=0, help="Cells of NAS-Bench-201.")] = 300,
     generated: Annotated[int, typer.Option(min=0, help="Generated spaces.")] = GENERATED,
-    first: Annotated[int, typer.Option(min=0, help="Seed of the first generated space.")] = PROXY_SEEDS,
+    first: Annotated[
+        int, typer.Option(min=0, help="Seed of the first generated space.")
+    ] = PROXY_SEEDS,
     together: Annotated[int, typer.Option(min=1, help="Networks trained side by side.")] = 72,
     quick: Quick = False,
 ) -> None:
-    """Train networks, on a GPU if there is one. An interrupted run loses at most the networks that were in training."""
+    """Train networks, on a GPU if there is one. An interrupted run loses at most the networks that
+    were in training.
+    """
     if quick:
         steps, cells, generated = 2, 2, 1
     rows = read(out)
     with progress_bar("short trainings") as bar:
         for name, graphs in _networks(cells, first, generated):
             done = {row.network for row in rows if (row.space, row.steps) == (name, steps)}
-            missing = [number for number in range(2 if quick else len(graphs)) if number not in done]
+            missing = [
+                number for number in range(2 if quick else len(graphs)) if number not in done
+            ]
             for start in range(0, len(missing), together):
                 bar(name, start, len(missing))
                 some = missing[start : start + together]
                 found = train([graphs[number] for number in some], steps, device())
-                rows += [Row(name, number, steps, *result) for number, result in zip(some, found, strict=True)]
+                rows += [
+                    Row(name, number, steps, *result)
+                    for number, result in zip(some, found, strict=True)
+                ]
                 write(out, rows)
     print(out)
 
 
 def train(graphs: Sequence[Graph], steps: int, device: str = "cpu") -> list[tuple[float, float]]:
-    """Train networks of one space side by side, with fresh weights, by gradient descent with momentum.
+    """Train networks of one space side by side, with fresh weights, by gradient descent with
+    momentum.
 
     The rate rises linearly, then falls linearly.
 
     Returns:
-        Accuracy and cross-entropy of each on the test images; infinite cross-entropy if its training diverged.
+        Accuracy and cross-entropy of each on the test images; infinite cross-entropy if its
+        training diverged.
     """
     channels, height, width = (int(size) for size in graphs[0].shapes[graphs[0].inputs[0]][1:])
     images = _images((channels, height, width), device)
     classes = min(CLASSES, int(graphs[0].shapes[graphs[0].outputs[0]][-1]))
     torch.manual_seed(0)
     net = SideBySide(graphs).to(device)
-    optimizer = torch.optim.SGD(net.parameters(), LEARNING_RATE, MOMENTUM, nesterov=True, weight_decay=WEIGHT_DECAY)
+    optimizer = torch.optim.SGD(
+        net.parameters(), LEARNING_RATE, MOMENTUM, nesterov=True, weight_decay=WEIGHT_DECAY
+    )
     for step in range(steps):
         done, start = (step + 1) / steps, step * BATCH_SIZE % TRAIN_IMAGES
         for group in optimizer.param_groups:
-            group["lr"] = LEARNING_RATE * min(done / WARM_UP, (1 - done) / (1 - WARM_UP) + LAST_RATE)
+            group["lr"] = LEARNING_RATE * min(
+                done / WARM_UP, (1 - done) / (1 - WARM_UP) + LAST_RATE
+            )
         rows = slice(start, start + BATCH_SIZE)
         loss = _losses(net(images.train[rows]), images.train_classes[rows] % classes).mean(1).sum()
         if not loss.requires_grad:
@@ -117,7 +136,11 @@ def train(graphs: Sequence[Graph], steps: int, device: str = "cpu") -> list[tupl
         optimizer.step()
     right, total = torch.zeros(2, len(graphs), device=device)
     with torch.no_grad():
-        for x, y in zip(images.test.split(TEST_BATCH), (images.test_classes % classes).split(TEST_BATCH), strict=True):
+        for x, y in zip(
+            images.test.split(TEST_BATCH),
+            (images.test_classes % classes).split(TEST_BATCH),
+            strict=True,
+        ):
             outputs = net(x)
             right += (outputs.argmax(2) == y).float().sum(1)
             total += _losses(outputs, y).sum(1)
@@ -129,7 +152,9 @@ def train(graphs: Sequence[Graph], steps: int, device: str = "cpu") -> list[tupl
 def _losses(outputs: Tensor, classes: Tensor) -> Tensor:
     """Cross-entropy (networks, B) of outputs (networks, B, classes)."""
     wanted = classes.repeat(len(outputs))
-    return functional.cross_entropy(outputs.flatten(0, 1).float(), wanted, reduction="none").view(len(outputs), -1)
+    return functional.cross_entropy(outputs.flatten(0, 1).float(), wanted, reduction="none").view(
+        len(outputs), -1
+    )
 
 
 def device() -> str:

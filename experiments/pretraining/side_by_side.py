@@ -1,8 +1,8 @@
 """Different networks side by side: one module that runs many graphs, for their training on a GPU.
 
-Nodes of different networks that compute the same operator on equal shapes run as one, as replicas of
-`nas.evaluation.layers.layer`: 110 networks of a generated space have 9 groups of nodes each, on average, instead of 57
-nodes.
+Nodes of different networks that compute the same operator on equal shapes run as one, as replicas
+of `nas.evaluation.layers.layer`: 110 networks of a generated space have 9 groups of nodes each, on
+average, instead of 57 nodes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from nas.evaluation.operation import needs_batch_size
 from search_spaces.common.errors import InputError
 from search_spaces.ir.graph import Graph, Node
 
-LARGE = 2_000_000  # elements of an input from which a convolution on a GPU is a batched matrix product
+# Elements of an input from which a convolution on a GPU is a batched matrix product
+LARGE = 2_000_000
 
 _At = tuple[int, int]  # number of a network, and one of its values
 _Kind = tuple[object, ...]  # nodes of equal kind can run as one
@@ -37,7 +38,8 @@ class _Group(NamedTuple):
 
 
 class SideBySide(nn.Module):
-    """Networks with fresh weights. Maps images (B, channels, H, W) to outputs (networks, B, classes).
+    """Networks with fresh weights. Maps images (B, channels, H, W) to outputs (networks, B,
+    classes).
 
     Normalization uses the statistics of the batch, also in evaluation.
 
@@ -70,7 +72,9 @@ class SideBySide(nn.Module):
         together: dict[tuple[_At, ...], Tensor] = {}  # results of whole groups
         for group in self.groups:
             inputs = [
-                together[operand] if operand in together else _joined([values[at] for at in operand])
+                together[operand]
+                if operand in together
+                else _joined([values[at] for at in operand])
                 for operand in group.operands
             ]
             together[group.results] = result = group.layer(*inputs)
@@ -81,12 +85,16 @@ class SideBySide(nn.Module):
     def clip_gradients(self, max_norm: float) -> None:
         """Scale the gradient of each network that has a larger norm down to it."""
         weights = list(self.parameters())
-        flat = torch.cat([(w.grad if w.grad is not None else torch.zeros_like(w)).flatten() for w in weights])
+        flat = torch.cat(
+            [(w.grad if w.grad is not None else torch.zeros_like(w)).flatten() for w in weights]
+        )
         squares = torch.segment_reduce(flat.square(), "sum", lengths=self.sizes)
         totals = squares.new_zeros(len(self.graphs)).index_add_(0, self.owners, squares)
         scales = (max_norm / (totals.sqrt() + 1e-6)).clamp(max=1)
         flat = flat * scales[self.owners].repeat_interleave(self.sizes)
-        for weight, part in zip(weights, flat.split([weight.numel() for weight in weights]), strict=True):
+        for weight, part in zip(
+            weights, flat.split([weight.numel() for weight in weights]), strict=True
+        ):
             weight.grad = part.view_as(weight)
 
 
@@ -95,10 +103,11 @@ def _joined(parts: list[Tensor]) -> Tensor:
 
 
 def _schedule(graphs: Sequence[Graph]) -> list[list[tuple[int, Node]]]:
-    """The networks' nodes in an order in which they can run, as lists of nodes of equal kind, with their networks.
+    """The networks' nodes in an order in which they can run, as lists of nodes of equal kind, with
+    their networks.
 
-    Of the kinds that can run, the one with the least mean depth of its remaining nodes is next (Neubig et al. 2017,
-    "On-the-fly Operation Batching in Dynamic Computation Graphs").
+    Of the kinds that can run, the one with the least mean depth of its remaining nodes is next
+    (Neubig et al. 2017, "On-the-fly Operation Batching in Dynamic Computation Graphs").
     """
     kinds: dict[_At, _Kind] = {}
     depths: dict[_At, int] = {}
@@ -144,14 +153,18 @@ def _groups(graphs: Sequence[Graph], members: list[tuple[int, Node]]) -> list[_G
         if len(members) == 1:
             raise
         return [group for member in members for group in _groups(graphs, [member])]
-    operands = [tuple((i, member.inputs[k]) for i, member in members) for k in range(len(node.inputs))]
+    operands = [
+        tuple((i, member.inputs[k]) for i, member in members) for k in range(len(node.inputs))
+    ]
     if needs_batch_size(node.op, node.attrs, len(node.inputs)):
         operands.append(tuple((i, graphs[i].inputs[0]) for i, _ in members))
     return [_Group(module, operands, tuple((i, member.outputs[0]) for i, member in members))]
 
 
 def _layer(node: Node, graph: Graph, replicas: int) -> nn.Module:
-    """The layer of a node. Its convolution runs as matrix products if it is large, and it keeps no statistics."""
+    """The layer of a node. Its convolution runs as matrix products if it is large, and it keeps no
+    statistics.
+    """
     holder = nn.Sequential(layer(node, graph, replicas))
     for parent in list(holder.modules()):
         for name, child in list(parent.named_children()):
@@ -164,7 +177,9 @@ def _layer(node: Node, graph: Graph, replicas: int) -> nn.Module:
 
 
 class _Convolution(nn.Module):
-    """A convolution of replicas. Large ones on a GPU run as batched matrix products, which are faster than groups."""
+    """A convolution of replicas. Large ones on a GPU run as batched matrix products, which are
+    faster than groups.
+    """
 
     def __init__(self, conv: nn.Conv2d) -> None:
         super().__init__()
@@ -174,15 +189,18 @@ class _Convolution(nn.Module):
         conv = self.conv
         if not x.is_cuda or x.numel() < LARGE:
             return conv(x)
-        y: Tensor = MatrixConvolution.apply(x, conv.weight, conv.groups, conv.stride, conv.padding, conv.dilation)
+        y: Tensor = MatrixConvolution.apply(
+            x, conv.weight, conv.groups, conv.stride, conv.padding, conv.dilation
+        )
         return y if conv.bias is None else y + conv.bias[:, None, None]
 
 
 class MatrixConvolution(torch.autograd.Function):
-    """Convolution in `groups` groups of x (B, C, H, W) with weights (O, C / groups, k, l), as matrix products.
+    """Convolution in `groups` groups of x (B, C, H, W) with weights (O, C / groups, k, l), as
+    matrix products.
 
-    On a GPU, factors have 16 bits. `forward` takes x, weights, groups, strides, padding (equal on both sides) and
-    dilations.
+    On a GPU, factors have 16 bits. `forward` takes x, weights, groups, strides, padding (equal on
+    both sides) and dilations.
     """
 
     @staticmethod
@@ -204,7 +222,11 @@ class MatrixConvolution(torch.autograd.Function):
         if not ctx.needs_input_grad[0]:
             return None, of_weight, *[None] * 4
         parts = (kernels.mT @ outputs).view(shape[1], *weight_shape[2:], shape[0], *size)
-        return _summed(parts, shape, strides, padding, dilations).to(gradient.dtype), of_weight, *[None] * 4
+        return (
+            _summed(parts, shape, strides, padding, dilations).to(gradient.dtype),
+            of_weight,
+            *[None] * 4,
+        )
 
 
 _Pair = Sequence[int]
@@ -213,20 +235,30 @@ _Pair = Sequence[int]
 def _columns(
     x: Tensor, groups: int, kernel: _Pair, strides: _Pair, padding: _Pair, dilations: _Pair
 ) -> tuple[Tensor, list[int]]:
-    """What each output reads of x (B, C, H, W), (groups, C / groups · k · l, B · P · Q), and the output's size P, Q."""
+    """What each output reads of x (B, C, H, W), (groups, C / groups · k · l, B · P · Q), and the
+    output's size P, Q.
+    """
     x = functional.pad(x, (padding[1], padding[1], padding[0], padding[0]))
     size = [(x.shape[2 + i] - dilations[i] * (kernel[i] - 1) - 1) // strides[i] + 1 for i in (0, 1)]
     batch, channel, *steps = x.stride()
-    inside, between = ([step * by[i] for i, step in enumerate(steps)] for by in (dilations, strides))
+    inside, between = (
+        [step * by[i] for i, step in enumerate(steps)] for by in (dilations, strides)
+    )
     shape = (x.shape[1], *kernel, x.shape[0], *size)
     columns = x.as_strided(shape, (channel, *inside, batch, *between))
     return columns.reshape(groups, -1, x.shape[0] * size[0] * size[1]), size
 
 
-def _summed(parts: Tensor, shape: torch.Size, strides: _Pair, padding: _Pair, dilations: _Pair) -> Tensor:
-    """The transpose of `_columns`: parts (C, k, l, B, P, Q), added where they were read, (B, C, H, W)."""
+def _summed(
+    parts: Tensor, shape: torch.Size, strides: _Pair, padding: _Pair, dilations: _Pair
+) -> Tensor:
+    """The transpose of `_columns`: parts (C, k, l, B, P, Q), added where they were read, (B, C, H,
+    W).
+    """
     batch, channels, height, width = shape
-    out = torch.zeros(channels, batch, height + 2 * padding[0], width + 2 * padding[1], device=parts.device)
+    out = torch.zeros(
+        channels, batch, height + 2 * padding[0], width + 2 * padding[1], device=parts.device
+    )
     for i in range(parts.shape[1]):
         for j in range(parts.shape[2]):
             rows, columns = (
@@ -236,4 +268,6 @@ def _summed(parts: Tensor, shape: torch.Size, strides: _Pair, padding: _Pair, di
                 )
             )
             out[:, :, rows, columns] += parts[:, i, j]
-    return out[:, :, padding[0] : padding[0] + height, padding[1] : padding[1] + width].transpose(0, 1)
+    return out[:, :, padding[0] : padding[0] + height, padding[1] : padding[1] + width].transpose(
+        0, 1
+    )

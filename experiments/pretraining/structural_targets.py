@@ -1,7 +1,8 @@
-"""Label-free targets that depend on a network's structure: random devices, random qualities, random networks.
+"""Label-free targets that depend on a network's structure: random devices, random qualities, random
+networks.
 
-They are a prior over latencies and accuracies and contain no numbers of a benchmark. Sizes in docstrings: B texts,
-n lines of all texts.
+They are a prior over latencies and accuracies and contain no numbers of a benchmark. Sizes in
+docstrings: B texts, n lines of all texts.
 """
 
 from __future__ import annotations
@@ -18,24 +19,39 @@ DEVICES, QUALITIES = 40, 24
 RANDOM_ENCODERS, ENCODER_OUTPUTS = 4, 8
 AXES = 24  # principal axes of a random encoder's states that feed its outputs
 LEVELS = 4000  # resolution of a line's depth in its text
-PARAMS, FLOPS, ELEMENTS, WIDTH, RESOLUTION, KERNEL, GROUP = 0, 1, 2, 3, 4, 6, 8  # columns of `Lines.numbers`
+PARAMS, FLOPS, ELEMENTS, WIDTH, RESOLUTION, KERNEL, GROUP = (
+    0,
+    1,
+    2,
+    3,
+    4,
+    6,
+    8,
+)  # columns of `Lines.numbers`
 
 
 def structural_targets(texts: Sequence[Lines], seed: int) -> np.ndarray:
-    """Targets (B, DEVICES + QUALITIES + RANDOM_ENCODERS * ENCODER_OUTPUTS) of the B texts of one space."""
+    """Targets (B, DEVICES + QUALITIES + RANDOM_ENCODERS * ENCODER_OUTPUTS) of the B texts of one
+    space.
+    """
     batch, rng = collate(texts), np.random.default_rng([seed, 5])
-    found = [random_devices(batch, rng, DEVICES), random_qualities(batch, rng, QUALITIES), random_networks(texts, seed)]
+    found = [
+        random_devices(batch, rng, DEVICES),
+        random_qualities(batch, rng, QUALITIES),
+        random_networks(texts, seed),
+    ]
     return np.concatenate(found, 1)
 
 
-# --- devices ---------------------------------------------------------------------------------------------------------
+# --- devices
+# ---------------------------------------------------------------------------------------------------------
 
 
 def random_devices(batch: Batch, rng: np.random.Generator, count: int) -> np.ndarray:
     """Latencies (B, count) on devices with random rooflines (Williams et al. 2009).
 
-    An operator takes the sum or maximum of its arithmetic and memory times, plus an overhead. Kinds of operators differ
-    by random factors. Some devices run the branches of a network in parallel.
+    An operator takes the sum or maximum of its arithmetic and memory times, plus an overhead. Kinds
+    of operators differ by random factors. Some devices run the branches of a network in parallel.
     """
     numbers = batch.numbers.numpy().astype(float)
     kinds, kind = np.unique(batch.words.numpy()[batch.starts.numpy()], return_inverse=True)
@@ -57,11 +73,18 @@ def _traffic(batch: Batch, numbers: np.ndarray) -> np.ndarray:
     """Count of numbers (n,) that each line reads and writes."""
     elements = 2.0 ** numbers[:, ELEMENTS] - 1
     source, target = batch.edges.numpy()
-    return elements + np.bincount(target, elements[source], minlength=len(elements)) + 2.0 ** numbers[:, PARAMS] - 1
+    return (
+        elements
+        + np.bincount(target, elements[source], minlength=len(elements))
+        + 2.0 ** numbers[:, PARAMS]
+        - 1
+    )
 
 
 def _levels(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-    """The level (n,) of each line and the text of each level. Lines of a text with equal depth share a level."""
+    """The level (n,) of each line and the text of each level. Lines of a text with equal depth
+    share a level.
+    """
     depth = (batch.position.numpy() * LEVELS).astype(int)
     text = batch.text.numpy()
     _, level = np.unique(text * (LEVELS + 1) + depth, return_inverse=True)
@@ -80,7 +103,9 @@ def _operator_times(
 
     slopes = rng.normal(0, [0.25, 0.2, 0.15, 0.1])
     uneven = np.abs(numbers[:, WIDTH] - rng.uniform(4, 10))
-    shape = slopes @ np.stack([numbers[:, KERNEL], numbers[:, GROUP], uneven, numbers[:, RESOLUTION]])
+    shape = slopes @ np.stack(
+        [numbers[:, KERNEL], numbers[:, GROUP], uneven, numbers[:, RESOLUTION]]
+    )
     compute = (2.0 ** numbers[:, FLOPS] - 1) * factors(rng.uniform(0.1, 1.2)) * np.exp(shape)
     memory = traffic * factors(0.4)
     compute, memory = compute / (compute.mean() or 1.0), memory / (memory.mean() or 1.0)
@@ -93,19 +118,26 @@ def _operator_times(
     return time + share[2] * rng.choice([0.1, 0.5, 1.0]) * factors(1.0) * has_overhead
 
 
-# --- qualities -------------------------------------------------------------------------------------------------------
+# --- qualities
+# -------------------------------------------------------------------------------------------------------
 
 
 def random_qualities(batch: Batch, rng: np.random.Generator, count: int) -> np.ndarray:
-    """Scores (B, count) that resemble accuracies: random values of operators and their inputs, plus sizes."""
+    """Scores (B, count) that resemble accuracies: random values of operators and their inputs, plus
+    sizes.
+    """
     text, totals = batch.text.numpy(), batch.totals.numpy().astype(float)
     lines_of_text = np.bincount(text, minlength=len(totals))
     totals = (totals - totals.mean(0)) / (totals.std(0) + 1e-6)
     found = np.empty((len(totals), count))
     for column in range(count):
         worth = _worths(batch, rng)
-        total = np.bincount(text, worth, minlength=len(totals)) / lines_of_text ** rng.choice([0.5, 1.0])
-        of_sizes = totals @ (rng.standard_normal(TEXT_NUMBERS) * rng.choice([0, 0.3, 1.0], TEXT_NUMBERS))
+        total = np.bincount(text, worth, minlength=len(totals)) / lines_of_text ** rng.choice(
+            [0.5, 1.0]
+        )
+        of_sizes = totals @ (
+            rng.standard_normal(TEXT_NUMBERS) * rng.choice([0, 0.3, 1.0], TEXT_NUMBERS)
+        )
         found[:, column] = (total - total.mean()) / (total.std() + 1e-9) + of_sizes
     return found
 
@@ -117,7 +149,9 @@ def _worths(batch: Batch, rng: np.random.Generator) -> np.ndarray:
     line_of_word = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(words))))
     vocabulary, word = np.unique(words, return_inverse=True)
     of_word = rng.standard_normal(len(vocabulary)) * np.exp(rng.normal(0, 0.7, len(vocabulary)))
-    worth: np.ndarray = np.bincount(line_of_word, of_word[word], minlength=len(starts)).astype(float)
+    worth: np.ndarray = np.bincount(line_of_word, of_word[word], minlength=len(starts)).astype(
+        float
+    )
     if rng.random() < 0.6:
         worth = worth * (1 + rng.normal() * (position - 0.5))
     if rng.random() < 0.5:
@@ -135,16 +169,21 @@ def _with_sources(worth: np.ndarray, batch: Batch, rng: np.random.Generator) -> 
     fed = np.bincount(target, np.tanh(worth[source] * rng.uniform(0.3, 1.5)), minlength=len(worth))
     found = worth + rng.normal(0, 1.5) * np.tanh(fed) * np.tanh(worth)
     if rng.random() < 0.5:
-        found = found + rng.normal(0, 1.5) * np.bincount(target, np.tanh(fed[source]), minlength=len(worth))
+        found = found + rng.normal(0, 1.5) * np.bincount(
+            target, np.tanh(fed[source]), minlength=len(worth)
+        )
     return found
 
 
-# --- random networks -------------------------------------------------------------------------------------------------
+# --- random networks
+# -------------------------------------------------------------------------------------------------
 
 
 @torch.inference_mode()
 def random_networks(texts: Sequence[Lines], seed: int) -> np.ndarray:
-    """Outputs (B, RANDOM_ENCODERS * ENCODER_OUTPUTS) of untrained encoders with one to four layers."""
+    """Outputs (B, RANDOM_ENCODERS * ENCODER_OUTPUTS) of untrained encoders with one to four
+    layers.
+    """
     found = []
     for number in range(RANDOM_ENCODERS):
         states = _random_states(texts, number, seed)
@@ -152,7 +191,9 @@ def random_networks(texts: Sequence[Lines], seed: int) -> np.ndarray:
         left, sizes, _ = np.linalg.svd(states - states.mean(0), full_matrices=False)
         axes = left[:, :AXES] * sizes[:AXES] ** rng.uniform(0.3, 1.0)
         axes = axes / axes.std()
-        inner = rng.standard_normal((axes.shape[1], 32)) / axes.shape[1] ** 0.5 * rng.uniform(0.5, 2.0)
+        inner = (
+            rng.standard_normal((axes.shape[1], 32)) / axes.shape[1] ** 0.5 * rng.uniform(0.5, 2.0)
+        )
         hidden = np.tanh(axes @ inner + 0.3 * rng.standard_normal(32))
         found.append(hidden @ rng.standard_normal((32, ENCODER_OUTPUTS)))
     return np.concatenate(found, 1)

@@ -1,9 +1,10 @@
-"""What a graph network could teach the encoder: `python -m experiments.pretraining.teacher` (half an hour).
+"""What a graph network could teach the encoder: `python -m experiments.pretraining.teacher` (half
+an hour).
 
-A student of `gnn-label-free` would know its own states and, at best, the graph network's embedding. Here the RLM gets
-both: it starts from `rlm-generated`, and principal axes of the embedding are given as known metrics of all networks.
-The graph network has seen the networks of most of these families, without labels, so that the gain is an upper bound
-for spaces that nobody has seen.
+A student of `gnn-label-free` would know its own states and, at best, the graph network's embedding.
+Here the RLM gets both: it starts from `rlm-generated`, and principal axes of the embedding are
+given as known metrics of all networks. The graph network has seen the networks of most of these
+families, without labels, so that the gain is an upper bound for spaces that nobody has seen.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ def score(family: str, given: int, learned: int, tested: int, seed: int) -> Scor
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder for finished rows and the table.")] = Path("results/teacher"),
+    out: Annotated[Path, typer.Option(help="Folder for finished rows and the table.")] = Path(
+        "results/teacher"
+    ),
     seeds: Seeds = 5,
     jobs: Jobs = 1,
     quick: Quick = False,
@@ -75,9 +78,17 @@ def main(
 ) -> None:
     """Learn and rank with and without the embedding; print means over the families."""
     families, sizes, tested, seeds = (
-        (available("accuracy")[:1], LEARNED[:1], 50, 1) if quick else (available("accuracy"), LEARNED, TESTED, seeds)
+        (available("accuracy")[:1], LEARNED[:1], 50, 1)
+        if quick
+        else (available("accuracy"), LEARNED, TESTED, seeds)
     )
-    tasks = [(f, given, n, tested, s) for f in families for n in sizes for given in GIVEN for s in range(seeds)]
+    tasks = [
+        (f, given, n, tested, s)
+        for f in families
+        for n in sizes
+        for given in GIVEN
+        for s in range(seeds)
+    ]
     taus = dict(zip(tasks, (row["tau"] for row in compute(tasks, score, out, jobs)), strict=True))
     means = {
         (f"{given} axes given", f"{n} labels", s): {
@@ -89,7 +100,12 @@ def main(
     }
     summary = summarize(list(means), list(means.values()))
     publish(out, pivot(summary, "tau"), f"mean τ of {len(families)} families")
-    show("Mean Kendall's τ over the families", ("the graph network's embedding", "examples"), summary, as_json)
+    show(
+        "Mean Kendall's τ over the families",
+        ("the graph network's embedding", "examples"),
+        summary,
+        as_json,
+    )
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 
 Command: `python -m experiments.pretraining.whole_table`.
 
-The predictor learns the test accuracies of CIFAR-10 and CIFAR-100 and the latencies on all devices from nine tenths of
-the table's different networks, and is tested on the rest. The RLM keeps 2,150 of them as examples. The checkpoints are
-for use, never for comparisons: they have learned the table.
+The predictor learns the test accuracies of CIFAR-10 and CIFAR-100 and the latencies on all devices
+from nine tenths of the table's different networks, and is tested on the rest. The RLM keeps 2,150
+of them as examples. The checkpoints are for use, never for comparisons: they have learned the
+table.
 """
 
 from __future__ import annotations
@@ -36,13 +37,19 @@ class Kind(StrEnum):
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder for the checkpoints.")] = Path("results/whole-table"),
+    out: Annotated[Path, typer.Option(help="Folder for the checkpoints.")] = Path(
+        "results/whole-table"
+    ),
     kind: Annotated[Kind, typer.Option(help="The predictor to train.")] = Kind.rlm,
     steps: Annotated[int, typer.Option(min=2, help="gnn: steps of training.")] = 2000,
-    seed: Annotated[int, typer.Option(help="Seed of weights, batches and the held-out networks.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Seed of weights, batches and the held-out networks.")
+    ] = 0,
     quick: Quick = False,
 ) -> None:
-    """Train the predictor, save it, and print Kendall's τ and Spearman's ρ on the held-out networks."""
+    """Train the predictor, save it, and print Kendall's τ and Spearman's ρ on the held-out
+    networks.
+    """
     import predictors
     from nas.benchmarks import load_benchmark
 
@@ -60,13 +67,20 @@ def main(
         else:
             train = np.sort(np.random.default_rng(seed).permutation(train)[:MAX_KEPT])
         model = predictors.create(kind.value, seed=seed, **own)
-        model.fit([texts[i] for i in train], {name: values[train] for name, values in metrics.items()})
+        model.fit(
+            [texts[i] for i in train], {name: values[train] for name, values in metrics.items()}
+        )
     folder = out / f"{kind.value}-nasbench201"
     model.save(folder)
-    rows = _test(model, [texts[i] for i in test], {name: values[test] for name, values in metrics.items()})
+    rows = _test(
+        model, [texts[i] for i in test], {name: values[test] for name, values in metrics.items()}
+    )
     with replacing(folder / "tests.json") as path:
         path.write_text(json.dumps(rows, indent=1))
-    print_table(f"{folder}, on {len(test)} networks held out", [{k: _short(v) for k, v in row.items()} for row in rows])
+    print_table(
+        f"{folder}, on {len(test)} networks held out",
+        [{k: _short(v) for k, v in row.items()} for row in rows],
+    )
 
 
 def held_out(texts: list[str], seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -27,7 +27,11 @@ static long $f(long n) {
     return result;
 }
 """,
-        {"type": ("int", "long", "double"), "bound": ("1000", "1000000", "16"), "order": (">", "<")},
+        {
+            "type": ("int", "long", "double"),
+            "bound": ("1000", "1000000", "16"),
+            "order": (">", "<"),
+        },
         ("stdlib.h",),
     ),
     Kernel(

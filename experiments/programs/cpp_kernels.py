@@ -203,7 +203,11 @@ static long $f(long n) {
     return total;
 }
 """,
-        {"container": ("list", "deque", "vector"), "type": ("int", "double"), "passes": ("1", "10")},
+        {
+            "container": ("list", "deque", "vector"),
+            "type": ("int", "double"),
+            "passes": ("1", "10"),
+        },
         ("list", "deque", "vector"),
     ),
     Kernel(

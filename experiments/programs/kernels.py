@@ -1,4 +1,6 @@
-"""Building blocks of generated programs: functions in Python, C and C++ that take a size and return an integer."""
+"""Building blocks of generated programs: functions in Python, C and C++ that take a size and return
+an integer.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,9 @@ class Kernel:
     Attributes:
         family: the kind of work.
         low, high: bounds of the size, which is drawn log-uniformly.
-        source: the text, with `$f` for the function's name and `$NAME` for one of the options of that name. It may call
-            `rand(bound)` (C and C++: `rand_below(bound)`) for a pseudo-random integer below the bound.
+        source: the text, with `$f` for the function's name and `$NAME` for one of the options of
+            that name. It may call `rand(bound)` (C and C++: `rand_below(bound)`) for a
+            pseudo-random integer below the bound.
         options: alternatives by name.
         uses: modules or headers to import.
     """

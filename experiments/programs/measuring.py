@@ -15,7 +15,8 @@ from search_spaces.common.errors import InputError
 TIME_LIMIT_S = 60
 COMPILERS = {"c": ("gcc", "-std=c17"), "c++": ("g++", "-std=c++17")}
 SUFFIXES = {"python": ".py", "c": ".c", "c++": ".cpp"}
-# A new process is a copy of its parent, and the parent's memory counts as its peak. Hence a small launcher starts it.
+# A new process is a copy of its parent, and the parent's memory counts as its peak. Hence a small
+# launcher starts it.
 LAUNCHER = """\
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -50,7 +51,9 @@ class Run(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """Medians of all runs and of two halves (every other run), which show how well measurements agree."""
+    """Medians of all runs and of two halves (every other run), which show how well measurements
+    agree.
+    """
 
     run_time_ms: float
     run_time_ms_first: float
@@ -64,7 +67,10 @@ def build_launcher(folder: Path) -> Path:
     """Compile the launcher and return its path. Raises InputError without a compiler."""
     for compiler, _ in COMPILERS.values():
         if shutil.which(compiler) is None:
-            raise InputError(f"{compiler} is not installed: programs in C and C++ cannot be compiled (apt install g++)")
+            raise InputError(
+                f"{compiler} is not installed: programs in C and C++ cannot be compiled (apt "
+                "install g++)"
+            )
     return _compiled("c", LAUNCHER, folder / "launcher")
 
 
@@ -83,7 +89,10 @@ def measure(program: Program, launcher: Path, folder: Path, repeats: int) -> Mea
     command = _command(program, folder)
     runs = [_run(command, launcher, program) for _ in range(repeats)]
     if len({run.printed for run in runs}) > 1:
-        raise InputError(f"a program of {program.families} in {program.language} prints a different output in each run")
+        raise InputError(
+            f"a program of {program.families} in {program.language} prints a different output in "
+            "each run"
+        )
     times, kib = [run.time_ms for run in runs], [run.memory_kib for run in runs]
     return Measured(*map(median, (times, times[::2], times[1::2], kib, kib[::2], kib[1::2])))
 
@@ -108,11 +117,18 @@ def _compiled(language: str, text: str, out: Path) -> Path:
 
 def _run(command: list[str], launcher: Path, program: Program) -> Run:
     try:
-        done = subprocess.run([launcher, *command], capture_output=True, text=True, timeout=TIME_LIMIT_S)
+        done = subprocess.run(
+            [launcher, *command], capture_output=True, text=True, timeout=TIME_LIMIT_S
+        )
     except subprocess.TimeoutExpired as error:
-        raise InputError(f"a program of {program.families} in {program.language} ran over {TIME_LIMIT_S} s") from error
+        raise InputError(
+            f"a program of {program.families} in {program.language} ran over {TIME_LIMIT_S} s"
+        ) from error
     lines = done.stderr.strip().splitlines()
     if done.returncode or len(lines) != 1:
-        raise InputError(f"a program of {program.families} in {program.language} failed: {lines[0] if lines else ''}")
+        raise InputError(
+            f"a program of {program.families} in {program.language} failed: "
+            f"{lines[0] if lines else ''}"
+        )
     milliseconds, kib = lines[0].split()
     return Run(done.stdout, float(milliseconds), float(kib))

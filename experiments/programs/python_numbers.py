@@ -123,7 +123,10 @@ def $f(n):
         total += $integrand * width
     return int(1000 * total)
 """,
-        {"end": ("1.0", "3.0"), "integrand": ("x * x", "math.sin(x)", "math.exp(-x * x)", "(x + 1) ** 0.5")},
+        {
+            "end": ("1.0", "3.0"),
+            "integrand": ("x * x", "math.sin(x)", "math.exp(-x * x)", "(x + 1) ** 0.5"),
+        },
         ("math",),
     ),
     Kernel(

@@ -59,7 +59,12 @@ def $f(n):
     return len(values) + len(str(values[n // 3]))
 """,
         {
-            "item": ("rand(1000000)", "(rand(50), rand(50))", "str(rand(100000))", "rand(1000) / 7.0"),
+            "item": (
+                "rand(1000000)",
+                "(rand(50), rand(50))",
+                "str(rand(100000))",
+                "rand(1000) / 7.0",
+            ),
             "key": ("", "reverse=True", "key=lambda item: str(item)"),
         },
     ),

@@ -1,4 +1,6 @@
-"""Readers of programs in the study: inputs for our encoder (words or bytes), and a T5Gemma with random weights."""
+"""Readers of programs in the study: inputs for our encoder (words or bytes), and a T5Gemma with
+random weights.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ def as_bytes(text: str) -> str:
 
 
 def random_t5gemma(texts: Sequence[str], folder: Path, seed: int) -> str:
-    """Save a small T5Gemma with random weights, and a byte-pair tokenizer trained on the texts, unless they exist.
+    """Save a small T5Gemma with random weights, and a byte-pair tokenizer trained on the texts,
+    unless they exist.
 
     Returns:
         The folder's path.
@@ -37,7 +40,9 @@ def random_t5gemma(texts: Sequence[str], folder: Path, seed: int) -> str:
     tokenizer.train_from_iterator(
         texts, vocab_size=T5GEMMA["vocab_size"], special_tokens=["<pad>"], show_progress=False
     )
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer._tokenizer, pad_token="<pad>").save_pretrained(folder)
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer._tokenizer, pad_token="<pad>"
+    ).save_pretrained(folder)
     torch.manual_seed(seed)
     T5GemmaModel(T5GemmaConfig(encoder=T5GEMMA, decoder=T5GEMMA)).save_pretrained(folder)
     return str(folder)

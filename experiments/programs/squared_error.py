@@ -1,4 +1,6 @@
-"""A head trained with squared error, to compare with the RLM's decoder: a small network from states to scores."""
+"""A head trained with squared error, to compare with the RLM's decoder: a small network from states
+to scores.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,22 @@ LEARNING_RATE = 1e-3
 WEIGHT_DECAY = 0.1
 
 
-def head_predictions(states: np.ndarray, scores: np.ndarray, asked: np.ndarray, steps: int, seed: int) -> np.ndarray:
-    """Predict scores (q, m) of states `asked` (q, S) after training on states (n, S) and scores (n, m)."""
+def head_predictions(
+    states: np.ndarray, scores: np.ndarray, asked: np.ndarray, steps: int, seed: int
+) -> np.ndarray:
+    """Predict scores (q, m) of states `asked` (q, S) after training on states (n, S) and scores (n,
+    m).
+    """
     torch.manual_seed(seed)
     center, spread = states.mean(0), states.std(0)
     spread = np.where(spread > 1e-6, spread, 1.0)
-    inputs, queries = (torch.from_numpy(((x - center) / spread).clip(-10, 10)).float() for x in (states, asked))
+    inputs, queries = (
+        torch.from_numpy(((x - center) / spread).clip(-10, 10)).float() for x in (states, asked)
+    )
     wanted = torch.from_numpy(scores).float()
-    head = nn.Sequential(nn.Linear(states.shape[1], WIDTH), nn.GELU(), nn.Linear(WIDTH, scores.shape[1]))
+    head = nn.Sequential(
+        nn.Linear(states.shape[1], WIDTH), nn.GELU(), nn.Linear(WIDTH, scores.shape[1])
+    )
     optimizer = torch.optim.AdamW(head.parameters(), LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     for step in range(steps):
         optimizer.param_groups[0]["lr"] = LEARNING_RATE * (1 - step / steps)

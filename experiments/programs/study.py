@@ -1,14 +1,14 @@
 """Run time and memory of programs from their text: `python -m experiments.programs.study`.
 
-The study uses the code path of `nas train rlm --table`. A fifth of the programs is held out, the RLM is fine-tuned on
-the others, and Spearman's correlation is computed on the held-out ones: of all languages together, and of each alone
-(`python`, `c`, `c++`).
+The study uses the code path of `nas train rlm --table`. A fifth of the programs is held out, the
+RLM is fine-tuned on the others, and Spearman's correlation is computed on the held-out ones: of all
+languages together, and of each alone (`python`, `c`, `c++`).
 
-`words` and `bytes` are our fine-tuned encoder with one line per word, number and sign, or per byte. `t5gemma` is a
-small frozen T5Gemma with random weights. From the same states, the RLM decodes `digits`, and a head trained with
-`squared error` predicts. `costs of the text` is a ridge regression on the text's length and its three largest numbers.
-`measured` is the agreement of two halves of the runs, an approximate upper bound. Settings were chosen on seeds from
-100.
+`words` and `bytes` are our fine-tuned encoder with one line per word, number and sign, or per byte.
+`t5gemma` is a small frozen T5Gemma with random weights. From the same states, the RLM decodes
+`digits`, and a head trained with `squared error` predicts. `costs of the text` is a ridge
+regression on the text's length and its three largest numbers. `measured` is the agreement of two
+halves of the runs, an approximate upper bound. Settings were chosen on seeds from 100.
 """
 
 from __future__ import annotations
@@ -40,17 +40,25 @@ ALL = "all"
 
 
 def score(table: str, folder: str, every: int, steps: int, rival: str, seed: int) -> Scores:
-    """Correlations of a reader's predictions, or of a baseline's, on one split of every `every`-th program."""
+    """Correlations of a reader's predictions, or of a baseline's, on one split of every `every`-th
+    program.
+    """
     columns = (*METRICS, *(f"{metric}_{half}" for half in HALVES for metric in METRICS))
     programs = read_text_table(Path(table), "input", columns)
     programs = programs.rows(np.arange(0, len(programs.texts), every))
     backbone = random_t5gemma(programs.texts, Path(folder), 0) if rival == "t5gemma" else None
     if rival == "bytes":
-        programs = TextTable([as_bytes(text) for text in programs.texts], programs.spaces, programs.metrics)
+        programs = TextTable(
+            [as_bytes(text) for text in programs.texts], programs.spaces, programs.metrics
+        )
     training, tests = split(programs, HELD_OUT, seed)
     if rival == MEASURED:
         return _judged(tests, {MEASURED: _columns(tests, "_first")}, _columns(tests, "_second"))
-    found = {COSTS: _regression(training, tests)} if rival == COSTS else _read(training, tests, backbone, steps, seed)
+    found = (
+        {COSTS: _regression(training, tests)}
+        if rival == COSTS
+        else _read(training, tests, backbone, steps, seed)
+    )
     return _judged(tests, found, _columns(tests))
 
 
@@ -60,19 +68,27 @@ def _columns(table: TextTable, suffix: str = "") -> np.ndarray:
 
 
 def _judged(tests: TextTable, answers: dict[str, np.ndarray], true: np.ndarray) -> Scores:
-    """Spearman's correlations of predictions (q, metrics) with true values, by predictor, metric and language."""
+    """Spearman's correlations of predictions (q, metrics) with true values, by predictor, metric
+    and language.
+    """
     spaces = np.array(tests.spaces)
     scores: Scores = {}
     for answer, predicted in answers.items():
         for column, metric in enumerate(METRICS):
             for space in (ALL, *LANGUAGES):
                 rows = np.flatnonzero((spaces == space) | (space == ALL))
-                scores[f"{answer}: {metric}, {space}"] = spearman(predicted[rows, column], true[rows, column])
+                scores[f"{answer}: {metric}, {space}"] = spearman(
+                    predicted[rows, column], true[rows, column]
+                )
     return scores
 
 
-def _read(training: TextTable, tests: TextTable, backbone: str | None, steps: int, seed: int) -> dict[str, np.ndarray]:
-    """Predictions (q, metrics) of the decoder and of the head with squared error, from the same states."""
+def _read(
+    training: TextTable, tests: TextTable, backbone: str | None, steps: int, seed: int
+) -> dict[str, np.ndarray]:
+    """Predictions (q, metrics) of the decoder and of the head with squared error, from the same
+    states.
+    """
     import predictors
     from predictors.rlm.predictor import RLM
     from predictors.scores import Scores as Scale
@@ -81,9 +97,15 @@ def _read(training: TextTable, tests: TextTable, backbone: str | None, steps: in
     model = predictors.create("rlm", seed=seed, steps=steps, backbone=backbone)
     assert isinstance(model, RLM)
     model.fit(training.texts, targets)
-    digits = np.stack([model.predict(tests.texts, [metric], seed=seed)[metric] for metric in METRICS], 1)
-    wanted = np.stack([Scale.fit(values, by_rank=True).normalize(values) for values in targets.values()], 1)
-    head = head_predictions(model.states(training.texts), wanted, model.states(tests.texts), steps, seed)
+    digits = np.stack(
+        [model.predict(tests.texts, [metric], seed=seed)[metric] for metric in METRICS], 1
+    )
+    wanted = np.stack(
+        [Scale.fit(values, by_rank=True).normalize(values) for values in targets.values()], 1
+    )
+    head = head_predictions(
+        model.states(training.texts), wanted, model.states(tests.texts), steps, seed
+    )
     return {"digits": digits, "squared error": head}
 
 
@@ -93,24 +115,38 @@ def _regression(training: TextTable, tests: TextTable) -> np.ndarray:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    inputs, queries = (np.stack([_costs(text) for text in part.texts]) for part in (training, tests))
+    inputs, queries = (
+        np.stack([_costs(text) for text in part.texts]) for part in (training, tests)
+    )
     model = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-2, 3, 11)))
     return model.fit(inputs, np.log(_columns(training))).predict(queries)
 
 
 def _costs(text: str) -> np.ndarray:
-    """Features (6,): logarithms of a text's length and three largest numbers; whether it is C or C++, and C++."""
+    """Features (6,): logarithms of a text's length and three largest numbers; whether it is C or
+    C++, and C++.
+    """
     largest = sorted((float(number) for number in re.findall(r"\d+", text)), reverse=True)
-    return np.array([np.log(len(text)), *np.log1p([*largest, 0, 0, 0][:3]), "#include" in text, "std::" in text])
+    return np.array(
+        [np.log(len(text)), *np.log1p([*largest, 0, 0, 0][:3]), "#include" in text, "std::" in text]
+    )
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder for finished rows and tables.")] = Path("results/programs"),
-    table: Annotated[Path, typer.Option(help="Table of programs; the shipped one by default.")] = SHIPPED,
+    out: Annotated[Path, typer.Option(help="Folder for finished rows and tables.")] = Path(
+        "results/programs"
+    ),
+    table: Annotated[
+        Path, typer.Option(help="Table of programs; the shipped one by default.")
+    ] = SHIPPED,
     seeds: Seeds = 5,
     first_seed: FirstSeed = 0,
-    only: Annotated[str | None, typer.Option(help="Rivals, separated by commas; all by default.")] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps of encoder, decoder and head, each.")] = STEPS,
+    only: Annotated[
+        str | None, typer.Option(help="Rivals, separated by commas; all by default.")
+    ] = None,
+    steps: Annotated[
+        int, typer.Option(min=1, help="Optimizer steps of encoder, decoder and head, each.")
+    ] = STEPS,
     jobs: Jobs = 1,
     quick: Quick = False,
     as_json: AsJson = False,
@@ -119,14 +155,20 @@ def main(
     every, steps, seeds = (QUICK_EVERY, QUICK_STEPS, 1) if quick else (1, steps, seeds)
     wanted = chosen(only, RIVALS) if only else RIVALS
     numbers = range(first_seed, first_seed + seeds)
-    tasks = [(str(table), str(out / "t5gemma"), every, steps, rival, seed) for rival in wanted for seed in numbers]
+    tasks = [
+        (str(table), str(out / "t5gemma"), every, steps, rival, seed)
+        for rival in wanted
+        for seed in numbers
+    ]
     summary = summarize(tasks, compute(tasks, score, out, jobs))
     publish(out, _by_answer(summary), "Spearman's correlation")
     show("Spearman's correlation", ("table", "folder", "every", "steps", "rival"), summary, as_json)
 
 
 def _by_answer(summary: list[dict[str, Any]]) -> Table:
-    """Arrange a summary with a row per reader and predictor, and a column per metric and language."""
+    """Arrange a summary with a row per reader and predictor, and a column per metric and
+    language.
+    """
     found: Table = {}
     for row in summary:
         for name, cell in row.items():

@@ -2,7 +2,8 @@
 
 Each generated program is compiled and run several times. Only one program runs at a time.
 
-    nas train rlm --table experiments/programs/programs.csv.gz --targets run_time_ms,peak_memory_kib --out results/rlm
+    nas train rlm --table experiments/programs/programs.csv.gz --targets run_time_ms,peak_memory_kib
+    --out results/rlm
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ COLUMNS = ("identifier", "space", "families", "input", *Measured._fields)
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="The table, a .csv.gz file.")] = Path("results/programs.csv.gz"),
+    out: Annotated[Path, typer.Option(help="The table, a .csv.gz file.")] = Path(
+        "results/programs.csv.gz"
+    ),
     count: Annotated[int, typer.Option(min=1, help="Number of programs.")] = 390,
     repeats: Annotated[int, typer.Option(min=2, help="Runs of each program.")] = 7,
     seed: Annotated[int, typer.Option(help="Seed of the programs.")] = 0,
@@ -42,7 +45,9 @@ def main(
             bar(f"{program.language}: {program.families}", i, count)
             measured = measure(program, launcher, Path(name), repeats)
             values = [f"{value:.6g}" for value in measured]
-            writer.writerow([f"program-{i}", program.language, program.families, program.text, *values])
+            writer.writerow(
+                [f"program-{i}", program.language, program.families, program.text, *values]
+            )
     with replacing(out) as path:
         path.write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
     print(out)

@@ -1,4 +1,6 @@
-"""The generator of programs in three languages, each with one to three functions and a main part."""
+"""The generator of programs in three languages, each with one to three functions and a main
+part.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.programs import c_numbers, c_structures, cpp_kernels, python_numbers, python_structures
+from experiments.programs import (
+    c_numbers,
+    c_structures,
+    cpp_kernels,
+    python_numbers,
+    python_structures,
+)
 from experiments.programs.kernels import Kernel
 
 LANGUAGES = ("python", "c", "c++")
@@ -35,7 +43,20 @@ static long rand_below(long bound) {
     return (long)(state >> 8) % bound;
 }
 """  # the same pseudo-random numbers as in Python
-NAMES = ("work", "run", "solve", "compute", "step", "task", "stage", "process", "first", "second", "evaluate", "part")
+NAMES = (
+    "work",
+    "run",
+    "solve",
+    "compute",
+    "step",
+    "task",
+    "stage",
+    "process",
+    "first",
+    "second",
+    "evaluate",
+    "part",
+)
 FUNCTIONS = (0.5, 0.3, 0.2)  # shares of programs with one, two and three functions
 REPEATED = 0.3  # share of calls in a loop
 MAX_REPEATS = 6
@@ -82,7 +103,9 @@ def _program(language: str, rng: np.random.Generator) -> Program:
 
 
 def _function(kernel: Kernel, name: str, rng: np.random.Generator) -> str:
-    options = {key: values[int(rng.integers(len(values)))] for key, values in kernel.options.items()}
+    options = {
+        key: values[int(rng.integers(len(values)))] for key, values in kernel.options.items()
+    }
     return Template(Template(kernel.source).safe_substitute(options)).substitute(f=name)
 
 
@@ -98,7 +121,9 @@ def _random_numbers(functions: Sequence[str], prelude: str, state: str) -> list[
     return [Template(prelude).substitute(seed=state)] if used else []
 
 
-def _python(functions: Sequence[str], calls: Sequence[Call], uses: Sequence[str], state: str, _: str) -> str:
+def _python(
+    functions: Sequence[str], calls: Sequence[Call], uses: Sequence[str], state: str, _: str
+) -> str:
     main = []
     for name, size, repeats in calls:
         main += [f"    for _ in range({repeats}):"] if repeats > 1 else []
@@ -113,7 +138,9 @@ def _python(functions: Sequence[str], calls: Sequence[Call], uses: Sequence[str]
     return "\n\n".join(parts)
 
 
-def _c(functions: Sequence[str], calls: Sequence[Call], uses: Sequence[str], state: str, language: str) -> str:
+def _c(
+    functions: Sequence[str], calls: Sequence[Call], uses: Sequence[str], state: str, language: str
+) -> str:
     main = []
     for name, size, repeats in calls:
         loop = f"for (int i = 0; i < {repeats}; i++) " if repeats > 1 else ""

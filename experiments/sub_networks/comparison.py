@@ -1,15 +1,19 @@
-"""Sub-networks of a ResNet: does a short training rank them, and are they faster than pruned networks?
+"""Sub-networks of a ResNet: does a short training rank them, and are they faster than pruned
+networks?
 
     python -m experiments.sub_networks.comparison results/sub_networks
 
 A ResNet is trained on `composed_images`. Then
 
-1. *ranks*: random sub-networks, scored with recalibrated statistics alone and after each epoch of fine-tuning with
-   the model as teacher; Kendall's τ between these scores and those of the last epoch.
-2. *fronts*: networks of a search by recalibrated accuracy and measured latency, and of Torch-Pruning with uniform and
-   global ratios (magnitude), all fine-tuned for the same epochs; measured latency at equal accuracy.
+1. *ranks*: random sub-networks, scored with recalibrated statistics alone and after each epoch of
+   fine-tuning with the model as teacher; Kendall's τ between these scores and those of the last
+   epoch.
+2. *fronts*: networks of a search by recalibrated accuracy and measured latency, and of
+   Torch-Pruning with uniform and global ratios (magnitude), all fine-tuned for the same epochs;
+   measured latency at equal accuracy.
 
-Every network is one line of a file, so that an interrupted run goes on. Without Torch-Pruning, 2. compares nothing.
+Every network is one line of a file, so that an interrupted run goes on. Without Torch-Pruning, 2.
+compares nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import copy
 import importlib.util
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -42,8 +47,10 @@ RATIOS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.45, 0.6, 0.75)  # of channels that Torch-
 
 
 class Size(NamedTuple):
-    """Sizes of a run: images, widths and blocks of the model, epochs of the model, of ranked and of compared networks,
-    ranked networks, evaluations of the search, and the number that channels are multiples of."""
+    """Sizes of a run: images, widths and blocks of the model, epochs of the model, of ranked and of
+    compared networks, ranked networks, evaluations of the search, and the number that channels are
+    multiples of.
+    """
 
     images: int
     widths: tuple[int, ...]
@@ -69,10 +76,18 @@ class Block(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs)
-        self.conv2, self.bn2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False), nn.BatchNorm2d(outputs)
+        self.conv1, self.bn1 = (
+            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(outputs),
+        )
+        self.conv2, self.bn2 = (
+            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(outputs),
+        )
         project = stride > 1 or inputs != outputs
-        self.shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False) if project else nn.Identity()
+        self.shortcut = (
+            nn.Conv2d(inputs, outputs, 1, stride, bias=False) if project else nn.Identity()
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))
@@ -84,7 +99,10 @@ class ResNet(nn.Module):
 
     def __init__(self, widths: tuple[int, ...], blocks: int) -> None:
         super().__init__()
-        self.stem, self.norm = nn.Conv2d(3, widths[0], 3, 1, 1, bias=False), nn.BatchNorm2d(widths[0])
+        self.stem, self.norm = (
+            nn.Conv2d(3, widths[0], 3, 1, 1, bias=False),
+            nn.BatchNorm2d(widths[0]),
+        )
         inputs, stages = widths[0], []
         for i, width in enumerate(widths):
             for j in range(blocks):
@@ -97,7 +115,9 @@ class ResNet(nn.Module):
 
 
 def tuned(network: Trainable, data: Dataset, epochs: int) -> list[float]:
-    """Validation accuracy in % with recalibrated statistics, and after each epoch of fine-tuning."""
+    """Validation accuracy in % with recalibrated statistics, and after each epoch of
+    fine-tuning.
+    """
     task = TrainingTask(0, learning_rate=0.02, shift=2, noise=0)
     curve = train(network, data, task=task).validation[:1]
     if epochs:
@@ -112,7 +132,9 @@ def tuned(network: Trainable, data: Dataset, epochs: int) -> list[float]:
 
 
 def latency(module: nn.Module) -> float:
-    """Median latency in ms in ONNX Runtime, one thread; the least of three, since other programs disturb some."""
+    """Median latency in ms in ONNX Runtime, one thread; the least of three, since other programs
+    disturb some.
+    """
     model = to_model(*_with_seed(record_with_numbers(module, EXAMPLE)))
     return min(time_model(model, TIMING).median for _ in range(3))
 
@@ -148,7 +170,11 @@ def base_model(folder: Path, data: Dataset, size: Size) -> ResNet:
         trained = train(network, data, task=TrainingTask(size.model_epochs, shift=2, noise=0))
         assert trained.state is not None
         save_file({name: x.contiguous() for name, x in trained.state.items()}, file)
-        print(f"model: {trained.validation[0]:.2f} % validation, {trained.test[0]:.2f} % test accuracy", flush=True)
+        print(
+            f"model: {trained.validation[0]:.2f} % validation, {trained.test[0]:.2f} % test "
+            "accuracy",
+            flush=True,
+        )
     return model
 
 
@@ -163,16 +189,23 @@ def ranks(space: Subnetworks, data: Dataset, lines: Lines, count: int, epochs: i
     table = np.array(curves)
     for epoch in range(epochs):
         tau = kendalltau(table[:, epoch], table[:, -1]).statistic
-        print(f"τ({epoch} epochs, {epochs} epochs) = {tau:.2f} of {count} random sub-networks", flush=True)
+        print(
+            f"τ({epoch} epochs, {epochs} epochs) = {tau:.2f} of {count} random sub-networks",
+            flush=True,
+        )
 
 
-def searched(space: Subnetworks, data: Dataset, lines: Lines, evaluations: int) -> list[Architecture]:
+def searched(
+    space: Subnetworks, data: Dataset, lines: Lines, evaluations: int
+) -> list[Architecture]:
     """The front of recalibrated accuracy and measured latency, by mutation of the best ones."""
     rng = np.random.default_rng(1)
     archs: list[Architecture] = []
     values: list[tuple[float, float]] = []
     for i in range(evaluations):
-        if i < evaluations // 6:  # from nearly whole to narrow networks, by the importance of channels
+        if (
+            i < evaluations // 6
+        ):  # from nearly whole to narrow networks, by the importance of channels
             arch = space.ranked(1 - (i + 1) / (evaluations // 6 + 1))
         elif i < evaluations // 3:
             arch = space.sample(rng)
@@ -183,7 +216,11 @@ def searched(space: Subnetworks, data: Dataset, lines: Lines, evaluations: int) 
 
         def measure(arch: Architecture = arch) -> dict[str, Any]:
             accuracy = tuned(Trainable.of(space, arch), data, 0)[0]
-            return {"arch": space.format(arch), "accuracy": accuracy, "latency": latency(space.module(arch))}
+            return {
+                "arch": space.format(arch),
+                "accuracy": accuracy,
+                "latency": latency(space.module(arch)),
+            }
 
         row = lines(f"search {i}", measure)
         archs.append(space.parse(row["arch"]))
@@ -198,7 +235,9 @@ def _front(values: list[tuple[float, float]]) -> list[int]:
 
 
 def pruned(model: nn.Module, ratio: float, everywhere: bool, round_to: int) -> nn.Module:
-    """The model after Torch-Pruning: magnitude, one ratio for all layers or one global threshold."""
+    """The model after Torch-Pruning: magnitude, one ratio for all layers or one global
+    threshold.
+    """
     import torch_pruning
 
     made: nn.Module = copy.deepcopy(model)
@@ -212,7 +251,9 @@ def pruned(model: nn.Module, ratio: float, everywhere: bool, round_to: int) -> n
 
 def main(
     folder: Annotated[Path, typer.Argument(help="Folder for the results.")],
-    small: Annotated[bool, typer.Option("--small", help="A run of about ten minutes on an idle core.")] = False,
+    small: Annotated[
+        bool, typer.Option("--small", help="A run of about ten minutes on an idle core.")
+    ] = False,
     quick: Quick = False,
 ) -> None:
     """Compare sub-networks with pruned networks, and short with long fine-tuning."""
@@ -223,10 +264,14 @@ def main(
         write_images(folder / "images.npz", size.images)
     data = load_dataset(folder / "images.npz")
     model = base_model(folder, data, size)
-    space = Subnetworks(model, EXAMPLE, weights=folder / "model.safetensors", round_to=size.round_to, name="resnet")
+    space = Subnetworks(
+        model, EXAMPLE, weights=folder / "model.safetensors", round_to=size.round_to, name="resnet"
+    )
     lines = Lines(folder / "results.jsonl")
     network = _network(space, space.model)
-    whole = lines("model", lambda: {"latency": latency(space.model), "curve": tuned(network, data, 0)})
+    whole = lines(
+        "model", lambda: {"latency": latency(space.model), "curve": tuned(network, data, 0)}
+    )
     print(f"model: {whole['curve'][0]:.2f} %, {whole['latency']:.3f} ms", flush=True)
     tune = size.tune_epochs
     found = searched(space, data, lines, size.evaluations)
@@ -241,27 +286,40 @@ def main(
         rows["search"].append((row["curve"][-1], row["latency"]))
     has_rivals = importlib.util.find_spec("torch_pruning") is not None
     if not has_rivals:
-        print("Torch-Pruning is not installed, so nothing is compared with it: pip install torch-pruning --no-deps")
+        print(
+            "Torch-Pruning is not installed, so nothing is compared with it: pip install "
+            "torch-pruning --no-deps"
+        )
     for name in ("uniform", "global") if has_rivals else ():
         for ratio in RATIOS[:1] if quick else RATIOS:
-            row = lines(f"{name} {ratio}", lambda r=ratio, g=name == "global": _pruned_row(space, data, r, g, size))  # type: ignore[misc]
+            pruned_row = partial(_pruned_row, space, data, ratio, name == "global", size)
+            row = lines(f"{name} {ratio}", pruned_row)
             rows[name].append((row["curve"][-1], row["latency"]))
     for drop in (0.5, 1.0, 2.0, 4.0):
         needed = whole["curve"][0] - drop
         fast = {name: [ms for score, ms in of if score >= needed] for name, of in rows.items()}
-        shown = ", ".join(f"{name} {min(times, default=float('nan')):.3f} ms" for name, times in fast.items())
+        shown = ", ".join(
+            f"{name} {min(times, default=float('nan')):.3f} ms" for name, times in fast.items()
+        )
         print(f"within {drop} points of the model ({needed:.2f} %): {shown}", flush=True)
     ranks(space, data, lines, size.ranked, size.rank_epochs)
 
 
-def _pruned_row(space: Subnetworks, data: Dataset, ratio: float, everywhere: bool, size: Size) -> dict[str, Any]:
+def _pruned_row(
+    space: Subnetworks, data: Dataset, ratio: float, everywhere: bool, size: Size
+) -> dict[str, Any]:
     module = pruned(space.model, ratio, everywhere, size.round_to)
-    return {"curve": tuned(_network(space, module), data, size.tune_epochs), "latency": latency(module.eval())}
+    return {
+        "curve": tuned(_network(space, module), data, size.tune_epochs),
+        "latency": latency(module.eval()),
+    }
 
 
 def _network(space: Subnetworks, module: nn.Module) -> Trainable:
     """A pruned network with the same teacher as sub-networks."""
-    return Trainable(record(module, EXAMPLE), lambda: copy.deepcopy(module), EXAMPLE, space.model, True)
+    return Trainable(
+        record(module, EXAMPLE), lambda: copy.deepcopy(module), EXAMPLE, space.model, True
+    )
 
 
 if __name__ == "__main__":

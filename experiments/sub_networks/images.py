@@ -1,8 +1,9 @@
 """`composed_images`: 32×32 colour images on which width and depth of a network matter.
 
-Each image shows a handwritten digit and a geometric shape in different places, colours and sizes, over a gradient, with
-strokes that belong to neither, shifted and with noise. The class is the pair of digit and shape: 10 · 3 classes. Digits
-of the test part are other people's images than those of the training part. Everything follows from the seed.
+Each image shows a handwritten digit and a geometric shape in different places, colours and sizes,
+over a gradient, with strokes that belong to neither, shifted and with noise. The class is the pair
+of digit and shape: 10 · 3 classes. Digits of the test part are other people's images than those of
+the training part. Everything follows from the seed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ CLASSES = 10 * SHAPES
 TRAIN = 8000  # images; the validation and the test part have a quarter of that
 
 
-def composed_images(count: int, digits: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> tuple:
+def composed_images(
+    count: int, digits: np.ndarray, labels: np.ndarray, rng: np.random.Generator
+) -> tuple:
     """Images and classes.
 
     Args:
@@ -46,10 +49,17 @@ def composed_images(count: int, digits: np.ndarray, labels: np.ndarray, rng: np.
         left = bool(rng.integers(2))
         top = int(rng.integers(0, SIDE - side + 1))
         start = int(rng.integers(0, 3)) + (0 if left else SIDE - side - 2)
-        image[:, top : top + side, start : start + side] += rng.uniform(0.25, 0.7, (3, 1, 1)) * digit
+        image[:, top : top + side, start : start + side] += (
+            rng.uniform(0.25, 0.7, (3, 1, 1)) * digit
+        )
         shape = int(rng.integers(SHAPES))
-        centre = rng.uniform(7, SIDE - 7), rng.uniform(7, 11) if not left else rng.uniform(SIDE - 11, SIDE - 7)
-        image += rng.uniform(0.2, 0.6, (3, 1, 1)) * _shape(shape, rows - centre[0], columns - centre[1], rng)
+        centre = (
+            rng.uniform(7, SIDE - 7),
+            rng.uniform(7, 11) if not left else rng.uniform(SIDE - 11, SIDE - 7),
+        )
+        image += rng.uniform(0.2, 0.6, (3, 1, 1)) * _shape(
+            shape, rows - centre[0], columns - centre[1], rng
+        )
         # 3. Strokes that mean nothing.
         for _ in range(2):
             a, b, offset = rng.normal(), rng.normal(), rng.uniform(-12, 12)
@@ -83,7 +93,9 @@ def write_images(path: Path, train: int = TRAIN, seed: int = 0) -> None:
     order = rng.permutation(len(pixels))
     people = np.split(order, [1100, 1400])  # digits of the training, validation and test part
     arrays: dict[str, np.ndarray] = {}
-    for name, rows, count in zip(("train", "val", "test"), people, (train, train // 4, train // 4), strict=True):
+    for name, rows, count in zip(
+        ("train", "val", "test"), people, (train, train // 4, train // 4), strict=True
+    ):
         x, y = composed_images(count, pixels[rows], labels[rows], rng)
         arrays |= {f"x_{name}": x, f"y_{name}": y}
     np.savez_compressed(path, **arrays)  # type: ignore[arg-type]

@@ -2,11 +2,12 @@
 
 Command: `python -m experiments.timing.decoding`.
 
-Both sides decode five metrics of texts of about 100 tokens. The plain side works like the published library (arXiv
-2509.26476), with a model of about 5 million weights: it pads texts to 2,048 tokens, copies all of their states for each
-sample, decodes each token from the whole sequence again, and makes masks in Python. Its weights are random, which does
-not affect time. Our side is the shipped RLM with 500 examples in its context and new texts. Time and memory are also
-measured for a growing number of texts.
+Both sides decode five metrics of texts of about 100 tokens. The plain side works like the published
+library (arXiv 2509.26476), with a model of about 5 million weights: it pads texts to 2,048 tokens,
+copies all of their states for each sample, decodes each token from the whole sequence again, and
+makes masks in Python. Its weights are random, which does not affect time. Our side is the shipped
+RLM with 500 examples in its context and new texts. Time and memory are also measured for a growing
+number of texts.
 """
 
 from __future__ import annotations
@@ -29,7 +30,13 @@ from search_spaces import get_space
 if TYPE_CHECKING:
     import torch
 
-METRICS = ("cifar10_accuracy", "pixel3_latency_ms", "eyeriss_latency_ms", "gold_6240_latency_ms", "fpga_latency_ms")
+METRICS = (
+    "cifar10_accuracy",
+    "pixel3_latency_ms",
+    "eyeriss_latency_ms",
+    "gold_6240_latency_ms",
+    "fpga_latency_ms",
+)
 WIDTH, HEADS, LAYERS, FEEDFORWARD = 256, 8, 3, 1024  # of the plain side's encoder and decoder
 VOCABULARY, NUMBER_TOKENS, NUMBER_LENGTH = 1024, 24, 6
 TOKENS, PADDED = 100, 2048
@@ -38,10 +45,16 @@ EXAMPLES = 500
 
 
 def main(
-    count: Annotated[int, typer.Option(min=100, help="Number of architectures for our side.")] = 500,
-    plain: Annotated[int, typer.Option(min=1, help="Number of architectures for the plain side.")] = 2,
+    count: Annotated[
+        int, typer.Option(min=100, help="Number of architectures for our side.")
+    ] = 500,
+    plain: Annotated[
+        int, typer.Option(min=1, help="Number of architectures for the plain side.")
+    ] = 2,
     seeds: Seeds = 5,
-    digits: Annotated[int, typer.Option(min=3, max=6, help="Measure growth from 10^3 to 10^DIGITS texts.")] = 4,
+    digits: Annotated[
+        int, typer.Option(min=3, max=6, help="Measure growth from 10^3 to 10^DIGITS texts.")
+    ] = 4,
     threads: Annotated[int, typer.Option(min=1, help="Threads of PyTorch.")] = os.cpu_count() or 1,
     quick: Quick = False,
     as_json: AsJson = False,
@@ -74,7 +87,11 @@ def _speeds(examples: int, count: int, plain: int, padded: int, seed: int) -> di
     while len(drawn) < examples + 2 * count:
         drawn[space.to_text(space.sample(rng))] = None
     texts = list(drawn)
-    learned, first, second = texts[:examples], texts[examples : examples + count], texts[examples + count :]
+    learned, first, second = (
+        texts[:examples],
+        texts[examples : examples + count],
+        texts[examples + count :],
+    )
     model = predictors.create("rlm").fit(learned, {name: rng.random(examples) for name in METRICS})
     return {
         "plain": _speed(lambda: _plain(plain, padded), plain),
@@ -99,22 +116,41 @@ def _plain(count: int, padded: int) -> np.ndarray:
     from torch import nn
 
     torch.manual_seed(0)
-    embed, embed_numbers = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(NUMBER_TOKENS + len(METRICS), WIDTH)
-    layers: dict[str, Any] = {"d_model": WIDTH, "nhead": HEADS, "dim_feedforward": FEEDFORWARD, "batch_first": True}
-    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(**layers), LAYERS, enable_nested_tensor=False).eval()
+    embed, embed_numbers = (
+        nn.Embedding(VOCABULARY, WIDTH),
+        nn.Embedding(NUMBER_TOKENS + len(METRICS), WIDTH),
+    )
+    layers: dict[str, Any] = {
+        "d_model": WIDTH,
+        "nhead": HEADS,
+        "dim_feedforward": FEEDFORWARD,
+        "batch_first": True,
+    }
+    encoder = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(**layers), LAYERS, enable_nested_tensor=False
+    ).eval()
     decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(**layers), LAYERS).eval()
     head = nn.Linear(WIDTH, NUMBER_TOKENS)
     found = []
     with torch.inference_mode():
         for _ in range(count):
-            states = encoder(embed(torch.randint(VOCABULARY, (1, padded))), src_key_padding_mask=_padding(padded))
-            copied, padding = states.expand(SAMPLES, -1, -1).contiguous(), _padding(padded).expand(SAMPLES, -1)
+            states = encoder(
+                embed(torch.randint(VOCABULARY, (1, padded))), src_key_padding_mask=_padding(padded)
+            )
+            copied, padding = (
+                states.expand(SAMPLES, -1, -1).contiguous(),
+                _padding(padded).expand(SAMPLES, -1),
+            )
             sequence = torch.empty(SAMPLES, 0, dtype=torch.long)
             for metric in range(len(METRICS)):
-                sequence = torch.cat([sequence, torch.full((SAMPLES, 1), NUMBER_TOKENS + metric)], 1)
+                sequence = torch.cat(
+                    [sequence, torch.full((SAMPLES, 1), NUMBER_TOKENS + metric)], 1
+                )
                 for _ in range(NUMBER_LENGTH):
                     causal = nn.Transformer.generate_square_subsequent_mask(sequence.shape[1])
-                    read = decoder(embed_numbers(sequence), copied, causal, memory_key_padding_mask=padding)
+                    read = decoder(
+                        embed_numbers(sequence), copied, causal, memory_key_padding_mask=padding
+                    )
                     allowed = torch.zeros(SAMPLES, NUMBER_TOKENS, dtype=torch.bool)
                     for sample in range(SAMPLES):
                         allowed[sample, list(range(10))] = True
@@ -132,7 +168,9 @@ def _padding(padded: int) -> torch.Tensor:
 
 
 def _growth(counts: list[int]) -> list[dict[str, Any]]:
-    """Speed and peak memory of the process while it predicts streams of different texts, one stream per count."""
+    """Speed and peak memory of the process while it predicts streams of different texts, one stream
+    per count.
+    """
     rows = []
     model = predictors.create("rlm").fit(list(_variants(10)), {METRICS[0]: np.arange(10.0)})
     for count in counts:

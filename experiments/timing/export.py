@@ -1,7 +1,9 @@
-"""Time of our ONNX models and texts compared with `torch.onnx.export`: `python -m experiments.timing.export`.
+"""Time of our ONNX models and texts compared with `torch.onnx.export`: `python -m
+experiments.timing.export`.
 
-Both use one core and write files to a temporary folder. Our time includes all steps from the architecture: graph, model
-with weights, and text. Torch's time is the export alone; its module with weights is built before.
+Both use one core and write files to a temporary folder. Our time includes all steps from the
+architecture: graph, model with weights, and text. Torch's time is the export alone; its module with
+weights is built before.
 """
 
 from __future__ import annotations
@@ -79,7 +81,12 @@ def torchs(space: SearchSpace, arch: Architecture, dynamo: bool, path: Path) -> 
 
 
 def measure(
-    name: str, exporters: Sequence[str], seeds: int, count: int, path: Path, progress: Callable[[str, int, int], None]
+    name: str,
+    exporters: Sequence[str],
+    seeds: int,
+    count: int,
+    path: Path,
+    progress: Callable[[str, int, int], None],
 ) -> dict[str, Any]:
     """A row of milliseconds and speedups, mean ± standard deviation over the seeds."""
     space = get_space(name)
@@ -94,13 +101,22 @@ def measure(
             row[f"× {exporter}"] = row[exporter] / row["ours"]
         rows.append(row)
     columns = {key: np.array([row[key] for row in rows]) for key in rows[0]}
-    return {"space": name, **{key: f"{c.mean():,.1f} ± {c.std():,.1f}" for key, c in columns.items()}}
+    return {
+        "space": name,
+        **{key: f"{c.mean():,.1f} ± {c.std():,.1f}" for key, c in columns.items()},
+    }
 
 
 def main(
-    space: Annotated[list[str] | None, typer.Option(help="Only this space; may be repeated.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds; each exports one network with each exporter.")] = 5,
-    count: Annotated[int, typer.Option(min=1, help="Architectures per seed for our mean time.")] = 20,
+    space: Annotated[
+        list[str] | None, typer.Option(help="Only this space; may be repeated.")
+    ] = None,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Seeds; each exports one network with each exporter.")
+    ] = 5,
+    count: Annotated[
+        int, typer.Option(min=1, help="Architectures per seed for our mean time.")
+    ] = 20,
     quick: Quick = False,
     as_json: AsJson = False,
 ) -> None:
@@ -111,7 +127,9 @@ def main(
         space, seeds, count = ["tiny-resnet"], 1, 2
     torch.set_num_threads(1)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-    exporters = [name for name, dynamo in EXPORTERS.items() if not dynamo or find_spec("onnxscript")]
+    exporters = [
+        name for name, dynamo in EXPORTERS.items() if not dynamo or find_spec("onnxscript")
+    ]
     small = get_space("tiny-resnet")
     rows = []
     with TemporaryDirectory() as folder, progress_bar("export") as bar:
@@ -120,7 +138,9 @@ def main(
             torchs(small, next(small.enumerate()), EXPORTERS[exporter], path)
         for name in space or list_spaces():
             rows.append(measure(name, exporters, seeds, count, path, bar))
-    print_json(rows) if as_json else print_table("Milliseconds per network, and torch's in multiples of ours", rows)
+    print_json(rows) if as_json else print_table(
+        "Milliseconds per network, and torch's in multiples of ours", rows
+    )
     if len(exporters) < len(EXPORTERS):
         print("torch.export was left out: it needs the package onnxscript", file=sys.stderr)
 

@@ -58,8 +58,12 @@ def main(quick: Quick = False) -> None:
     reading = _seconds(lambda: rlm.estimate(texts, ["metric"]), repeats=1)
 
     learning = _seconds(learn, repeats=1)
-    list(gnn.estimate_stream(texts[:1] * STREAM_CHUNK * cores, ["metric"], jobs=cores))  # start the processes
-    estimating = _seconds(lambda: list(gnn.estimate_stream(many, ["metric"], jobs=cores)), repeats=1)
+    list(
+        gnn.estimate_stream(texts[:1] * STREAM_CHUNK * cores, ["metric"], jobs=cores)
+    )  # start the processes
+    estimating = _seconds(
+        lambda: list(gnn.estimate_stream(many, ["metric"], jobs=cores)), repeats=1
+    )
     predicting = _seconds(lambda: gnn.predict(texts, ["metric"], samples=16), repeats=1)
 
     def query() -> None:
@@ -70,8 +74,16 @@ def main(quick: Quick = False) -> None:
     rows: list[tuple[str, float, str]] = [
         ("nas --help", _seconds(lambda: _run("-m", "nas.cli", "--help")), "s"),
         ("import search_spaces", _seconds(lambda: _run("-c", "import search_spaces")), "s"),
-        ("random choices", count / _seconds(lambda: [space.sample(rng) for _ in range(count)]), "networks/s"),
-        ("choices → text", count / _seconds(lambda: [space.to_text(arch) for arch in archs]), "texts/s"),
+        (
+            "random choices",
+            count / _seconds(lambda: [space.sample(rng) for _ in range(count)]),
+            "networks/s",
+        ),
+        (
+            "choices → text",
+            count / _seconds(lambda: [space.to_text(arch) for arch in archs]),
+            "texts/s",
+        ),
         (
             "choices → ONNX model",
             len(archs[:200]) / _seconds(lambda: [space.to_onnx(a) for a in archs[:200]]),
@@ -80,8 +92,16 @@ def main(quick: Quick = False) -> None:
         ("ResNet-50 of PyTorch → text", 1e3 * _seconds(_resnet_text), "ms"),
         ("digits201: load and query", 1e3 * _seconds(query), "ms"),
         ("RLM's point estimates of new texts, 500 examples", count / reading, "networks/s"),
-        ("RLM decodes a metric, 64 samples, text read", count / _seconds(_decoding(rlm, texts, 64)), "networks/s"),
-        ("RLM decodes a metric, 16 samples, text read", count / _seconds(_decoding(rlm, texts, 16)), "networks/s"),
+        (
+            "RLM decodes a metric, 64 samples, text read",
+            count / _seconds(_decoding(rlm, texts, 64)),
+            "networks/s",
+        ),
+        (
+            "RLM decodes a metric, 16 samples, text read",
+            count / _seconds(_decoding(rlm, texts, 16)),
+            "networks/s",
+        ),
         (f"GNN learns {few} networks, texts written and read", learning, "s"),
         (
             f"GNN's point estimates of {len(many)} different networks, {cores} processes",
@@ -95,7 +115,9 @@ def main(quick: Quick = False) -> None:
             "networks/s",
         ),
     ]
-    table: list[dict[str, Any]] = [{"what": what, "measured": value, "unit": unit} for what, value, unit in rows]
+    table: list[dict[str, Any]] = [
+        {"what": what, "measured": value, "unit": unit} for what, value, unit in rows
+    ]
     print_table("Speed", table)
 
 

@@ -1,8 +1,8 @@
 """Speed from choices to text in all registered spaces: `python -m experiments.timing.texts`.
 
-Processor time on one core is measured on new architectures. `--only resnet50` measures a ResNet-50 of torchvision,
-including the construction of the module. The checksum covers all texts: run the command with the `PYTHONPATH` of
-another version to compare both speed and texts.
+Processor time on one core is measured on new architectures. `--only resnet50` measures a ResNet-50
+of torchvision, including the construction of the module. The checksum covers all texts: run the
+command with the `PYTHONPATH` of another version to compare both speed and texts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ RESNET50 = "resnet50"
 
 
 def resnet50() -> TorchSpace:
-    """ResNet-50 of torchvision with 64 to 1,024 channels per group, for images of 224 × 224 pixels."""
+    """ResNet-50 of torchvision with 64 to 1,024 channels per group, for images of 224 × 224
+    pixels.
+    """
     import torch
 
     from search_spaces.common.torchvision import prepare_torchvision
@@ -48,7 +50,12 @@ def measure(name: str, space: SearchSpace, count: int) -> dict[str, Any]:
     texts = [space.to_text(arch) for arch in archs]
     seconds = time.process_time() - started
     checksum = hashlib.sha256("".join(texts).encode()).hexdigest()[:16]
-    return {"space": name, "texts/s": count / seconds, "ms": 1000 * seconds / count, "checksum": checksum}
+    return {
+        "space": name,
+        "texts/s": count / seconds,
+        "ms": 1000 * seconds / count,
+        "checksum": checksum,
+    }
 
 
 def main(
@@ -60,7 +67,9 @@ def main(
     """Print a row per space."""
     names = split_names(only) if only else list_spaces()
     spaces = {name: resnet50() if name == RESNET50 else get_space(name) for name in names}
-    rows = [measure(name, space, QUICK if quick else architectures) for name, space in spaces.items()]
+    rows = [
+        measure(name, space, QUICK if quick else architectures) for name, space in spaces.items()
+    ]
     if as_json:
         print_json(rows)
     else:

@@ -1,7 +1,7 @@
 """Builds the table of a population: trains every network on digits and times it on this CPU.
 
-Each result is appended to a journal, so that an interrupted build resumes where it stopped. The table is written when
-all stages are complete.
+Each result is appended to a journal, so that an interrupted build resumes where it stopped. The
+table is written when all stages are complete.
 """
 
 from __future__ import annotations
@@ -32,14 +32,19 @@ Measure = Callable[[SearchSpace, Architecture], Any]
 
 
 def build(
-    population: Population, folder: Path, *, stages: tuple[str, ...] = STAGES, progress: Progress | None = None
+    population: Population,
+    folder: Path,
+    *,
+    stages: tuple[str, ...] = STAGES,
+    progress: Progress | None = None,
 ) -> Path:
     """Train, score and time all networks of a population, resuming from the journals in `folder`.
 
     Args:
         population: the networks and how they are trained.
         folder: holds the journals and the table.
-        stages: stages to run now. They can run separately, because latencies need an otherwise idle machine.
+        stages: stages to run now. They can run separately, because latencies need an otherwise idle
+            machine.
         progress: called with the stage, the number of networks done and the total.
 
     Returns:
@@ -63,7 +68,8 @@ def build(
 
 
 def _accuracy(population: Population) -> Measure:
-    """Measures test accuracy in % of each seed, its mean over seeds after each epoch, and seconds per epoch.
+    """Measures test accuracy in % of each seed, its mean over seeds after each epoch, and seconds
+    per epoch.
 
     Seconds are CPU time of all seeds together, which other processes do not affect.
     """
@@ -78,7 +84,11 @@ def _accuracy(population: Population) -> Measure:
         curve: list[float] = []
         started = time.process_time()
         seeds = train_digits(space.graph(arch), population.seeds, task, curve)
-        return {"seeds": seeds, "curve": curve, "epoch_s": (time.process_time() - started) / task.epochs}
+        return {
+            "seeds": seeds,
+            "curve": curve,
+            "epoch_s": (time.process_time() - started) / task.epochs,
+        }
 
     return measure
 
@@ -123,7 +133,9 @@ class _Builder:
             journal.append(self.names[i], measure(self.space, self.archs[i]))
 
     def _missing(self, journal: Journal, stage: str) -> Iterator[int]:
-        """Indices without a result, in random order, so that an incomplete journal is a random sample."""
+        """Indices without a result, in random order, so that an incomplete journal is a random
+        sample.
+        """
         seed = int(stage[-1]) if stage[-1].isdigit() else 0
         order = [int(i) for i in np.random.default_rng(seed).permutation(len(self.names))]
         order = [i for i in order if self.names[i] not in journal.known]
@@ -134,13 +146,20 @@ class _Builder:
 
     def write(self) -> Path:
         """Write the table `NAME.csv.gz` and its card `NAME.json`."""
-        accuracy = [known if isinstance(known, dict) else {"seeds": known} for known in self._complete("accuracy")]
+        accuracy = [
+            known if isinstance(known, dict) else {"seeds": known}
+            for known in self._complete("accuracy")
+        ]
         proxies = self._complete("proxies") if self.population.proxies else [{} for _ in self.names]
-        passes = np.array([self._complete(f"latency{i}") for i in range(self.population.latency_passes)]).T
+        passes = np.array(
+            [self._complete(f"latency{i}") for i in range(self.population.latency_passes)]
+        ).T
         seeds = np.array([known["seeds"] for known in accuracy])
         path = self.folder / f"{self.population.name}.csv.gz"
         with replacing(path) as file:
-            file.write_bytes(gzip.compress(self._csv(seeds, accuracy, proxies, passes).encode(), mtime=0))
+            file.write_bytes(
+                gzip.compress(self._csv(seeds, accuracy, proxies, passes).encode(), mtime=0)
+            )
         with replacing(self.folder / f"{self.population.name}.json") as file:
             file.write_text(json.dumps(_card(self.population, seeds, passes), indent=1) + "\n")
         return path
@@ -151,21 +170,42 @@ class _Builder:
         count = sum(name in known for name in self.names)
         if count < len(self.names):
             total = len(self.names)
-            raise InputError(f"{self.folder}: {stage} has {count} of {total} networks; run the build again to resume")
+            raise InputError(
+                f"{self.folder}: {stage} has {count} of {total} networks; run the build again to "
+                "resume"
+            )
         return [known[name] for name in self.names]
 
     def _csv(
-        self, seeds: np.ndarray, trained: list[dict[str, Any]], proxies: list[dict[str, float]], passes: np.ndarray
+        self,
+        seeds: np.ndarray,
+        trained: list[dict[str, Any]],
+        proxies: list[dict[str, float]],
+        passes: np.ndarray,
     ) -> str:
-        curves = [known.get("curve", []) for known in trained]  # older journals have neither curves nor seconds
+        curves = [
+            known.get("curve", []) for known in trained
+        ]  # older journals have neither curves nor seconds
         scores = sorted({name for row in proxies for name in row})
         rows = io.StringIO()
         writer = csv.writer(rows, lineterminator="\n")
         by_seed = [f"digits_accuracy_seed{s}" for s in self.population.seeds]
-        epochs = range(1, max(map(len, curves)))  # without the last epoch, whose value is the final accuracy
+        epochs = range(
+            1, max(map(len, curves))
+        )  # without the last epoch, whose value is the final accuracy
         by_epoch = [f"digits_accuracy@{epoch}" for epoch in epochs]
         writer.writerow(
-            ["arch", "digits_accuracy", *by_seed, *by_epoch, "epoch_s", "cpu_latency_ms", "params", "flops", *scores]
+            [
+                "arch",
+                "digits_accuracy",
+                *by_seed,
+                *by_epoch,
+                "epoch_s",
+                "cpu_latency_ms",
+                "params",
+                "flops",
+                *scores,
+            ]
         )
         for i, name in enumerate(self.names):
             values = [f"{seeds[i].mean():.4f}", *(f"{v:.4f}" for v in seeds[i])]
@@ -174,7 +214,12 @@ class _Builder:
             values.append(f"{passes[i].min():.6g}")
             costs = [self.space.params(self.archs[i]), self.space.flops(self.archs[i])]
             writer.writerow(
-                [name, *values, *costs, *(f"{proxies[i][s]:.6g}" if s in proxies[i] else "" for s in scores)]
+                [
+                    name,
+                    *values,
+                    *costs,
+                    *(f"{proxies[i][s]:.6g}" if s in proxies[i] else "" for s in scores),
+                ]
             )
         return rows.getvalue()
 
@@ -201,7 +246,8 @@ def _card(population: Population, seeds: np.ndarray, passes: np.ndarray) -> dict
         },
         "latency": {
             # Other processes can only slow a network down, so the minimum is the best estimate.
-            "how": "ONNX Runtime, CPU, batch 1, one thread, 10 warm-up runs, median of 60 runs, least of "
+            "how": "ONNX Runtime, CPU, batch 1, one thread, 10 warm-up runs, median of 60 runs, "
+            "least of "
             f"{population.latency_passes} passes over all networks",
             "tau_between_halves_of_the_passes": tau(passes[:, ::2].min(1), passes[:, 1::2].min(1)),
         },
@@ -213,6 +259,8 @@ def _card(population: Population, seeds: np.ndarray, passes: np.ndarray) -> dict
 def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+        return next(
+            line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
+        )
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()

@@ -20,8 +20,15 @@ from search_spaces.common.errors import InputError
 
 log = logging.getLogger(__name__)
 ARCHITECTURE_COLUMNS = ("arch", "architecture")
-ORIGIN_COLUMNS = ("sampler", "seed", "trial", "evaluations")  # of a search's networks; they are no metrics
-_INDEX = re.compile(r"|Unnamed: \d+")  # how pandas writes an index without a name, and how it reads it again
+ORIGIN_COLUMNS = (
+    "sampler",
+    "seed",
+    "trial",
+    "evaluations",
+)  # of a search's networks; they are no metrics
+_INDEX = re.compile(
+    r"|Unnamed: \d+"
+)  # how pandas writes an index without a name, and how it reads it again
 MAX_BYTES = 1 << 30  # of uncompressed text, about ten million rows; stops decompression bombs
 
 
@@ -57,7 +64,8 @@ def parse_csv(
     ignore: Container[str] = (),
     only: Container[str] | None = None,
 ) -> CsvTable:
-    """Parse a CSV table, which may be gzip-compressed. An index that pandas wrote is ignored with a warning.
+    """Parse a CSV table, which may be gzip-compressed. An index that pandas wrote is ignored with a
+    warning.
 
     Args:
         data: contents of the file.
@@ -73,13 +81,17 @@ def parse_csv(
     try:
         header = [name.strip() for name in next(reader, [])]
         index = {place for place, name in enumerate(header) if _INDEX.fullmatch(name)}
-        arch_column = _check_header([name for i, name in enumerate(header) if i not in index], arch_columns, path, only)
+        arch_column = _check_header(
+            [name for i, name in enumerate(header) if i not in index], arch_columns, path, only
+        )
         rows, lines = [], []
         for row in reader:
             if not row:
                 continue
             if len(row) != len(header):
-                raise InputError(f"{path}, line {reader.line_num}: {len(row)} cells for {len(header)} columns")
+                raise InputError(
+                    f"{path}, line {reader.line_num}: {len(row)} cells for {len(header)} columns"
+                )
             rows.append(row)
             lines.append(reader.line_num)
     except csv.Error as error:
@@ -95,18 +107,29 @@ def parse_csv(
     columns = {name: _numbers(cells[name], lines, name, path) for name in read}
     for name, values in columns.items():
         _check_sign(values, lines, name, path)
-    nameless = [f"column {place + 1} without a name" for place in sorted(index)] if only is not None else []
-    return CsvTable(archs, lines, columns, [*nameless, *(name for name in cells if name not in read)])
+    nameless = (
+        [f"column {place + 1} without a name" for place in sorted(index)]
+        if only is not None
+        else []
+    )
+    return CsvTable(
+        archs, lines, columns, [*nameless, *(name for name in cells if name not in read)]
+    )
 
 
 def _check_index(name: str, cells: Sequence[str], place: int, path: Path) -> None:
-    """Warn of a nameless column of whole numbers, which is ignored; raise InputError if it holds anything else."""
+    """Warn of a nameless column of whole numbers, which is ignored; raise InputError if it holds
+    anything else.
+    """
     if not all(cell.strip().isdecimal() for cell in cells):
         raise InputError(
-            f"{path}: column {place + 1} needs a name, not {name!r}, and is no index of rows: name it, remove it, or "
+            f"{path}: column {place + 1} needs a name, not {name!r}, and is no index of rows: name "
+            "it, remove it, or "
             "write the table with to_csv(index=False)"
         )
-    log.warning("%s: column %d (%r) is ignored: it numbers the rows, as pandas does", path, place + 1, name)
+    log.warning(
+        "%s: column %d (%r) is ignored: it numbers the rows, as pandas does", path, place + 1, name
+    )
 
 
 def _decode(data: bytes, path: Path) -> str:
@@ -123,13 +146,17 @@ def _decode(data: bytes, path: Path) -> str:
         raise InputError(f"{path}: not UTF-8 text at byte {error.start}") from error
 
 
-def _check_header(header: list[str], arch_columns: Sequence[str], path: Path, only: Container[str] | None) -> str:
+def _check_header(
+    header: list[str], arch_columns: Sequence[str], path: Path, only: Container[str] | None
+) -> str:
     """The name of the architecture column. Columns that are not read may have any names."""
     for name in header:
         if only is not None and name not in only and name not in arch_columns:
             continue
         if not name or header.count(name) > 1:
-            raise InputError(f"{path}: each column needs a unique name; {name!r} is empty or repeated")
+            raise InputError(
+                f"{path}: each column needs a unique name; {name!r} is empty or repeated"
+            )
     for name in arch_columns:
         if name in header:
             return name
@@ -148,15 +175,25 @@ def _numbers(cells: Sequence[str], lines: Sequence[int], column: str, path: Path
     row = next(i for i, cell in enumerate(cells) if cell and not _is_number(cell))
     where = f"{path}, line {lines[row]}, column {column!r}"
     remedy = "leave missing values empty, and remove columns that are no metrics"
-    raise InputError(f"{where}: {cells[row]!r} is not a finite number of at most {MAX_VALUE:.0e}: {remedy}")
+    raise InputError(
+        f"{where}: {cells[row]!r} is not a finite number of at most {MAX_VALUE:.0e}: {remedy}"
+    )
 
 
 def _check_sign(values: np.ndarray, lines: Sequence[int], column: str, path: Path) -> None:
-    """Raise InputError for a negative time, energy or memory: -1 for a failed measurement would be the best of all."""
-    if (values < 0).any() and ":" not in column and (metric := Metric.parse(column)).unit and metric.kind == "measured":
+    """Raise InputError for a negative time, energy or memory: -1 for a failed measurement would be
+    the best of all.
+    """
+    if (
+        (values < 0).any()
+        and ":" not in column
+        and (metric := Metric.parse(column)).unit
+        and metric.kind == "measured"
+    ):
         row = int(np.argmax(values < 0))
         raise InputError(
-            f"{path}, line {lines[row]}, column {column!r}: {values[row]:g} is less than zero: leave missing values "
+            f"{path}, line {lines[row]}, column {column!r}: {values[row]:g} is less than zero: "
+            "leave missing values "
             "empty, and give a column of differences a name without a unit"
         )
 

@@ -25,17 +25,23 @@ MAX_SECONDS = 1800.0  # for all downloads together, at least 6 kB/s
 
 
 def fetch(
-    name: str, base_url: str = BASE_URL, progress: Progress | None = None, sources: Sequence[Source] | None = None
+    name: str,
+    base_url: str = BASE_URL,
+    progress: Progress | None = None,
+    sources: Sequence[Source] | None = None,
 ) -> Benchmark:
-    """Download the pinned source files of a benchmark, verify them, and merge them into the cached table.
+    """Download the pinned source files of a benchmark, verify them, and merge them into the cached
+    table.
 
-    Verified files are kept and not downloaded again, so that a call that ran into `MAX_SECONDS` can be repeated.
+    Verified files are kept and not downloaded again, so that a call that ran into `MAX_SECONDS` can
+    be repeated.
 
-    nasbench201 has these columns, in the order of the official index: validation and test accuracy in % after 200
-    epochs (mean over seeds) on CIFAR-10 (the "cifar10-valid" setting), CIFAR-100 and ImageNet16-120, from NASGraph, and
-    27 device latencies in ms, from HELP. The latency files are bare lists. That they follow the official index was
-    checked value by value for fpga and gold_6226 and is assumed for the other 25. `import_file` adds 12-epoch
-    accuracies, parameters and FLOPs from the official file; this function keeps them.
+    nasbench201 has these columns, in the order of the official index: validation and test accuracy
+    in % after 200 epochs (mean over seeds) on CIFAR-10 (the "cifar10-valid" setting), CIFAR-100 and
+    ImageNet16-120, from NASGraph, and 27 device latencies in ms, from HELP. The latency files are
+    bare lists. That they follow the official index was checked value by value for fpga and
+    gold_6226 and is assumed for the other 25. `import_file` adds 12-epoch accuracies, parameters
+    and FLOPs from the official file; this function keeps them.
 
     Args:
         name: the benchmark, `"nasbench201"`.
@@ -44,7 +50,8 @@ def fetch(
         sources: the pinned files, by default those of the package.
 
     Raises:
-        InputError: the name is unknown, a download failed, or a checksum differs. The table is then unchanged.
+        InputError: the name is unknown, a download failed, or a checksum differs. The table is then
+            unchanged.
     """
     if name != "nasbench201":
         raise unknown("benchmark to fetch", name, ["nasbench201"])
@@ -71,14 +78,18 @@ def _verified(source: Source, base_url: str, deadline: float) -> bytes:
     url = f"{base_url.rstrip('/')}/{source.location}"
     data = _until(deadline, url, lambda: _download(url, source.bytes))
     if sha256(data) != source.sha256:
-        raise InputError(f"{url}: wrong checksum: expected sha256 {source.sha256}, found {sha256(data)}")
+        raise InputError(
+            f"{url}: wrong checksum: expected sha256 {source.sha256}, found {sha256(data)}"
+        )
     with replacing(path) as temporary:
         temporary.write_bytes(data)
     return data
 
 
 def _until(deadline: float, url: str, download: Callable[[], bytes]) -> bytes:
-    """The result of `download`, which is abandoned at `deadline`, as a slow server may never reach its timeout."""
+    """The result of `download`, which is abandoned at `deadline`, as a slow server may never reach
+    its timeout.
+    """
     answers: Queue[bytes | Exception] = Queue()
 
     def run() -> None:
@@ -92,7 +103,8 @@ def _until(deadline: float, url: str, download: Callable[[], bytes]) -> bytes:
         answer = answers.get(timeout=max(0.0, deadline - time.monotonic()))
     except Empty as error:
         raise InputError(
-            f"{url}: the downloads took more than {MAX_SECONDS:g} s: repeat the command, which resumes with this file, "
+            f"{url}: the downloads took more than {MAX_SECONDS:g} s: repeat the command, which "
+            "resumes with this file, "
             "or give another base URL"
         ) from error
     if isinstance(answer, Exception):
@@ -101,8 +113,12 @@ def _until(deadline: float, url: str, download: Callable[[], bytes]) -> bytes:
 
 
 def _download(url: str, size: int) -> bytes:
-    """At most `size` + 1 bytes from `url`, so that a longer file fails its checksum without being read to the end."""
-    from http.client import HTTPException  # imports ssl and email, which is too slow for every command
+    """At most `size` + 1 bytes from `url`, so that a longer file fails its checksum without being
+    read to the end.
+    """
+    from http.client import (
+        HTTPException,
+    )  # imports ssl and email, which is too slow for every command
     from urllib.error import HTTPError
     from urllib.parse import quote
     from urllib.request import urlopen
@@ -111,14 +127,20 @@ def _download(url: str, size: int) -> bytes:
         with urlopen(quote(url, safe=":/"), timeout=TIMEOUT_SECONDS) as response:
             return response.read(size + 1)
     except HTTPError as error:
-        raise InputError(f"{url}: the server answers {error.code} {error.reason}; check the base URL") from error
+        raise InputError(
+            f"{url}: the server answers {error.code} {error.reason}; check the base URL"
+        ) from error
     except (OSError, HTTPException, ValueError) as error:
         reason = getattr(error, "reason", error)
-        raise InputError(f"{url}: cannot be downloaded ({reason}); check the network and the base URL") from error
+        raise InputError(
+            f"{url}: cannot be downloaded ({reason}); check the network and the base URL"
+        ) from error
 
 
 def _merge(contents: dict[Source, bytes]) -> Table:
-    """Merge all files into a table. The CSV files name the architectures; the `.pt` lists have the same order."""
+    """Merge all files into a table. The CSV files name the architectures; the `.pt` lists have the
+    same order.
+    """
     archs: list[str] = []
     columns: dict[str, np.ndarray] = {}
     for source, data in contents.items():
@@ -126,7 +148,9 @@ def _merge(contents: dict[Source, bytes]) -> Table:
             continue
         path = Path(source.location)
         table = parse_csv(data, path, arch_columns=("arch str",), ignore=("cfg name",))
-        if (archs and table.archs != archs) or np.any(table.columns["file id"] != np.arange(len(table.archs))):
+        if (archs and table.archs != archs) or np.any(
+            table.columns["file id"] != np.arange(len(table.archs))
+        ):
             raise InputError(f"{path}: its rows are not in the order of the official index")
         archs = table.archs
         dataset = path.stem.removeprefix("nasbench201_").replace("-", "_").lower()
@@ -134,10 +158,17 @@ def _merge(contents: dict[Source, bytes]) -> Table:
             columns[f"{dataset}_{split}_accuracy"] = table.columns[f"{split} accuracy"]
     for source, data in contents.items():
         if source.path.endswith(".pt"):
-            columns[f"{PurePosixPath(source.path).stem}_latency_ms"] = _latencies(source, data, len(archs))
-    origins = [{"from": f"{source.repository} ({source.licence})", "sha256": source.sha256} for source in contents]
+            columns[f"{PurePosixPath(source.path).stem}_latency_ms"] = _latencies(
+                source, data, len(archs)
+            )
+    origins = [
+        {"from": f"{source.repository} ({source.licence})", "sha256": source.sha256}
+        for source in contents
+    ]
     header = Header("nasbench201", "nasbench201", sources=origins)
-    archs = canonical(header.open_space(), archs, lambda i: f"architecture {i} of nasbench201's sources")
+    archs = canonical(
+        header.open_space(), archs, lambda i: f"architecture {i} of nasbench201's sources"
+    )
     return Table(header, archs, columns)
 
 

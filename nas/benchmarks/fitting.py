@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 
 def fit_to_benchmark(
-    model: Predictor, table: Benchmark, metrics: Sequence[str], size: int | None, seed: int, progress: Progress
+    model: Predictor,
+    table: Benchmark,
+    metrics: Sequence[str],
+    size: int | None,
+    seed: int,
+    progress: Progress,
 ) -> None:
     """Fit a predictor to random architectures of a table.
 
@@ -36,7 +41,9 @@ def fit_to_benchmark(
         raise InputError(f"--size {count}: {table.name} has {len(table)} architectures")
     rows = np.random.default_rng(seed).permutation(len(table))[:count]
     columns = {name: table.values(name) for name in metrics}
-    inputs: Sequence[Any] = table.architectures if model.reads_choices else table.load_texts(progress)
+    inputs: Sequence[Any] = (
+        table.architectures if model.reads_choices else table.load_texts(progress)
+    )
     _show_steps(model, progress)
     model.fit([inputs[i] for i in rows], {name: values[rows] for name, values in columns.items()})
 
@@ -67,4 +74,6 @@ def _show_steps(model: Predictor, progress: Progress) -> None:
     """Report that fitting begins, and each training step if the predictor has any."""
     progress("fitting", 0, 1)
     if hasattr(model, "progress"):
-        model.progress = lambda step, steps, loss: progress(f"fitting, loss {loss:.4g}", step, steps)
+        model.progress = lambda step, steps, loss: progress(
+            f"fitting, loss {loss:.4g}", step, steps
+        )

@@ -1,4 +1,6 @@
-"""Imports official files of NAS-Bench-201 and HW-NAS-Bench without executing code in their pickles."""
+"""Imports official files of NAS-Bench-201 and HW-NAS-Bench without executing code in their
+pickles.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,10 @@ HWNASBENCH_UNITS = {"latency": "ms", "energy": "mj"}
 def import_file(path: str | Path, progress: Progress | None = None) -> Benchmark:
     """Merge an official file into the cached nasbench201 table. New values replace old ones.
 
-    `NAS-Bench-201-v1_*.pth` holds accuracies, parameters, FLOPs and latencies on the authors' GPU (see
-    `read_nasbench201`). `HW-NAS-Bench-v1_0.pickle` holds latencies and energies of six devices (see `read_hwnasbench`).
-    `load_benchmark("nasbench201")` prefers a table in `NAS_DATA` to the cached one.
+    `NAS-Bench-201-v1_*.pth` holds accuracies, parameters, FLOPs and latencies on the authors' GPU
+    (see `read_nasbench201`). `HW-NAS-Bench-v1_0.pickle` holds latencies and energies of six devices
+    (see `read_hwnasbench`). `load_benchmark("nasbench201")` prefers a table in `NAS_DATA` to the
+    cached one.
 
     Args:
         path: the file.
@@ -50,22 +53,28 @@ def import_file(path: str | Path, progress: Progress | None = None) -> Benchmark
 
 
 def read_hwnasbench(path: Path, progress: Progress | None = None) -> Table:
-    """Read `<device>_latency_ms` and `<device>_energy_mj` of the CIFAR-10 networks (arXiv 2103.10584).
+    """Read `<device>_latency_ms` and `<device>_energy_mj` of the CIFAR-10 networks (arXiv
+    2103.10584).
 
-    Layout of the file: {"nasbench201": {"cifar10": {"edgegpu_latency": (n), "config": [{"arch_str": …}, …], …}, …}, …}.
+    Layout of the file: {"nasbench201": {"cifar10": {"edgegpu_latency": (n), "config": [{"arch_str":
+        …}, …], …}, …}, …}.
     """
     contents = load_pickle(path)
     try:
         measured = contents["nasbench201"]["cifar10"]
         archs = [config["arch_str"] for config in measured["config"]]
         columns = {
-            f"{device}_{quantity}_{unit}": _column(path, measured[f"{device}_{quantity}"], len(archs))
+            f"{device}_{quantity}_{unit}": _column(
+                path, measured[f"{device}_{quantity}"], len(archs)
+            )
             for device in HWNASBENCH_DEVICES
             for quantity, unit in HWNASBENCH_UNITS.items()
             if f"{device}_{quantity}" in measured
         }
     except (KeyError, TypeError, IndexError) as error:
-        raise InputError(f"{path}: not in the layout of HW-NAS-Bench v1.0 ({error!r} is missing)") from error
+        raise InputError(
+            f"{path}: not in the layout of HW-NAS-Bench v1.0 ({error!r} is missing)"
+        ) from error
     if progress:
         progress("architectures", len(archs), len(archs))
     return _table(path, archs, columns)
@@ -76,14 +85,15 @@ def read_nasbench201(path: Path, progress: Progress | None = None) -> Table:
 
     Columns:
 
-    - accuracies in % after 200 epochs: CIFAR-10 in the "cifar10-valid" setting (trained on 25,000 images), CIFAR-100
-      and ImageNet16-120 on their validation and test halves;
-    - `…_12epochs`: the same after 12 epochs, but CIFAR-10 test accuracy after training on all 50,000 images;
+    - accuracies in % after 200 epochs: CIFAR-10 in the "cifar10-valid" setting (trained on 25,000
+      images), CIFAR-100 and ImageNet16-120 on their validation and test halves;
+    - `…_12epochs`: the same after 12 epochs, but CIFAR-10 test accuracy after training on all
+      50,000 images;
     - `…_params` and `…_flops`: counts;
     - `…_batch256_latency_ms`: latency of a batch of 256 on the authors' GPU.
 
-    A network that was not trained on a data set has NaN there. The whole file is held in memory: v1.1 has 4.7 GB and
-    needs about 28 GB.
+    A network that was not trained on a data set has NaN there. The whole file is held in memory:
+    v1.1 has 4.7 GB and needs about 28 GB.
     """
     from nas_201_api import ArchResults
 
@@ -100,7 +110,9 @@ def read_nasbench201(path: Path, progress: Progress | None = None) -> Table:
             if progress:
                 progress("architectures", done, len(indexes))
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, AssertionError) as error:
-        raise InputError(f"{path}: not in the layout of NAS-Bench-201's official file ({error!r})") from error
+        raise InputError(
+            f"{path}: not in the layout of NAS-Bench-201's official file ({error!r})"
+        ) from error
     if not rows:
         raise InputError(f"{path}: has no evaluated architecture")
     columns = {name: _column(path, [row[name] for row in rows], len(rows)) for name in rows[0]}
@@ -122,7 +134,9 @@ def _results(full: ArchResults, less: ArchResults) -> dict[str, float]:
         costs = full.get_compute_costs(dataset) if dataset in full.dataset_seed else {}
         row[f"{name}_params"] = _scaled(costs.get("params"), 1e6)  # from millions with six decimals
         row[f"{name}_flops"] = _scaled(costs.get("flops"), 1e6)
-        row[f"{name}_batch256_latency_ms"] = costs["latency"] * 1e3 if costs.get("latency") else np.nan  # from seconds
+        row[f"{name}_batch256_latency_ms"] = (
+            costs["latency"] * 1e3 if costs.get("latency") else np.nan
+        )  # from seconds
     return row
 
 
@@ -154,4 +168,8 @@ def _table(path: Path, archs: list[str], columns: dict[str, np.ndarray]) -> Tabl
     with path.open("rb") as stream:
         checksum = hashlib.file_digest(stream, "sha256").hexdigest()
     header = Header("nasbench201", "nasbench201", sources=[{"from": path.name, "sha256": checksum}])
-    return Table(header, canonical(header.open_space(), archs, lambda i: f"{path}, architecture {i}"), columns)
+    return Table(
+        header,
+        canonical(header.open_space(), archs, lambda i: f"{path}, architecture {i}"),
+        columns,
+    )

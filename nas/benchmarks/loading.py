@@ -18,7 +18,11 @@ from search_spaces.common import plug_ins
 from search_spaces.common.errors import InputError, unknown
 
 NAMES = (*POPULATIONS, "nasbench201")
-IDENTIFIERS = ("index", "isomorphism_class", *ORIGIN_COLUMNS)  # columns that identify a row; they are no metrics
+IDENTIFIERS = (
+    "index",
+    "isomorphism_class",
+    *ORIGIN_COLUMNS,
+)  # columns that identify a row; they are no metrics
 PACKAGE_DATA = Path(__file__).parent / "data"
 
 
@@ -27,12 +31,14 @@ def load_benchmark(
 ) -> Benchmark:
     """Load a benchmark by name, or from a CSV file.
 
-    A CSV file has a column `arch` or `architecture` in the notation of its space. Every other column is a metric, named
-    with its unit; an empty cell is a missing value. The file is converted once to a table in the cache folder.
-    `"nasbench201"` is `$NAS_DATA/nasbench201.csv.gz` if that exists, else the table that `fetch` or `import_file` made.
+    A CSV file has a column `arch` or `architecture` in the notation of its space. Every other
+    column is a metric, named with its unit; an empty cell is a missing value. The file is converted
+    once to a table in the cache folder. `"nasbench201"` is `$NAS_DATA/nasbench201.csv.gz` if that
+    exists, else the table that `fetch` or `import_file` made.
 
     Args:
-        benchmark: `"nasbench201"`, a population such as `"digits201"`, or the path of a `.csv` or `.csv.gz` file.
+        benchmark: `"nasbench201"`, a population such as `"digits201"`, or the path of a `.csv` or
+            `.csv.gz` file.
         space: space of a CSV file: a name or `FILE.py:NAME`; nasbench201 by default.
         space_options: options of that space.
 
@@ -41,11 +47,15 @@ def load_benchmark(
     """
     if str(benchmark) in NAMES:
         if space is not None:
-            raise InputError(f"benchmark {benchmark} has its own space: give a space for CSV files only")
+            raise InputError(
+                f"benchmark {benchmark} has its own space: give a space for CSV files only"
+            )
         return _nasbench201() if str(benchmark) == "nasbench201" else _population(str(benchmark))
     path = Path(benchmark)
     if not path.name.endswith((".csv", ".csv.gz")):
-        raise unknown("benchmark", str(benchmark), [*NAMES, "or the path of a .csv or .csv.gz file"])
+        raise unknown(
+            "benchmark", str(benchmark), [*NAMES, "or the path of a .csv or .csv.gz file"]
+        )
     name = path.name.removesuffix(".gz").removesuffix(".csv")
     header = Header(name, space or "nasbench201", dict(space_options or {}))
     found = _from_csv(path, header, "" if space else "; name another space by --space")
@@ -59,7 +69,9 @@ def load_benchmark(
 
 @dataclass(frozen=True)
 class BenchmarkInfo:
-    """Description of a benchmark. If its table is not available, `rows` is None and `origin` says how to get it."""
+    """Description of a benchmark. If its table is not available, `rows` is None and `origin` says
+    how to get it.
+    """
 
     name: str
     space: str
@@ -80,7 +92,11 @@ def list_benchmarks() -> list[BenchmarkInfo]:
         else:
             sources = dict.fromkeys(source["from"] for source in benchmark.header.sources)
             origin = f"shipped as {name}.csv.gz" if name in POPULATIONS else "; ".join(sources)
-            infos.append(BenchmarkInfo(name, benchmark.header.space, len(benchmark), benchmark.metrics, origin))
+            infos.append(
+                BenchmarkInfo(
+                    name, benchmark.header.space, len(benchmark), benchmark.metrics, origin
+                )
+            )
     return infos
 
 
@@ -104,7 +120,8 @@ def _nasbench201() -> Benchmark:
     if _nasbench201_path().is_file():
         return Benchmark(_nasbench201_path())
     raise InputError(
-        "benchmark nasbench201 is not on this machine: run `nas benchmarks fetch nasbench201`, or set NAS_DATA to a "
+        "benchmark nasbench201 is not on this machine: run `nas benchmarks fetch nasbench201`, or "
+        "set NAS_DATA to a "
         "folder with nasbench201.csv.gz"
     )
 
@@ -113,18 +130,23 @@ def _population(name: str) -> Benchmark:
     """A table of the package, in the space that its card names."""
     path, card_path = PACKAGE_DATA / f"{name}.csv.gz", PACKAGE_DATA / f"{name}.json"
     if not path.is_file():
-        raise InputError(f"benchmark {name} is missing from this installation: run `nas benchmarks build {name}`")
+        raise InputError(
+            f"benchmark {name} is missing from this installation: run `nas benchmarks build {name}`"
+        )
     try:
         card = json.loads(read_bytes(card_path))
         whole = POPULATIONS[name].count is None
         header = Header(name, card["space"], card["space_options"], by_text=True, is_whole=whole)
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{card_path}: not a card with `space` and `space_options`: reinstall the package") from error
+        raise InputError(
+            f"{card_path}: not a card with `space` and `space_options`: reinstall the package"
+        ) from error
     return _from_csv(path, header)
 
 
 def _from_csv(path: Path, header: Header, hint: str = "") -> Benchmark:
-    """The compact table of a CSV file, converted unless the cache has it for the same contents and space.
+    """The compact table of a CSV file, converted unless the cache has it for the same contents and
+    space.
 
     Args:
         path: the CSV file.
@@ -134,7 +156,9 @@ def _from_csv(path: Path, header: Header, hint: str = "") -> Benchmark:
     data = read_bytes(path)
     checksum = sha256(data)
     space = header.open_space()
-    key = sha256(json.dumps([FORMAT_VERSION, checksum, asdict(header), text_version(space)]).encode())
+    key = sha256(
+        json.dumps([FORMAT_VERSION, checksum, asdict(header), text_version(space)]).encode()
+    )
     converted = cache_folder() / "converted" / f"{header.name}-{key[:16]}.safetensors"
     if not converted.is_file():
         table = parse_csv(data, path, ignore=IDENTIFIERS)

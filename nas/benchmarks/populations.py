@@ -1,4 +1,6 @@
-"""The populations of the package: networks of several spaces that were trained on digits and timed."""
+"""The populations of the package: networks of several spaces that were trained on digits and
+timed.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ class Population:
         count: number of random networks; None for all networks of the space.
         proxies: True to compute zero-cost proxies.
         seeds: one training and one initialization for proxies per seed.
-        latency_passes: passes over all networks, of which the lowest latency of each network counts.
+        latency_passes: passes over all networks, of which the lowest latency of each network
+            counts.
         task: settings of `nas.evaluation.training.DigitsTask`.
     """
 
@@ -38,7 +41,9 @@ class Population:
 
     @property
     def pretrains_rlm_base(self) -> bool:
-        """True if `rlm-base` was pretrained with the accuracies of these networks, which takes their proxies, too."""
+        """True if `rlm-base` was pretrained with the accuracies of these networks, which takes
+        their proxies, too.
+        """
         return self.proxies
 
     def open_space(self) -> SearchSpace:
@@ -46,7 +51,9 @@ class Population:
         return get_space(self.space, **self.space_options)
 
     def architectures(self) -> list[Architecture]:
-        """One architecture per distinct text, the first in the order of enumeration, or of sampling from seed 0."""
+        """One architecture per distinct text, the first in the order of enumeration, or of sampling
+        from seed 0.
+        """
         space = self.open_space()
         rng = np.random.default_rng(0)
         found: dict[str, Architecture] = {}
@@ -66,11 +73,23 @@ _CELLS = {**_TINY, "width": (4, 6, 8), "cells": (3, 4, 5)}
 POPULATIONS = {
     population.name: population
     for population in (
-        Population("digits201", "nasbench201", {**_TINY, "channels": 8, "cells": 1, "prune": True}, None, False),
-        *(Population(f"digits-{space}", space, _CELLS) for space in ("nasnet", "amoeba", "pnas", "enas", "darts")),
+        Population(
+            "digits201",
+            "nasbench201",
+            {**_TINY, "channels": 8, "cells": 1, "prune": True},
+            None,
+            False,
+        ),
+        *(
+            Population(f"digits-{space}", space, _CELLS)
+            for space in ("nasnet", "amoeba", "pnas", "enas", "darts")
+        ),
         Population("digits-nasbench101", "nasbench101", {**_TINY, "channels": 8, "modules": 1}),
-        # 22 layers that end at 1×1 resolution hardly learn in the 48 steps of the other populations.
-        Population("digits-fbnet", "fbnet", {**_TINY, "width": 0.25}, task={"epochs": 8, "batch": 32}),
+        # 22 layers that end at 1×1 resolution hardly learn in the 48 steps of the other
+        # populations.
+        Population(
+            "digits-fbnet", "fbnet", {**_TINY, "width": 0.25}, task={"epochs": 8, "batch": 32}
+        ),
         # Trainings are long enough for searches that stop them early.
         Population("digits-resnet", "tiny-resnet", _TINY, 200, False, task={"epochs": 16}),
     )

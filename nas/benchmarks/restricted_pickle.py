@@ -1,8 +1,9 @@
-"""Reads third-party pickles without executing them; only containers, strings and numbers can come out.
+"""Reads third-party pickles without executing them; only containers, strings and numbers can come
+out.
 
-A pickle builds objects by calling the functions that it names. This reader allows the few names that data files need
-and replaces them with its own functions. Numpy's functions, which trust their arguments, are never called. A malicious
-file can still exhaust memory.
+A pickle builds objects by calling the functions that it names. This reader allows the few names
+that data files need and replaces them with its own functions. Numpy's functions, which trust their
+arguments, are never called. A malicious file can still exhaust memory.
 """
 
 from __future__ import annotations
@@ -24,13 +25,16 @@ TORCH_MAGIC = 0x1950A86A20F9469CFC6C  # first object of a file in torch's format
 
 
 def load_pickle(path: Path) -> Any:
-    """Contents of a pickle file, with numpy arrays as lists; InputError if it is damaged or not plain data."""
+    """Contents of a pickle file, with numpy arrays as lists; InputError if it is damaged or not
+    plain data.
+    """
     with _refusing(path), path.open("rb") as stream:
         return _Unpickler(stream).load()
 
 
 def load_torch_file(path: Path) -> Any:
-    """Contents of a file of plain data that `torch.save` wrote, in its zip format or the format before.
+    """Contents of a file of plain data that `torch.save` wrote, in its zip format or the format
+    before.
 
     The unpickler is written in C: 4.7 GB of NAS-Bench-201 take half a minute instead of ten with
     `torch.load(weights_only=True)`.
@@ -41,7 +45,9 @@ def load_torch_file(path: Path) -> Any:
     with _refusing(path), path.open("rb") as stream:
         if zipfile.is_zipfile(stream):
             with zipfile.ZipFile(stream) as archive:
-                member = next((name for name in archive.namelist() if name.endswith("/data.pkl")), "data.pkl")
+                member = next(
+                    (name for name in archive.namelist() if name.endswith("/data.pkl")), "data.pkl"
+                )
                 with archive.open(member) as data:
                     return _Unpickler(data).load()
         stream.seek(0)
@@ -53,7 +59,9 @@ def load_torch_file(path: Path) -> Any:
 
 @contextmanager
 def _refusing(path: Path) -> Iterator[None]:
-    """Turn any error from a missing, damaged or malicious file into an InputError; a bad pickle can raise anything."""
+    """Turn any error from a missing, damaged or malicious file into an InputError; a bad pickle can
+    raise anything.
+    """
     try:
         yield
     except OSError as error:
@@ -80,7 +88,9 @@ class _Array(list[Any]):
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _version, shape, dtype, fortran, data = state
-        self[:] = np.frombuffer(data, dtype.value).reshape(shape, order="F" if fortran else "C").tolist()
+        self[:] = (
+            np.frombuffer(data, dtype.value).reshape(shape, order="F" if fortran else "C").tolist()
+        )
 
 
 def _scalar(dtype: _Dtype, data: bytes) -> Any:
@@ -92,14 +102,17 @@ def _reconstruct(*_: object) -> _Array:
 
 
 def _encode(text: str, _encoding: str) -> bytes:
-    return text.encode("latin1")  # pickles before protocol 3 write bytes as a call of this, or of bytes() if empty
+    return text.encode(
+        "latin1"
+    )  # pickles before protocol 3 write bytes as a call of this, or of bytes() if empty
 
 
 def _empty() -> bytes:
     return b""
 
 
-# Both spellings occur: Python 2's modules in pickles before protocol 3, numpy.core in files before numpy 2.
+# Both spellings occur: Python 2's modules in pickles before protocol 3, numpy.core in files before
+# numpy 2.
 _ALLOWED: dict[tuple[str, str], Any] = {
     ("builtins", "set"): set,
     ("__builtin__", "set"): set,

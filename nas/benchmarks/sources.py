@@ -1,4 +1,6 @@
-"""The public source files of NAS-Bench-201's table, each pinned to a commit, a size and a checksum."""
+"""The public source files of NAS-Bench-201's table, each pinned to a commit, a size and a
+checksum.
+"""
 
 from __future__ import annotations
 

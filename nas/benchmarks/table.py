@@ -1,8 +1,9 @@
 """The compact table: one safetensors file with architectures of a space and their measured metrics.
 
-The file holds a float64 column (n,) per metric, the architectures as one newline-joined UTF-8 string (uint8), and a
-JSON header. Columns are float64 because FLOPs exceed the integers that float32 represents exactly. Reading executes
-nothing. A column is read from disk when it is first used.
+The file holds a float64 column (n,) per metric, the architectures as one newline-joined UTF-8
+string (uint8), and a JSON header. Columns are float64 because FLOPs exceed the integers that
+float32 represents exactly. Reading executes nothing. A column is read from disk when it is first
+used.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class Header:
         space: name of the search space, or `FILE.py:NAME`.
         space_options: options of the space.
         sources: one entry per source file, with keys "from" and "sha256".
-        by_text: the table has one row per distinct text, and other architectures are looked up by their text.
+        by_text: the table has one row per distinct text, and other architectures are looked up by
+            their text.
         is_whole: the table covers every network of the space.
     """
 
@@ -52,13 +54,18 @@ class Header:
 
     def open_space(self) -> SearchSpace:
         """The search space of the rows."""
-        options = {key: tuple(value) if isinstance(value, list) else value for key, value in self.space_options.items()}
+        options = {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in self.space_options.items()
+        }
         return get_space(self.space, **options)
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table in memory: architecture strings (n) in the space's notation, and columns (n,) with NaN for missing."""
+    """A table in memory: architecture strings (n) in the space's notation, and columns (n,) with
+    NaN for missing.
+    """
 
     header: Header
     archs: list[str]
@@ -66,9 +73,13 @@ class Table:
 
     def save(self, path: Path) -> None:
         """Write the compact file atomically."""
-        tensors = {name: np.ascontiguousarray(column, np.float64) for name, column in self.columns.items()}
+        tensors = {
+            name: np.ascontiguousarray(column, np.float64) for name, column in self.columns.items()
+        }
         tensors["arch"] = np.frombuffer("\n".join(self.archs).encode(), np.uint8)
-        header = json.dumps({"format": FORMAT_VERSION, "metrics": list(self.columns), **asdict(self.header)})
+        header = json.dumps(
+            {"format": FORMAT_VERSION, "metrics": list(self.columns), **asdict(self.header)}
+        )
         with replacing(path) as temporary:
             temporary.write_bytes(save(tensors, {"table": header}))
 
@@ -76,7 +87,11 @@ class Table:
     def read(cls, path: Path) -> Table:
         """Read a whole compact file."""
         benchmark = Benchmark(path)
-        return cls(benchmark.header, benchmark.notations, {name: benchmark.values(name) for name in benchmark.metrics})
+        return cls(
+            benchmark.header,
+            benchmark.notations,
+            {name: benchmark.values(name) for name in benchmark.metrics},
+        )
 
     def merged(self, update: Table) -> Table:
         """This table with the rows and columns of `update`, whose values take precedence."""
@@ -88,10 +103,14 @@ class Table:
                 known = ~np.isnan(column)
                 columns[name][rows[known]] = column[known]
         sources = [entry for entry in self.header.sources if entry not in update.header.sources]
-        return Table(replace(self.header, sources=[*sources, *update.header.sources]), list(row_of), columns)
+        return Table(
+            replace(self.header, sources=[*sources, *update.header.sources]), list(row_of), columns
+        )
 
 
-def canonical(space: SearchSpace, archs: Iterable[str], where: Callable[[int], str], hint: str = "") -> list[str]:
+def canonical(
+    space: SearchSpace, archs: Iterable[str], where: Callable[[int], str], hint: str = ""
+) -> list[str]:
     """Normalize architecture strings to the space's notation.
 
     Args:
@@ -110,7 +129,9 @@ def canonical(space: SearchSpace, archs: Iterable[str], where: Callable[[int], s
         except InputError as error:
             raise InputError(f"{where(i)}: {error}{hint}") from error
         if notation in first:
-            raise InputError(f"{where(i)}: architecture {notation!r} repeats {where(first[notation])}")
+            raise InputError(
+                f"{where(i)}: architecture {notation!r} repeats {where(first[notation])}"
+            )
         first[notation] = i
     return list(first)
 
@@ -119,8 +140,8 @@ class Benchmark:
     """A table of n measured architectures of one search space, read lazily from its compact file.
 
     `metrics` are the names of its columns, with units. The name also gives the direction, see
-    `predictors.metrics.Metric.parse`. Missing measurements are NaN. `params` and `flops` are counted in the networks if
-    the table has no such column.
+    `predictors.metrics.Metric.parse`. Missing measurements are NaN. `params` and `flops` are
+    counted in the networks if the table has no such column.
 
     Args:
         path: the compact file.
@@ -141,8 +162,12 @@ class Benchmark:
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             if isinstance(error, InputError):
                 raise
-            raise InputError(f"{path}: not a benchmark table, or a damaged one: delete it and make it again") from error
-        self.source: dict[str, Any] = {"benchmark": self.header.name}  # arguments of `load_benchmark`
+            raise InputError(
+                f"{path}: not a benchmark table, or a damaged one: delete it and make it again"
+            ) from error
+        self.source: dict[str, Any] = {
+            "benchmark": self.header.name
+        }  # arguments of `load_benchmark`
         self._columns: dict[str, np.ndarray] = {}
         self._texts: list[str] | None = None
 
@@ -180,26 +205,37 @@ class Benchmark:
         return len(self.notations)
 
     def values(self, metric: str) -> np.ndarray:
-        """A copy of one column: float64 (n,) in the unit of its name, NaN for missing measurements."""
+        """A copy of one column: float64 (n,) in the unit of its name, NaN for missing
+        measurements.
+        """
         return self._column(metric).copy()
 
     def query(self, arch: Architecture, metrics: Iterable[str] | None = None) -> dict[str, float]:
-        """Some or, by default, all metrics of one architecture; InputError if the table lacks it."""
+        """Some or, by default, all metrics of one architecture; InputError if the table lacks
+        it.
+        """
         row = self._row(arch)
-        return {metric: float(self._column(metric)[row]) for metric in (self.metrics if metrics is None else metrics)}
+        return {
+            metric: float(self._column(metric)[row])
+            for metric in (self.metrics if metrics is None else metrics)
+        }
 
     def check_counts(self, metrics: Iterable[str]) -> None:
-        """Raise InputError if a column `params` or `flops` among the metrics holds other numbers than the counts.
+        """Raise InputError if a column `params` or `flops` among the metrics holds other numbers
+        than the counts.
 
         Predictors count both, and would mix the counts with the column's numbers.
         """
         for metric in COUNTS.keys() & set(self.metrics) & set(metrics):
             column = self._column(metric)
-            row = int(np.isfinite(column).argmax())  # the first with a value; a column without any has NaN there
+            row = int(
+                np.isfinite(column).argmax()
+            )  # the first with a value; a column without any has NaN there
             counted = COUNTS[metric](self.space.graph(self.architectures[row]))
             if abs(column[row] - counted) > MAX_DEVIATION * counted:
                 raise InputError(
-                    f"{self.name}: {metric} of {self.notations[row]} is {column[row]:g}, but the network has "
+                    f"{self.name}: {metric} of {self.notations[row]} is {column[row]:g}, but the "
+                    "network has "
                     f"{counted:,}: name the column otherwise, for example {metric}_m"
                 )
 
@@ -219,7 +255,9 @@ class Benchmark:
         """`texts`, with progress reports while they are made for the first time."""
         if self._texts is None:
             key = json.dumps([self.header.space, self.header.space_options])
-            self._texts = cached_texts(self.space, key, self.architectures, self.notations, progress)
+            self._texts = cached_texts(
+                self.space, key, self.architectures, self.notations, progress
+            )
         return self._texts
 
     def _column(self, metric: str) -> np.ndarray:
@@ -229,9 +267,14 @@ class Benchmark:
             if metric in self.metrics:
                 column = self._file.get_tensor(metric)
             else:
-                column = np.array([float(COUNTS[metric](self.space.graph(arch))) for arch in self.architectures])
+                column = np.array(
+                    [float(COUNTS[metric](self.space.graph(arch))) for arch in self.architectures]
+                )
             if column.shape != (len(self),):
-                raise InputError(f"{self.path}: {metric!r} has shape {column.shape}, not ({len(self)},): delete it")
+                raise InputError(
+                    f"{self.path}: {metric!r} has shape {column.shape}, not ({len(self)},): delete "
+                    "it"
+                )
             self._columns[metric] = column
         return self._columns[metric]
 
@@ -245,7 +288,10 @@ class Benchmark:
 
     def _row(self, arch: Architecture) -> int:
         if arch.space != self.space.name:
-            raise InputError(f"benchmark {self.name!r} has architectures of {self.space.name!r}, not of {arch.space!r}")
+            raise InputError(
+                f"benchmark {self.name!r} has architectures of {self.space.name!r}, not of "
+                f"{arch.space!r}"
+            )
         notation = self.space.format(arch)
         row = self._row_of_notation.get(notation)
         if row is None and self.header.by_text:

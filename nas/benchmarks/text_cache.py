@@ -30,8 +30,8 @@ def cached_texts(
 ) -> list[str]:
     """Texts of n architectures, from the cache folder if possible.
 
-    The cache key covers the architectures, the space, its options and the version of the texts. A damaged file is
-    replaced.
+    The cache key covers the architectures, the space, its options and the version of the texts. A
+    damaged file is replaced.
 
     Args:
         space: makes the texts.
@@ -40,7 +40,9 @@ def cached_texts(
         notations: the same (n) as strings.
         progress: called with ("texts", done, total) while texts are made.
     """
-    key = hashlib.sha256("\n".join([space_key, text_version(space), *notations]).encode()).hexdigest()
+    key = hashlib.sha256(
+        "\n".join([space_key, text_version(space), *notations]).encode()
+    ).hexdigest()
     path = cache_folder() / "texts" / f"{key[:32]}.json.gz"
     texts = _read(path)
     if texts is None or len(texts) != len(architectures):
@@ -50,7 +52,9 @@ def cached_texts(
             if progress:
                 progress("texts", len(texts), len(architectures))
         with replacing(path) as temporary:
-            temporary.write_bytes(gzip.compress(json.dumps(texts).encode(), compresslevel=6, mtime=0))
+            temporary.write_bytes(
+                gzip.compress(json.dumps(texts).encode(), compresslevel=6, mtime=0)
+            )
     return texts
 
 
@@ -59,7 +63,9 @@ def _texts(space: SearchSpace, architectures: Sequence[Architecture]) -> Iterato
 
     A space from a user's file exists in this process only, so its texts are made here.
     """
-    if len(architectures) < MIN_PARALLEL_TEXTS or not type(space).__module__.startswith("search_spaces."):
+    if len(architectures) < MIN_PARALLEL_TEXTS or not type(space).__module__.startswith(
+        "search_spaces."
+    ):
         yield from map(space.to_text, architectures)
         return
     # Unlike multiprocessing, joblib's processes do not run the user's script again.

@@ -1,7 +1,8 @@
 """Tables of texts with numeric targets, in Parquet or CSV: networks, programs, configurations.
 
-The public Code-Regression data set ("Regression Language Models for Code", arXiv 2509.26476) has the columns
-`identifier, space, input, target, target_type, metadata`: one target per row, whose metric `target_type` names.
+The public Code-Regression data set ("Regression Language Models for Code", arXiv 2509.26476) has
+the columns `identifier, space, input, target, target_type, metadata`: one target per row, whose
+metric `target_type` names.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ DEFAULT_SPACE = "all"  # name of the space if the table has no column for it
 
 @dataclass(frozen=True)
 class TextTable:
-    """Distinct texts (n), the space of each (n), and their metrics, each (n,) with NaN for missing values."""
+    """Distinct texts (n), the space of each (n), and their metrics, each (n,) with NaN for missing
+    values.
+    """
 
     texts: list[str]
     spaces: list[str]
@@ -42,13 +45,15 @@ class TextTable:
 def read_text_table(path: Path, text: str, targets: Sequence[str]) -> TextTable:
     """Read a `.parquet`, `.csv` or `.csv.gz` file.
 
-    The optional column `space` names the space of each text. Values of a repeated text are averaged.
+    The optional column `space` names the space of each text. Values of a repeated text are
+    averaged.
 
     Args:
         path: the file.
         text: name of the column with the texts.
-        targets: names of the columns with numbers, in which empty cells are missing values. Each column is a metric of
-            its name. If there is one target and a column `target_type`, that column names the metric of each row.
+        targets: names of the columns with numbers, in which empty cells are missing values. Each
+            column is a metric of its name. If there is one target and a column `target_type`, that
+            column names the metric of each row.
 
     Raises:
         InputError: the file cannot be read, a column is missing, or a cell is malformed.
@@ -62,9 +67,17 @@ def read_text_table(path: Path, text: str, targets: Sequence[str]) -> TextTable:
             raise InputError(f"{path}: has several columns {name!r}")
     texts = _strings(table, text, path)
     count = len(texts)
-    spaces = _strings(table, SPACE_COLUMN, path) if SPACE_COLUMN in table.column_names else [DEFAULT_SPACE] * count
+    spaces = (
+        _strings(table, SPACE_COLUMN, path)
+        if SPACE_COLUMN in table.column_names
+        else [DEFAULT_SPACE] * count
+    )
     named = METRIC_COLUMN in table.column_names and len(targets) == 1
-    names = [_strings(table, METRIC_COLUMN, path)] if named else [[target] * count for target in targets]
+    names = (
+        [_strings(table, METRIC_COLUMN, path)]
+        if named
+        else [[target] * count for target in targets]
+    )
     position = {text: i for i, text in enumerate(dict.fromkeys(texts))}
     row = np.array([position[text] for text in texts])
     sums: dict[str, np.ndarray] = {}
@@ -94,7 +107,9 @@ def _read(path: Path) -> pyarrow.Table:
             else csv.read_csv(path, parse_options=csv.ParseOptions(newlines_in_values=True))
         )
     except (OSError, pyarrow.ArrowException) as error:
-        raise InputError(f"{path}: cannot be read as a table ({' '.join(str(error).split())[:200]})") from error
+        raise InputError(
+            f"{path}: cannot be read as a table ({' '.join(str(error).split())[:200]})"
+        ) from error
     if table.num_rows == 0:
         raise InputError(f"{path}: the table has no rows")
     return table
@@ -110,9 +125,13 @@ def _strings(table: pyarrow.Table, column: str, path: Path) -> list[str]:
 
 def _numbers(table: pyarrow.Table, column: str, path: Path) -> np.ndarray:
     try:
-        values = np.array([np.nan if v is None or v == "" else float(v) for v in table[column].to_pylist()])
+        values = np.array(
+            [np.nan if v is None or v == "" else float(v) for v in table[column].to_pylist()]
+        )
     except (TypeError, ValueError) as error:
-        raise InputError(f"{path}: the column {column!r} has a value that is not a number ({error})") from error
+        raise InputError(
+            f"{path}: the column {column!r} has a value that is not a number ({error})"
+        ) from error
     if np.isinf(values).any():
         row = int(np.flatnonzero(np.isinf(values))[0]) + 1
         raise InputError(f"{path}, row {row}: {column!r} is infinite; leave missing values empty")
@@ -128,11 +147,16 @@ def split(table: TextTable, share: float, seed: int) -> tuple[TextTable, TextTab
     order = np.random.default_rng(seed).permutation(len(table.texts))
     tests = round(share * len(order))
     if tests and len(order) - tests < 2:
-        raise InputError(f"a test share of {share} leaves {len(order) - tests} of {len(order)} texts for training")
+        raise InputError(
+            f"a test share of {share} leaves {len(order) - tests} of {len(order)} texts for "
+            "training"
+        )
     return table.rows(order[tests:]), table.rows(order[:tests])
 
 
-def rank_correlations(predictor: Predictor, table: TextTable, samples: int = 64, seed: int = 0) -> list[dict[str, Any]]:
+def rank_correlations(
+    predictor: Predictor, table: TextTable, samples: int = 64, seed: int = 0
+) -> list[dict[str, Any]]:
     """Spearman's ρ and Kendall's τ between predictions and true values, per space and metric.
 
     Args:
@@ -142,8 +166,8 @@ def rank_correlations(predictor: Predictor, table: TextTable, samples: int = 64,
         seed: of the predictions.
 
     Returns:
-        One row per space and metric with at least three texts. A correlation is 0 if all predictions or all true values
-        are equal.
+        One row per space and metric with at least three texts. A correlation is 0 if all
+        predictions or all true values are equal.
     """
     from scipy.stats import kendalltau, spearmanr
 

@@ -12,7 +12,12 @@ from typing import Annotated
 
 import typer
 
-from nas.cli.benchmarks import benchmarks_build, benchmarks_fetch, benchmarks_import, benchmarks_list
+from nas.cli.benchmarks import (
+    benchmarks_build,
+    benchmarks_fetch,
+    benchmarks_import,
+    benchmarks_list,
+)
 from nas.cli.compare import compare
 from nas.cli.device import device_add, device_list, device_remove
 from nas.cli.evaluate import evaluate
@@ -32,14 +37,18 @@ from search_spaces.common.errors import NasError, user_errors_as_input
 
 app = typer.Typer(
     name="nas",
-    help="Multi-objective neural architecture search guided by a language model that reads ONNX text.",
+    help="Multi-objective neural architecture search guided by a language model that reads ONNX "
+    "text.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-benchmarks_app = typer.Typer(help="Benchmark tables: list, fetch, import, build.", no_args_is_help=True)
+benchmarks_app = typer.Typer(
+    help="Benchmark tables: list, fetch, import, build.", no_args_is_help=True
+)
 device_app = typer.Typer(
-    help="Your own devices: predict the latencies of all networks from a few measurements.", no_args_is_help=True
+    help="Your own devices: predict the latencies of all networks from a few measurements.",
+    no_args_is_help=True,
 )
 COMMANDS: dict[str, Callable[..., None]] = {
     "spaces": spaces,
@@ -63,7 +72,11 @@ BENCHMARK_COMMANDS: dict[str, Callable[..., None]] = {
     "build": benchmarks_build,
 }
 INTERRUPTED = 130  # exit status of typer after a KeyboardInterrupt
-DEVICE_COMMANDS: dict[str, Callable[..., None]] = {"add": device_add, "list": device_list, "remove": device_remove}
+DEVICE_COMMANDS: dict[str, Callable[..., None]] = {
+    "add": device_add,
+    "list": device_list,
+    "remove": device_remove,
+}
 
 
 def _print_version(wanted: bool) -> None:
@@ -75,7 +88,10 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     _: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
     pass
@@ -99,13 +115,18 @@ class _Warnings(logging.Handler):
 
 
 def main() -> None:
-    """Entry point. Bad input and errors in user code print one line on standard error; the exit status is 2.
+    """Entry point. Bad input and errors in user code print one line on standard error; the exit
+    status is 2.
 
-    Ctrl-C and SIGTERM end a command in order, with status 130: what was being evaluated is given back.
+    Ctrl-C and SIGTERM end a command in order, with status 130: what was being evaluated is given
+    back.
     """
     if sys.stderr is None:  # closed by the caller (`2>&-`)
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # until the process ends
-    for stream in (sys.stdout, sys.stderr):  # a terminal that is not UTF-8 cannot show the lines of tables
+    for stream in (
+        sys.stdout,
+        sys.stderr,
+    ):  # a terminal that is not UTF-8 cannot show the lines of tables
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
     warnings = _Warnings(logging.WARNING)

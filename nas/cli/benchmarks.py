@@ -28,13 +28,17 @@ def benchmarks_list(as_json: Json = False) -> None:
 
 def benchmarks_fetch(
     name: Annotated[str, typer.Argument(help="nasbench201")] = "nasbench201",
-    base_url: Annotated[str | None, typer.Option(help="Download from a mirror instead of GitHub.")] = None,
+    base_url: Annotated[
+        str | None, typer.Option(help="Download from a mirror instead of GitHub.")
+    ] = None,
 ) -> None:
     """Download public measurements at their pinned versions and build the table."""
     from nas.benchmarks import fetch
 
     with progress_bar(f"fetching {name}") as bar:
-        table = fetch(name, base_url=base_url, progress=bar) if base_url else fetch(name, progress=bar)
+        table = (
+            fetch(name, base_url=base_url, progress=bar) if base_url else fetch(name, progress=bar)
+        )
     _announce(f"{table.name}: {len(table):,} architectures, {len(table.metrics)} metrics")
 
 
@@ -58,12 +62,16 @@ def _announce(line: str) -> None:
 
 
 def benchmarks_build(
-    name: Annotated[str, typer.Argument(help="digits201, digits-darts, … (see `nas benchmarks list`)")],
+    name: Annotated[
+        str, typer.Argument(help="digits201, digits-darts, … (see `nas benchmarks list`)")
+    ],
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the journals and the table; results/NAME by default.")
+        Path | None,
+        typer.Option(help="Folder for the journals and the table; results/NAME by default."),
     ] = None,
     stage: Annotated[
-        list[str] | None, typer.Option(help="accuracy, proxies or latency; repeatable; all by default.")
+        list[str] | None,
+        typer.Option(help="accuracy, proxies or latency; repeatable; all by default."),
     ] = None,
 ) -> None:
     """Train and time every network of a population (takes hours; an interrupted build resumes)."""
@@ -72,5 +80,7 @@ def benchmarks_build(
 
     population = get_population(name)
     with progress_bar(f"building {name}") as bar:
-        path = build(population, out or Path("results") / name, stages=tuple(stage or STAGES), progress=bar)
+        path = build(
+            population, out or Path("results") / name, stages=tuple(stage or STAGES), progress=bar
+        )
     print(path)

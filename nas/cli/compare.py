@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nas.cli.console import print_json, print_table, warn_if_seen
-from nas.cli.options import Json, Quiet, SpaceOptions, TableSpace, parse_settings, parse_sizes, split_names
+from nas.cli.options import (
+    Json,
+    Quiet,
+    SpaceOptions,
+    TableSpace,
+    parse_settings,
+    parse_sizes,
+    split_names,
+)
 from nas.cli.progress import progress_bar
 from search_spaces.common.errors import InputError
 
@@ -19,39 +27,57 @@ if TYPE_CHECKING:
 
 def compare(
     benchmark: Annotated[
-        list[str], typer.Option("--benchmark", help="digits201, nasbench201, or a CSV file; repeatable.")
+        list[str],
+        typer.Option("--benchmark", help="digits201, nasbench201, or a CSV file; repeatable."),
     ],
-    metric: Annotated[list[str], typer.Option("--metric", help="Metric that the predictors learn; repeatable.")],
+    metric: Annotated[
+        list[str], typer.Option("--metric", help="Metric that the predictors learn; repeatable.")
+    ],
     test_metric: Annotated[
         list[str] | None,
         typer.Option(
             "--test-metric",
-            help="Metric of the true ranking, one per --metric, as METRIC or METRIC:min; the learned one by default.",
+            help="Metric of the true ranking, one per --metric, as METRIC or METRIC:min; the "
+            "learned one by default.",
         ),
     ] = None,
     predictor: Annotated[
-        str, typer.Option("--predictors", help="Comma-separated: built-in or installed predictors, or FILE.py:CLASS.")
+        str,
+        typer.Option(
+            "--predictors",
+            help="Comma-separated: built-in or installed predictors, or FILE.py:CLASS.",
+        ),
     ] = "rlm,gnn,gp,gp-choices,forest,ridge",
     sizes: Annotated[str, typer.Option(help="Training sizes, comma-separated.")] = "78,156,469,781",
     seeds: Annotated[int, typer.Option(help="Number of seeds.")] = 5,
-    first_seed: Annotated[int, typer.Option(help="First seed; use fresh seeds to confirm a choice.")] = 0,
+    first_seed: Annotated[
+        int, typer.Option(help="First seed; use fresh seeds to confirm a choice.")
+    ] = 0,
     given: Annotated[
-        str, typer.Option(help="Exact metrics that predictors know for all networks, for example params,flops.")
+        str,
+        typer.Option(
+            help="Exact metrics that predictors know for all networks, for example params,flops."
+        ),
     ] = "",
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for scores, a table and figures; an interrupted comparison resumes there. With several "
+            help="Folder for scores, a table and figures; an interrupted comparison resumes there. "
+            "With several "
             "benchmarks or metrics, each has a subfolder."
         ),
     ] = None,
     space: TableSpace = None,
     option: SpaceOptions = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Number of processes; it does not affect the scores.")] = 1,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Number of processes; it does not affect the scores.")
+    ] = 1,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Rank unseen architectures with every predictor: Kendall's τ against the number of examples, paired over seeds."""
+    """Rank unseen architectures with every predictor: Kendall's τ against the number of examples,
+    paired over seeds.
+    """
     from nas.benchmarks import load_benchmark
     from nas.comparison.compare import Comparison
     from nas.comparison.compare import compare as run
@@ -74,7 +100,9 @@ def compare(
     for comparison in wanted:
         folder = out
         if out and len(wanted) > 1:
-            folder = out / plain_name(f"{Path(comparison.benchmark).stem}-{comparison.learned.name}")
+            folder = out / plain_name(
+                f"{Path(comparison.benchmark).stem}-{comparison.learned.name}"
+            )
         if folder:
             check_free(folder)
         label = f"{comparison.train_metric} on {comparison.benchmark}"
@@ -88,7 +116,10 @@ def compare(
         if not as_json:
             _print_compared(result)
     if as_json:
-        rows, pairs = [row for c in results for row in c.rows()], [pair for c in results for pair in c.pairs()]
+        rows, pairs = (
+            [row for c in results for row in c.rows()],
+            [pair for c in results for pair in c.pairs()],
+        )
         print_json({"predictors": rows, "pairs": pairs})
 
 
@@ -99,7 +130,10 @@ def _print_compared(result: Compared) -> None:
         {
             "predictor": r["predictor"],
             "N": r["size"],
-            **{label: f"{r[name]:.3f}±{r[f'{name}_std']:.3f}".replace("0.", ".") for name, label in labels.items()},
+            **{
+                label: f"{r[name]:.3f}±{r[f'{name}_std']:.3f}".replace("0.", ".")
+                for name, label in labels.items()
+            },
             "best 10": f"{r['top10']:.4g}±{r['top10_std']:.2g}",
             "regret": f"{r['regret']:.2g}±{r['regret_std']:.2g}",
             "50/90 %": f"{100 * r['cover50']:.0f}/{100 * r['cover90']:.0f}",

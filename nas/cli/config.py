@@ -1,6 +1,7 @@
 """`--config FILE.toml`: the options of a command from a file, and the file that repeats a command.
 
-A key is the name of an option without its dashes: `evaluations = 60`, `constraint = ["params <= 2e5"]`, `new = true`.
+A key is the name of an option without its dashes: `evaluations = 60`, `constraint = ["params <=
+    2e5"]`, `new = true`.
 Options on the command line replace those of the file.
 """
 
@@ -40,20 +41,31 @@ def _read(context: typer.Context, path: Path | None) -> Path | None:
 
 
 def _checked(path: Path, key: str, value: object, option: TyperOption) -> object:
-    """The value as the option takes it: text, numbers and flags, or a list of these if the option is repeatable."""
+    """The value as the option takes it: text, numbers and flags, or a list of these if the option
+    is repeatable.
+    """
     values = value if isinstance(value, list) else [value]
     if not all(isinstance(one, str | int | float | bool) for one in values):
         raise InputError(f"{path}: {key} = {value!r}: give text, a number or true and false")
     if isinstance(value, list) and not option.multiple:
-        raise InputError(f"{path}: {key} = {value!r}: give one value; commas separate several names")
+        raise InputError(
+            f"{path}: {key} = {value!r}: give one value; commas separate several names"
+        )
     if isinstance(value, bool) != option.is_flag:
-        raise InputError(f"{path}: {key} = {value!r}: {'give true or false' if option.is_flag else 'give a value'}")
-    return [str(one) for one in values] if option.multiple else value if option.is_flag else str(value)
+        raise InputError(
+            f"{path}: {key} = {value!r}: "
+            f"{'give true or false' if option.is_flag else 'give a value'}"
+        )
+    return (
+        [str(one) for one in values] if option.multiple else value if option.is_flag else str(value)
+    )
 
 
 def _options(context: typer.Context) -> dict[str, TyperOption]:
     """The command's options by their long names without dashes."""
-    options = [parameter for parameter in context.command.params if isinstance(parameter, TyperOption)]
+    options = [
+        parameter for parameter in context.command.params if isinstance(parameter, TyperOption)
+    ]
     return {
         flag.removeprefix("--"): option
         for option in options
@@ -69,7 +81,8 @@ Config = Annotated[
         "--config",
         callback=_read,
         is_eager=True,
-        help="TOML file of options, such as evaluations = 60; those on the command line replace them.",
+        help="TOML file of options, such as evaluations = 60; those on the command line replace "
+        "them.",
     ),
 ]
 
@@ -81,7 +94,8 @@ def is_given(context: typer.Context, name: str) -> bool:
 
 
 def written(context: typer.Context) -> str:
-    """The TOML file that repeats a command: the options that the user gave, on the command line or in a file.
+    """The TOML file that repeats a command: the options that the user gave, on the command line or
+    in a file.
 
     Passwords in URLs are left out.
     """

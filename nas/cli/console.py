@@ -39,28 +39,42 @@ def print_table(title: str, rows: list[dict[str, Any]]) -> None:
 
 
 def warn_if_seen(benchmark: str, predictors: Iterable[str]) -> None:
-    """Warn on standard error if the RLM's pretraining has seen the accuracies of a shipped population."""
+    """Warn on standard error if the RLM's pretraining has seen the accuracies of a shipped
+    population.
+    """
     from nas.benchmarks.populations import POPULATIONS
 
     population = POPULATIONS.get(benchmark)
-    if population and population.pretrains_rlm_base and any("rlm" in name.split("+") for name in predictors):
+    if (
+        population
+        and population.pretrains_rlm_base
+        and any("rlm" in name.split("+") for name in predictors)
+    ):
         print(
-            f"nas: rlm-base was pretrained with the accuracies of {benchmark}, so that rlm is too good here: use "
+            f"nas: rlm-base was pretrained with the accuracies of {benchmark}, so that rlm is too "
+            "good here: use "
             "digits201 or a table of your own to compare",
             file=sys.stderr,
         )
 
 
 def warn_of_directions(objectives: str) -> None:
-    """Warn on standard error of objectives that are minimized only because their names say nothing."""
+    """Warn on standard error of objectives that are minimized only because their names say
+    nothing.
+    """
     from nas.search.objectives import unclear_directions
 
     for name in unclear_directions(objectives.split(",")):
-        print(f"nas: {name} is minimized, since its name says nothing else: {name}:max maximizes it", file=sys.stderr)
+        print(
+            f"nas: {name} is minimized, since its name says nothing else: {name}:max maximizes it",
+            file=sys.stderr,
+        )
 
 
 def with_arrows(row: dict[str, Any], objectives: Iterable[Metric]) -> dict[str, Any]:
-    """The row with the direction of each objective behind its name: ↑ if it is maximized, ↓ if it is minimized."""
+    """The row with the direction of each objective behind its name: ↑ if it is maximized, ↓ if it
+    is minimized.
+    """
     arrows = {o.name: f"{o.name} {'↑' if o.direction == 'maximize' else '↓'}" for o in objectives}
     return {arrows.get(name, name): value for name, value in row.items()}
 

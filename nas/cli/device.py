@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nas.cli.console import print_json, print_table
-from nas.cli.options import Batch, Json, LatencySetting, Quiet, Seed, Space, SpaceOptions, parse_settings
+from nas.cli.options import (
+    Batch,
+    Json,
+    LatencySetting,
+    Quiet,
+    Seed,
+    Space,
+    SpaceOptions,
+    parse_settings,
+)
 from nas.cli.progress import progress_bar
 from search_spaces.common.errors import InputError
 
@@ -17,7 +26,9 @@ if TYPE_CHECKING:
     from nas.evaluation.devices import PredictedDevice
     from search_spaces import SearchSpace
 
-Name = Annotated[str, typer.Argument(help="Name of the device, in lower case: pi gives pi_latency_ms.")]
+Name = Annotated[
+    str, typer.Argument(help="Name of the device, in lower case: pi gives pi_latency_ms.")
+]
 
 
 def device_add(
@@ -26,22 +37,30 @@ def device_add(
     option: SpaceOptions = None,
     latency_command: Annotated[
         str | None,
-        typer.Option(help="Shell command that receives an ONNX file, {model}, and prints milliseconds."),
+        typer.Option(
+            help="Shell command that receives an ONNX file, {model}, and prints milliseconds."
+        ),
     ] = None,
     latency_setting: LatencySetting = None,
     batch: Batch = None,
     measurements: Annotated[
         Path | None,
-        typer.Option(help="Instead of a command, a CSV file of measurements: architecture and NAME_latency_ms."),
+        typer.Option(
+            help="Instead of a command, a CSV file of measurements: architecture and "
+            "NAME_latency_ms."
+        ),
     ] = None,
-    networks: Annotated[int, typer.Option(min=3, help="Networks to measure, including those of earlier calls.")] = 20,
+    networks: Annotated[
+        int, typer.Option(min=3, help="Networks to measure, including those of earlier calls.")
+    ] = 20,
     seed: Seed = 0,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Measure a few networks on a device, to predict the latencies of all others.
 
-    The networks with the most uncertain predictions are measured. An interrupted command can be repeated.
+    The networks with the most uncertain predictions are measured. An interrupted command can be
+    repeated.
     """
     from nas.cli.measured import latency_commands
     from nas.evaluation.device_measuring import draw_pool, measure, quality
@@ -53,13 +72,16 @@ def device_add(
     if (latency_command is None) == (measurements is None):
         raise InputError("give --latency-command, to measure, or --measurements, a CSV file")
     if measurements is not None and (latency_setting or batch):
-        raise InputError("--batch and --latency-setting belong to --latency-command: leave them out")
+        raise InputError(
+            "--batch and --latency-setting belong to --latency-command: leave them out"
+        )
     with progress_bar(f"measuring {name}", quiet) as bar:
         if measurements is not None:
             given = read_prior_observations(measurements, opened, [device.metric])
             if (least := min([value for (value,) in given.values()], default=1.0)) <= 0:
                 raise InputError(
-                    f"{measurements}: {device.metric} is {least:g}, which is not a positive time in milliseconds"
+                    f"{measurements}: {device.metric} is {least:g}, which is not a positive time "
+                    "in milliseconds"
                 )
             device.begin({"measurements": "given"})
             for architecture, (value,) in given.items():
@@ -71,12 +93,16 @@ def device_add(
             device.begin({"command": command.command, "batch": batch or 1})
             measure(device, opened, replace(command, name=name), networks, seed, batch or 1, bar)
     if len(device.texts) < MIN_MEASURED:
-        raise InputError(f"device {name!r} has {len(device.texts)} measured networks: measure at least {MIN_MEASURED}")
+        raise InputError(
+            f"device {name!r} has {len(device.texts)} measured networks: measure at least "
+            f"{MIN_MEASURED}"
+        )
     others = [text for text in draw_pool(opened, seed) if text not in device.tried]
     found = {**_row(device), **quality(device, others)._asdict()}
     if as_json:
         print_json(
-            {key: None if value != value else value for key, value in found.items()} | {"failures": device.failures}
+            {key: None if value != value else value for key, value in found.items()}
+            | {"failures": device.failures}
         )
         return
     _print_quality(device, opened, found)
@@ -93,8 +119,14 @@ def _print_quality(device: PredictedDevice, space: SearchSpace, found: dict[str,
         f"uncertainty of other networks of {space.name}": f"± {found['uncertainty']:.1%}",
         "spread of the measurements": f"± {found['spread']:.1%}",
     }
-    print_table(f"{device.metric}, predicted from {count} networks", [{"what": k, "value": v} for k, v in what.items()])
-    print(f"{device.metric} is now a metric of nas search, evaluate and predict; stored in {device.folder}")
+    print_table(
+        f"{device.metric}, predicted from {count} networks",
+        [{"what": k, "value": v} for k, v in what.items()],
+    )
+    print(
+        f"{device.metric} is now a metric of nas search, evaluate and predict; stored in "
+        f"{device.folder}"
+    )
 
 
 def device_list(as_json: Json = False) -> None:

@@ -35,17 +35,26 @@ if TYPE_CHECKING:
 
 def evaluate(
     network: Annotated[
-        str, typer.Argument(help="An .onnx file, a space name, or FILE.py:NAME of a class or function.")
+        str,
+        typer.Argument(help="An .onnx file, a space name, or FILE.py:NAME of a class or function."),
     ],
     arch: Annotated[
-        str | None, typer.Option(help="Architecture in the space's notation; a random one of --seed by default.")
+        str | None,
+        typer.Option(
+            help="Architecture in the space's notation; a random one of --seed by default."
+        ),
     ] = None,
     option: SpaceOptions = None,
     metrics: Annotated[
-        str | None, typer.Option(help="Comma-separated metrics; by default all that the data allow except int8.")
+        str | None,
+        typer.Option(
+            help="Comma-separated metrics; by default all that the data allow except int8."
+        ),
     ] = None,
     dataset: DataSet = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of trainings, each with its own seed.")] = 1,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Number of trainings, each with its own seed.")
+    ] = 1,
     epochs: Epochs = None,
     training: Training = None,
     device: Device = None,
@@ -56,7 +65,10 @@ def evaluate(
     latency_setting: LatencySetting = None,
     seed: Seed = 0,
     resume: Annotated[
-        Path | None, typer.Option(help="Folder for the training state; an interrupted training resumes from it.")
+        Path | None,
+        typer.Option(
+            help="Folder for the training state; an interrupted training resumes from it."
+        ),
     ] = None,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -76,31 +88,56 @@ def evaluate(
     commands = latency_commands(latency_command, latency_setting)
     wanted = split_names(metrics) if metrics else []
     devices = devices_of(wanted, [command.metric for command in commands])
-    source = (dataset or "digits") if not wanted or trains(wanted, timing, (*commands, *devices)) else None
+    source = (
+        (dataset or "digits")
+        if not wanted or trains(wanted, timing, (*commands, *devices))
+        else None
+    )
     if network.endswith(".onnx"):
         if arch or option:
-            raise InputError(f"{network} is a single network: --arch and --option apply to spaces only")
+            raise InputError(
+                f"{network} is a single network: --arch and --option apply to spaces only"
+            )
         subject = subject_of_file(network, source)
     else:
         subject = subject_of_space(network, parse_settings(option, "--option"), source, arch, seed)
-    known = [metric for metric in known_metrics(timing, subject.data, commands) if "int8" not in metric]
+    known = [
+        metric for metric in known_metrics(timing, subject.data, commands) if "int8" not in metric
+    ]
     if subject.network.teacher is None or (subject.data and subject.data.labelled):
         # Fidelity needs a trained model, and its training is another one than that for labels.
         known = [metric for metric in known if metric != FIDELITY]
     numbers = tuple(range(seed, seed + seeds))
     measurement = Measurement(
-        tuple(wanted or known), subject.data, numbers, task, timing, device or "cpu", commands, devices
+        tuple(wanted or known),
+        subject.data,
+        numbers,
+        task,
+        timing,
+        device or "cpu",
+        commands,
+        devices,
     )
     checkpoint = resume / f"{fingerprint(subject.network.text)}.pt" if resume else None
     with progress_bar("measuring", quiet) as bar:
         found = measurement(subject.network, subject.model, checkpoint, bar).values
     if as_json:
-        print_json({"network": subject.name, **{metric: _plain(value) for metric, value in found.items()}})
+        print_json(
+            {"network": subject.name, **{metric: _plain(value) for metric, value in found.items()}}
+        )
         return
     rows = []
     for metric, measured in found.items():
         low, high = (measured.low, measured.high) if measured.low < measured.high else ("", "")
-        rows.append({"metric": metric, "value": measured.value, "low": low, "high": high, "spread": measured.spread})
+        rows.append(
+            {
+                "metric": metric,
+                "value": measured.value,
+                "low": low,
+                "high": high,
+                "spread": measured.spread,
+            }
+        )
     print_table(subject.name, rows)
 
 

@@ -53,7 +53,11 @@ def open_measured(
     if "provider" in given:
         check_provider(given["provider"])
     asked = [objective.name for objective in parse_objectives(objectives)]
-    metrics = tuple(dict.fromkeys([*asked, *(constraint.metric for constraint in parse_constraints(constraints))]))
+    metrics = tuple(
+        dict.fromkeys(
+            [*asked, *(constraint.metric for constraint in parse_constraints(constraints))]
+        )
+    )
     metrics = tuple(dict.fromkeys([*metrics, *(budget.metrics if budget else ())]))
     timing = LatencyTask(**pick(given, "threads", "batch", "provider"))
     commands = latency_commands(given.get("latency_command"), given.get("latency_setting"))
@@ -65,14 +69,25 @@ def open_measured(
     if "evaluator" not in given:
         if budget:
             settings.setdefault("epochs", budget.fidelities[-1])
-        source = given.get("dataset", "digits") if trains(metrics, timing, (*commands, *devices)) else None
+        source = (
+            given.get("dataset", "digits")
+            if trains(metrics, timing, (*commands, *devices))
+            else None
+        )
         opened, data = open_space(space, options, source)
         seeds = tuple(range(given.get("trainings", 1)))
-        measurement = Measurement(metrics, data, seeds, training_task(settings), timing, device, commands, devices)
+        measurement = Measurement(
+            metrics, data, seeds, training_task(settings), timing, device, commands, devices
+        )
         return MeasuredEvaluator(opened, measurement, states)
     if strange := [name for name in _BUILT_IN_ONLY if name in given]:
-        raise InputError(f"--{strange[0]} applies to the built-in training only: the function of --evaluator trains")
-    measured = tuple(metric for metric in metrics if metric in known_metrics(timing, None, (*commands, *devices)))
+        raise InputError(
+            f"--{strange[0]} applies to the built-in training only: the function of --evaluator "
+            "trains"
+        )
+    measured = tuple(
+        metric for metric in metrics if metric in known_metrics(timing, None, (*commands, *devices))
+    )
     returned = [metric for metric in metrics if metric not in measured]
     if "device" in given:
         settings["device"] = device
@@ -81,7 +96,9 @@ def open_measured(
     return FunctionEvaluator(opened, given["evaluator"], returned, measurement, settings, states)
 
 
-def latency_commands(commands: list[str] | None, settings: list[str] | None) -> tuple[DeviceCommand, ...]:
+def latency_commands(
+    commands: list[str] | None, settings: list[str] | None
+) -> tuple[DeviceCommand, ...]:
     """Parse the values of `--latency-command` and `--latency-setting`."""
     from nas.evaluation.device_command import DeviceCommand
 
@@ -92,13 +109,16 @@ def latency_commands(commands: list[str] | None, settings: list[str] | None) -> 
     names = [command.name for command in found]
     if twice := [name for name in names if names.count(name) > 1]:
         raise InputError(
-            f"two latency commands are named {twice[0]}: write NAME=COMMAND, with a different name for each"
+            f"two latency commands are named {twice[0]}: write NAME=COMMAND, with a different name "
+            "for each"
         )
     return found
 
 
 def warn_of_missing_weights(studies: Studies, folder: Path) -> None:
-    """Warn on standard error of networks on the front whose trained weights are damaged or on another machine."""
+    """Warn on standard error of networks on the front whose trained weights are damaged or on
+    another machine.
+    """
     from nas.search.distinct import missing_weights
 
     missing = missing_weights(studies.front_networks, folder)
@@ -106,7 +126,9 @@ def warn_of_missing_weights(studies: Studies, folder: Path) -> None:
         names, paths = ", ".join(map(str, missing)), list(missing.values())
         shown = ", ".join(paths[:_SHOWN]) + (", …" if len(paths) > _SHOWN else "")
         print(
-            f"nas: networks {names} of the front have random weights, as their files are missing or damaged ({shown}): "
-            f"copy their folder into {folder / 'studies' / 'weights'}, then run nas report {folder}",
+            f"nas: networks {names} of the front have random weights, as their files are missing "
+            f"or damaged ({shown}): "
+            f"copy their folder into {folder / 'studies' / 'weights'}, then run nas report "
+            f"{folder}",
             file=sys.stderr,
         )

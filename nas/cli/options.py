@@ -12,7 +12,8 @@ from search_spaces.common.errors import InputError
 from search_spaces.common.seeds import MAX_SEED
 
 NETWORK = (
-    "An .onnx or .txt file, FILE.py:FUNCTION that builds a PyTorch module, or a network of a library: timm:resnet50, "
+    "An .onnx or .txt file, FILE.py:FUNCTION that builds a PyTorch module, or a network of a "
+    "library: timm:resnet50, "
     "timm:resnet50@288 for images of that size, torchvision:NAME, transformers:CLASS."
 )
 TRAINING, TIMING, MODEL = "Training", "Latency", "A trained model"  # headings of `--help`
@@ -27,54 +28,76 @@ StorageTimeout = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Seed = Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Random seed.")]
-Space = Annotated[str, typer.Option("--space", help="Space name, or FILE.py:NAME of a class or function.")]
+Space = Annotated[
+    str, typer.Option("--space", help="Space name, or FILE.py:NAME of a class or function.")
+]
 SpaceOptions = Annotated[
     list[str] | None,
-    typer.Option("--option", help="Option of the space, NAME=VALUE, for example input_shape=1,8,8; repeatable."),
+    typer.Option(
+        "--option",
+        help="Option of the space, NAME=VALUE, for example input_shape=1,8,8; repeatable.",
+    ),
 ]
 Model = Annotated[
     str | None,
     typer.Option(
         "--model",
-        help="Search the sub-networks of a trained model: FILE.py:NAME of a PyTorch module, or of a function without "
+        help="Search the sub-networks of a trained model: FILE.py:NAME of a PyTorch module, or of "
+        "a function without "
         "arguments that returns one.",
         rich_help_panel=MODEL,
     ),
 ]
 Weights = Annotated[
     Path | None,
-    typer.Option("--weights", help="Its weights: a .safetensors file or a torch state dict.", rich_help_panel=MODEL),
+    typer.Option(
+        "--weights",
+        help="Its weights: a .safetensors file or a torch state dict.",
+        rich_help_panel=MODEL,
+    ),
 ]
 Width = Annotated[
     str | None,
     typer.Option(
-        help="Shares of the channels and heads of every group to choose from; 0.25,0.5,0.75,1 by default.",
+        help="Shares of the channels and heads of every group to choose from; 0.25,0.5,0.75,1 by "
+        "default.",
         rich_help_panel=MODEL,
     ),
 ]
 Depth = Annotated[
     bool | None,
-    typer.Option("--depth/--no-depth", help="Leave residual blocks out; on by default.", rich_help_panel=MODEL),
+    typer.Option(
+        "--depth/--no-depth",
+        help="Leave residual blocks out; on by default.",
+        rich_help_panel=MODEL,
+    ),
 ]
 Kernel = Annotated[
     str | None,
     typer.Option(
-        help="Smaller kernels of convolutions, cut from the centre: sizes such as 3,5, or all; none by default.",
+        help="Smaller kernels of convolutions, cut from the centre: sizes such as 3,5, or all; "
+        "none by default.",
         rich_help_panel=MODEL,
     ),
 ]
 RoundTo = Annotated[
     int | None,
-    typer.Option(help="Channels are multiples of this number; 8 by default.", rich_help_panel=MODEL),
+    typer.Option(
+        help="Channels are multiples of this number; 8 by default.", rich_help_panel=MODEL
+    ),
 ]
 Keep = Annotated[
     list[str] | None,
-    typer.Option(help="Layer whose own channels stay, such as head or stages.0.*; repeatable.", rich_help_panel=MODEL),
+    typer.Option(
+        help="Layer whose own channels stay, such as head or stages.0.*; repeatable.",
+        rich_help_panel=MODEL,
+    ),
 ]
 Start = Annotated[
     str | None,
     typer.Option(
-        help="inherited: networks start from the model's weights (the default); fresh: from new ones.",
+        help="inherited: networks start from the model's weights (the default); fresh: from new "
+        "ones.",
         rich_help_panel=MODEL,
     ),
 ]
@@ -82,34 +105,43 @@ TeacherOption = Annotated[
     str | None,
     typer.Option(
         "--teacher",
-        help="model: networks also learn from the model's outputs (the default); none: from the data alone.",
+        help="model: networks also learn from the model's outputs (the default); none: from the "
+        "data alone.",
         rich_help_panel=MODEL,
     ),
 ]
 Outputs = Annotated[
     str | None,
     typer.Option(
-        help="What the model's outputs are: classes (the default) or vectors, whose cosine is the fidelity.",
+        help="What the model's outputs are: classes (the default) or vectors, whose cosine is the "
+        "fidelity.",
         rich_help_panel=MODEL,
     ),
 ]
 TableSpace = Annotated[
     str | None,
-    typer.Option("--space", help="Space of a CSV file's networks: a name or FILE.py:NAME; nasbench201 by default."),
+    typer.Option(
+        "--space",
+        help="Space of a CSV file's networks: a name or FILE.py:NAME; nasbench201 by default.",
+    ),
 ]
 DataSet = Annotated[
     str | None,
     typer.Option(
-        help="digits (the default), a .npz file, or a folder of images with a folder per class or targets.csv.",
+        help="digits (the default), a .npz file, or a folder of images with a folder per class or "
+        "targets.csv.",
         rich_help_panel=TRAINING,
     ),
 ]
-Epochs = Annotated[int | None, typer.Option(help="Epochs of training; 6 by default.", rich_help_panel=TRAINING)]
+Epochs = Annotated[
+    int | None, typer.Option(help="Epochs of training; 6 by default.", rich_help_panel=TRAINING)
+]
 Training = Annotated[
     list[str] | None,
     typer.Option(
         "--training",
-        help="Training setting, NAME=VALUE: batch, learning_rate, weight_decay, optimizer (sgd, adamw), schedule "
+        help="Training setting, NAME=VALUE: batch, learning_rate, weight_decay, optimizer (sgd, "
+        "adamw), schedule "
         "(one-cycle, cosine), shift, noise, flip, patience, validation; repeatable.",
         rich_help_panel=TRAINING,
     ),
@@ -118,25 +150,38 @@ OwnEvaluator = Annotated[
     str | None,
     typer.Option(
         "--evaluator",
-        help="FILE.py:FUNCTION that trains a network and returns its metrics: evaluate(model, architecture, report). "
+        help="FILE.py:FUNCTION that trains a network and returns its metrics: evaluate(model, "
+        "architecture, report). "
         "--epochs and --training are its keyword arguments.",
         rich_help_panel=TRAINING,
     ),
 ]
 Device = Annotated[
-    str | None, typer.Option(help="Device to train on, for example cuda; cpu by default.", rich_help_panel=TRAINING)
+    str | None,
+    typer.Option(
+        help="Device to train on, for example cuda; cpu by default.", rich_help_panel=TRAINING
+    ),
 ]
-Threads = Annotated[int | None, typer.Option(help="Threads of ONNX Runtime; 1 by default.", rich_help_panel=TIMING)]
-Batch = Annotated[int | None, typer.Option(help="Samples per timed inference; 1 by default.", rich_help_panel=TIMING)]
+Threads = Annotated[
+    int | None, typer.Option(help="Threads of ONNX Runtime; 1 by default.", rich_help_panel=TIMING)
+]
+Batch = Annotated[
+    int | None,
+    typer.Option(help="Samples per timed inference; 1 by default.", rich_help_panel=TIMING),
+]
 Provider = Annotated[
     str | None,
-    typer.Option(help="Execution provider of ONNX Runtime; CPUExecutionProvider by default.", rich_help_panel=TIMING),
+    typer.Option(
+        help="Execution provider of ONNX Runtime; CPUExecutionProvider by default.",
+        rich_help_panel=TIMING,
+    ),
 ]
 LatencyCommand = Annotated[
     list[str] | None,
     typer.Option(
         "--latency-command",
-        help="NAME=COMMAND gives NAME_latency_ms: a shell command that receives an ONNX file, {model}, and prints "
+        help="NAME=COMMAND gives NAME_latency_ms: a shell command that receives an ONNX file, "
+        "{model}, and prints "
         "milliseconds, for example 'pi=scp {model} pi: && ssh pi ./bench model.onnx'; repeatable.",
         rich_help_panel=TIMING,
     ),
@@ -145,24 +190,36 @@ LatencySetting = Annotated[
     list[str] | None,
     typer.Option(
         "--latency-setting",
-        help="Setting of --latency-command, NAME=VALUE: warmup, runs, timeout (s), retries; repeatable.",
+        help="Setting of --latency-command, NAME=VALUE: warmup, runs, timeout (s), retries; "
+        "repeatable.",
         rich_help_panel=TIMING,
     ),
 ]
 Source = Annotated[
-    str, typer.Argument(help="A result folder of `nas search`, a journal or SQLite file, or the URL of a storage.")
+    str,
+    typer.Argument(
+        help="A result folder of `nas search`, a journal or SQLite file, or the URL of a storage."
+    ),
 ]
 Searched = Annotated[
-    str | None, typer.Option("--benchmark", help="The searched table, if the folder does not record it.")
+    str | None,
+    typer.Option("--benchmark", help="The searched table, if the folder does not record it."),
 ]
-Study = Annotated[str | None, typer.Option(help="Name of a study in the storage; all studies by default.")]
+Study = Annotated[
+    str | None, typer.Option(help="Name of a study in the storage; all studies by default.")
+]
 ReportedSpace = Annotated[
     str | None,
     typer.Option(
-        "--space", help="Space of the studies, a name or FILE.py:NAME, if they do not record it or it has moved."
+        "--space",
+        help="Space of the studies, a name or FILE.py:NAME, if they do not record it or it has "
+        "moved.",
     ),
 ]
-Trust = Annotated[bool, typer.Option("--trust", help="Run the Python files that a study names, such as its space.")]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="Run the Python files that a study names, such as its space."),
+]
 
 
 def model_options(
@@ -177,7 +234,8 @@ def model_options(
     teacher: str | None,
     outputs: str | None,
 ) -> list[str]:
-    """The options of the space of a model's sub-networks, as `--option` takes them; none without a model.
+    """The options of the space of a model's sub-networks, as `--option` takes them; none without a
+    model.
 
     Raises:
         InputError: if an option needs --model, or is no list of numbers.
@@ -186,7 +244,11 @@ def model_options(
         weights=None if weights is None else str(weights.absolute()),
         width=None if width is None else parse_numbers(width, "--width"),
         depth=depth,
-        kernel=None if kernel is None else True if kernel == "all" else _whole_numbers(kernel, "--kernel"),
+        kernel=None
+        if kernel is None
+        else True
+        if kernel == "all"
+        else _whole_numbers(kernel, "--kernel"),
         round_to=round_to,
         keep=keep,
         teacher=teacher,
@@ -195,7 +257,9 @@ def model_options(
     )
     if model is None:
         if given:
-            raise InputError(f"--{next(iter(given)).replace('_', '-')} applies to a trained model: give --model")
+            raise InputError(
+                f"--{next(iter(given)).replace('_', '-')} applies to a trained model: give --model"
+            )
         return []
     return [f"{name}={value!r}" for name, value in {"start": "inherited", **given}.items()]
 
@@ -204,11 +268,15 @@ def _whole_numbers(text: str, option: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError as error:
-        raise InputError(f"{option} {text}: write all, or whole numbers separated by commas") from error
+        raise InputError(
+            f"{option} {text}: write all, or whole numbers separated by commas"
+        ) from error
 
 
 def parse_settings(arguments: list[str] | None, option: str) -> dict[str, Any]:
-    """Parse NAME=VALUE arguments of an option. Values are Python literals; anything else is a string."""
+    """Parse NAME=VALUE arguments of an option. Values are Python literals; anything else is a
+    string.
+    """
     found = {}
     for argument in arguments or ():
         name, separator, value = argument.partition("=")
@@ -256,7 +324,9 @@ def parse_numbers(text: str, option: str) -> list[float]:
 
 
 def output_folder(source: str, out: Path | None) -> Path:
-    """Folder for figures and reports: `out`, or `source` if that is a folder; InputError if neither exists."""
+    """Folder for figures and reports: `out`, or `source` if that is a folder; InputError if neither
+    exists.
+    """
     if "://" not in source and not Path(source).exists():
         raise InputError(f"{source}: no such file or folder")
     if out is None and not Path(source).is_dir():

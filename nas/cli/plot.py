@@ -15,7 +15,9 @@ def plot(
     source: Source,
     benchmark: Searched = None,
     study: Study = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the figures; the result folder by default.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the figures; the result folder by default.")
+    ] = None,
     kind: Annotated[str, typer.Option(help="png, svg or pdf.")] = "png",
 ) -> None:
     """Plot fronts, hypervolume and predictions of finished or running searches."""

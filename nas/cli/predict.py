@@ -14,28 +14,35 @@ from search_spaces.common.errors import InputError
 
 MEASURED_SHOWN = 4  # measured values per network in a note
 METRICS_SHOWN = 3  # metrics in a note
-FAR = 1.0  # novelty above which a network is farther than 95 % of the examples from their nearest other one
+# Novelty above which a network is farther than 95 % of the examples from their nearest other one
+FAR = 1.0
 
 
 def predict(
     networks: Annotated[list[str], typer.Argument(help=NETWORK)],
     checkpoint: Annotated[
         str | None,
-        typer.Option(help="A checkpoint's folder, rlm-zoo, or rlm-nasbench201. Not needed for your own devices."),
+        typer.Option(
+            help="A checkpoint's folder, rlm-zoo, or rlm-nasbench201. Not needed for your own "
+            "devices."
+        ),
     ] = None,
     metrics: Annotated[
         str | None,
         typer.Option(
-            help="Comma-separated: metrics of the checkpoint or of devices (`nas device list`), params, flops; all "
+            help="Comma-separated: metrics of the checkpoint or of devices (`nas device list`), "
+            "params, flops; all "
             "metrics of the checkpoint by default."
         ),
     ] = None,
     given: Annotated[
-        list[str] | None, typer.Option(help="A known value, METRIC=NUMBER, that holds for all networks; repeatable.")
+        list[str] | None,
+        typer.Option(help="A known value, METRIC=NUMBER, that holds for all networks; repeatable."),
     ] = None,
     samples: Annotated[int, typer.Option(min=1, help="Samples per network.")] = 64,
     predictor: Annotated[
-        str | None, typer.Option(help="FILE.py:CLASS of your own predictor, if the checkpoint holds one.")
+        str | None,
+        typer.Option(help="FILE.py:CLASS of your own predictor, if the checkpoint holds one."),
     ] = None,
     seed: Seed = 0,
     as_json: Json = False,
@@ -55,7 +62,11 @@ def predict(
         if name in known:
             raise InputError(f"--given {name}: give it once")
         known[name] = [value] * len(networks)
-    model = load_trained(checkpoint, predictor_class(predictor) if predictor else None) if checkpoint else None
+    model = (
+        load_trained(checkpoint, predictor_class(predictor) if predictor else None)
+        if checkpoint
+        else None
+    )
     learnable = model.metrics if model else ()
     asked = split_names(metrics) if metrics else [m for m in learnable if m not in known]
     devices = devices_of(asked, measured=learnable)
@@ -74,17 +85,27 @@ def predict(
         found |= {name: (values.mean(1), values.std(1)) for name, values in by_name.items()}
     elif learned or not asked:
         raise InputError(
-            f"give --checkpoint: no device has the metric {learned[0]}" if learned else "give --checkpoint or --metrics"
+            f"give --checkpoint: no device has the metric {learned[0]}"
+            if learned
+            else "give --checkpoint or --metrics"
         )
     rows: list[dict[str, Any]] = [
-        {"network": source, **{m: {"mean": float(found[m][0][i]), "std": float(found[m][1][i])} for m in asked}}
+        {
+            "network": source,
+            **{m: {"mean": float(found[m][0][i]), "std": float(found[m][1][i])} for m in asked},
+        }
         for i, source in enumerate(networks)
     ]
     # NaN if the predictor cannot measure how far networks are from its examples with a metric.
     novelty = {name: model.novelty(inputs, [name]) for name in learned} if model else {}
     if as_json:
         farthest = np.max([*novelty.values()], 0) if novelty else np.full(len(networks), np.nan)
-        print_json([{**row, "novelty": None if far != far else far} for row, far in zip(rows, farthest, strict=True)])
+        print_json(
+            [
+                {**row, "novelty": None if far != far else far}
+                for row, far in zip(rows, farthest, strict=True)
+            ]
+        )
         return
     shown = [{name: _shown(name, value) for name, value in row.items()} for row in rows]
     names = [name for name in (checkpoint, *(device.name for device in devices)) if name]
@@ -93,7 +114,9 @@ def predict(
     if model:
         _note_measured(networks, model.examples_of(inputs), learned)
     for device in devices:
-        _warn(networks, f"networks measured on {device.name}", {device.metric: device.novelty(inputs)})
+        _warn(
+            networks, f"networks measured on {device.name}", {device.metric: device.novelty(inputs)}
+        )
 
 
 def _shown(name: str, value: Any) -> Any:
@@ -106,9 +129,11 @@ def _shown(name: str, value: Any) -> Any:
 
 
 def _warn(networks: list[str], examples: str, novelty: dict[str, np.ndarray]) -> None:
-    """Name the networks that are far from all examples with a metric, by the novelty (n,) per metric.
+    """Name the networks that are far from all examples with a metric, by the novelty (n,) per
+    metric.
 
-    Errors of such predictions are larger on average. The note does not say that the others are right.
+    Errors of such predictions are larger on average. The note does not say that the others are
+    right.
     """
     for i, source in enumerate(networks):
         far = {name: float(values[i]) for name, values in novelty.items() if values[i] > FAR}
@@ -122,12 +147,24 @@ def _warn(networks: list[str], examples: str, novelty: dict[str, np.ndarray]) ->
 
 
 def _note_measured(networks: list[str], known: dict[str, np.ndarray], asked: list[str]) -> None:
-    """Name the networks that are examples of the checkpoint; predictions do not use their measured values."""
+    """Name the networks that are examples of the checkpoint; predictions do not use their measured
+    values.
+    """
     for i, source in enumerate(networks):
-        measured = {name: values[i] for name, values in known.items() if name in asked and not np.isnan(values[i])}
+        measured = {
+            name: values[i]
+            for name, values in known.items()
+            if name in asked and not np.isnan(values[i])
+        }
         if measured:
-            some = ", ".join(f"{name} {value:.4g}" for name, value in list(measured.items())[:MEASURED_SHOWN])
-            more = f" and {len(measured) - MEASURED_SHOWN} more" if len(measured) > MEASURED_SHOWN else ""
+            some = ", ".join(
+                f"{name} {value:.4g}" for name, value in list(measured.items())[:MEASURED_SHOWN]
+            )
+            more = (
+                f" and {len(measured) - MEASURED_SHOWN} more"
+                if len(measured) > MEASURED_SHOWN
+                else ""
+            )
             print(f"{source}: the checkpoint has measurements: {some}{more} (`nas rank` uses them)")
 
 

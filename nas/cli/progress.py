@@ -39,16 +39,19 @@ class _State:
 
     @property
     def left(self) -> str:
-        """Time left, from the mean duration of all units so far, since single units of a search differ greatly.
+        """Time left, from the mean duration of all units so far, since single units of a search
+        differ greatly.
 
-        Between two units it counts down. If a unit takes longer than the mean, the mean counts it as well, so that the
-        estimate does not jump when it ends.
+        Between two units it counts down. If a unit takes longer than the mean, the mean counts it
+        as well, so that the estimate does not jump when it ends.
         """
         steps, remaining, now = self.done - self._first, self.total - self.done, time.monotonic()
         if not steps or remaining <= 0:
             return ""
         mean = max((self._changed - self._began) / steps, (now - self._began) / (steps + 1))
-        return f"{_clock(max(mean * remaining - (now - self._changed), mean * (remaining - 1)))} left"
+        return (
+            f"{_clock(max(mean * remaining - (now - self._changed), mean * (remaining - 1)))} left"
+        )
 
     def line(self) -> str:
         parts = (f"{self.done}/{self.total}", self.what, self.elapsed, self.left)
@@ -61,7 +64,8 @@ def _clock(seconds: float) -> str:
 
 @contextmanager
 def progress_bar(label: str, quiet: bool = False) -> Iterator[Callable[[str, int, int], None]]:
-    """Show progress on standard error: a bar on a terminal, else lines at the start, at the end and in between.
+    """Show progress on standard error: a bar on a terminal, else lines at the start, at the end and
+    in between.
 
     Args:
         label: name of the task.
@@ -117,7 +121,9 @@ def _bar(state: _State) -> Iterator[None]:
         row.add_column(ratio=1)
         row.add_column(no_wrap=True)
         bar = ProgressBar(total=state.total or None, completed=state.done, pulse=not state.total)
-        row.add_row(label, bar, f"{state.done}/{state.total}  {state.elapsed}  {state.left}".rstrip())
+        row.add_row(
+            label, bar, f"{state.done}/{state.total}  {state.elapsed}  {state.left}".rstrip()
+        )
         return Group(row, Text(state.what, style="dim")) if state.what else Group(row)
 
     console = Console(stderr=True, markup=False, emoji=False)

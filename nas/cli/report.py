@@ -31,10 +31,14 @@ def report(
     space: ReportedSpace = None,
     option: SpaceOptions = None,
     trust: Trust = False,
-    out: Annotated[Path | None, typer.Option(help="Folder for the report; the result folder by default.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the report; the result folder by default.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Report on searches or Optuna studies: report.html, front.csv, networks, figures and summary.json."""
+    """Report on searches or Optuna studies: report.html, front.csv, networks, figures and
+    summary.json.
+    """
     from nas import api
     from nas.cli.measured import warn_of_missing_weights
 

@@ -25,28 +25,39 @@ from nas.cli.progress import progress_bar
 
 def retrain(
     source: Source,
-    point: Annotated[int, typer.Option(min=0, help="Number of the network on the front, as in front/NN.onnx.")],
+    point: Annotated[
+        int, typer.Option(min=0, help="Number of the network on the front, as in front/NN.onnx.")
+    ],
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Epochs of training; those of the search by default.")
     ] = None,
     training: Training = None,
     dataset: Annotated[
-        str | None, typer.Option(help="Path of the data set, if it has moved, or if the search trained nothing.")
+        str | None,
+        typer.Option(
+            help="Path of the data set, if it has moved, or if the search trained nothing."
+        ),
     ] = None,
     evaluator: Annotated[
-        str | None, typer.Option(help="FILE.py:FUNCTION of the search's --evaluator on this machine; the file is run.")
+        str | None,
+        typer.Option(
+            help="FILE.py:FUNCTION of the search's --evaluator on this machine; the file is run."
+        ),
     ] = None,
     device: Device = None,
     study: Study = None,
     space: ReportedSpace = None,
     trust: Trust = False,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the files; retrained/NN in the result folder by default.")
+        Path | None,
+        typer.Option(help="Folder for the files; retrained/NN in the result folder by default."),
     ] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Retrain a network of the front with the search's data, split and seed; write its ONNX file and scores."""
+    """Retrain a network of the front with the search's data, split and seed; write its ONNX file
+    and scores.
+    """
     from nas import api
 
     settings = parse_settings(training, "--training")
@@ -73,7 +84,11 @@ def retrain(
     searched, values = summary["searched"], summary["values"]
     measured = {metric: value for metric, value in searched.items() if isinstance(value, float)}
     rows = [
-        {"metric": metric, "searched": measured.get(metric, ""), "retrained": values.get(metric, "")}
+        {
+            "metric": metric,
+            "searched": measured.get(metric, ""),
+            "retrained": values.get(metric, ""),
+        }
         for metric in dict.fromkeys([*values, *measured])
     ]
     print_table(f"Network {summary['name']}: {summary['architecture']}", rows)

@@ -16,19 +16,32 @@ def sample(
     option: SpaceOptions = None,
     count: Annotated[int, typer.Option(help="Number of architectures.", min=1)] = 1,
     seed: Seed = 0,
-    out: Annotated[Path | None, typer.Option(help="Write .onnx and .txt files into this folder.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write .onnx and .txt files into this folder.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Sample random architectures, show their costs, and optionally write them as ONNX files and texts."""
+    """Sample random architectures, show their costs, and optionally write them as ONNX files and
+    texts.
+    """
     import numpy as np
 
     from search_spaces import get_space
 
-    chosen, rng = get_space(space, **parse_settings(option, "--option")), np.random.default_rng(seed)
+    chosen, rng = (
+        get_space(space, **parse_settings(option, "--option")),
+        np.random.default_rng(seed),
+    )
     rows = []
     for i in range(count):
         arch = chosen.sample(rng)
-        rows.append({"architecture": chosen.format(arch), "params": chosen.params(arch), "flops": chosen.flops(arch)})
+        rows.append(
+            {
+                "architecture": chosen.format(arch),
+                "params": chosen.params(arch),
+                "flops": chosen.flops(arch),
+            }
+        )
         if out is not None:
             chosen.save_onnx(arch, out / f"{i:04d}.onnx", seed)
             write_text(out / f"{i:04d}.txt", chosen.to_text(arch))

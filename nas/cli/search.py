@@ -59,7 +59,8 @@ REPEATS = "search.toml"  # file of the result folder: `nas search --config` with
 # Headings of `--help`.
 LIMITS, BY_COST, SHARING = "Limits", "Short trainings first", "Storage, processes, results"
 
-# A search can resume with other values of these. Samplers and seeds are part of the names of searches.
+# A search can resume with other values of these. Samplers and seeds are part of the names of
+# searches.
 CHANGEABLE_OPTIONS = (
     "evaluations",
     "budget",
@@ -92,31 +93,42 @@ NOT_BY_COST = {
 def search(
     context: typer.Context,
     objectives: Annotated[
-        str, typer.Option(help="Comma-separated metrics; METRIC:max or METRIC:min sets the direction.")
+        str,
+        typer.Option(help="Comma-separated metrics; METRIC:max or METRIC:min sets the direction."),
     ],
     benchmark: Annotated[
         str | None,
         typer.Option(
-            help="Look values up in this table (`nas benchmarks list`), or in a CSV file of networks of --space."
+            help="Look values up in this table (`nas benchmarks list`), or in a CSV file of "
+            "networks of --space."
         ),
     ] = None,
     space: Annotated[
         str | None,
-        typer.Option(help="Measure every network of this space: a name, or FILE.py:NAME of a class or function."),
+        typer.Option(
+            help="Measure every network of this space: a name, or FILE.py:NAME of a class or "
+            "function."
+        ),
     ] = None,
     sampler: Annotated[
         str,
         typer.Option(
-            help="Comma-separated: predictors (rlm, gnn, gp, gp-choices, forest, ridge, FILE.py:CLASS), nsga2, nsga3, "
+            help="Comma-separated: predictors (rlm, gnn, gp, gp-choices, forest, ridge, "
+            "FILE.py:CLASS), nsga2, nsga3, "
             "tpe, optuna-gp, random; with --budget: predictors, asha, hyperband, random."
         ),
     ] = "rlm",
-    evaluations: Annotated[int, typer.Option(min=1, help="Number of evaluations.", rich_help_panel=LIMITS)] = 200,
+    evaluations: Annotated[
+        int, typer.Option(min=1, help="Number of evaluations.", rich_help_panel=LIMITS)
+    ] = 200,
     constraint: Annotated[
-        list[str] | None, typer.Option(help='A constraint, for example "pixel3_latency_ms <= 8"; repeatable.')
+        list[str] | None,
+        typer.Option(help='A constraint, for example "pixel3_latency_ms <= 8"; repeatable.'),
     ] = None,
     seed: Seed = 0,
-    seeds: Annotated[int, typer.Option(min=1, help="Repeat with this many seeds and report mean ± std.")] = 1,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Repeat with this many seeds and report mean ± std.")
+    ] = 1,
     option: SpaceOptions = None,
     model: Model = None,
     weights: Weights = None,
@@ -132,7 +144,9 @@ def search(
     trainings: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Trainings per network, whose mean accuracy counts; 1 by default.", rich_help_panel=TRAINING
+            min=1,
+            help="Trainings per network, whose mean accuracy counts; 1 by default.",
+            rich_help_panel=TRAINING,
         ),
     ] = None,
     epochs: Epochs = None,
@@ -141,7 +155,8 @@ def search(
     depends: Annotated[
         list[Path] | None,
         typer.Option(
-            help="A file or folder that the evaluator or the space reads; the search resumes only with the same "
+            help="A file or folder that the evaluator or the space reads; the search resumes only "
+            "with the same "
             "contents; repeatable.",
             rich_help_panel=TRAINING,
         ),
@@ -155,41 +170,57 @@ def search(
     reference: Annotated[
         str | None,
         typer.Option(
-            help="Reference point of the hypervolume, a value per objective; by default the worst values of networks "
+            help="Reference point of the hypervolume, a value per objective; by default the worst "
+            "values of networks "
             "that keep the constraints."
         ),
     ] = None,
     known: Annotated[
         Path | None,
-        typer.Option(help="CSV of prior observations: architecture and metrics. They do not count as evaluations."),
+        typer.Option(
+            help="CSV of prior observations: architecture and metrics. They do not count as "
+            "evaluations."
+        ),
     ] = None,
     hours: Annotated[
         float | None,
-        typer.Option(min=0, help="Start no evaluation after this many hours; 0 as --prepare.", rich_help_panel=LIMITS),
+        typer.Option(
+            min=0,
+            help="Start no evaluation after this many hours; 0 as --prepare.",
+            rich_help_panel=LIMITS,
+        ),
     ] = None,
     prepare: Annotated[
         bool,
         typer.Option(
             "--prepare",
-            help="Only store the search, for `nas worker`. The same command without it shows the results.",
+            help="Only store the search, for `nas worker`. The same command without it shows the "
+            "results.",
             rich_help_panel=SHARING,
         ),
     ] = False,
     patience: Annotated[
         int | None,
-        typer.Option(min=1, help="Stop after this many evaluations without a better front.", rich_help_panel=LIMITS),
+        typer.Option(
+            min=1,
+            help="Stop after this many evaluations without a better front.",
+            rich_help_panel=LIMITS,
+        ),
     ] = None,
     fidelities: Annotated[
         str | None,
         typer.Option(
-            help="Search by cost: epochs after which a training may pause, and its last epoch, as in 2,6.",
+            help="Search by cost: epochs after which a training may pause, and its last epoch, as "
+            "in 2,6.",
             rich_help_panel=BY_COST,
         ),
     ] = None,
     budget: Annotated[
         float | None,
         typer.Option(
-            min=0, help="Total cost of a search with --fidelities, instead of --evaluations.", rich_help_panel=BY_COST
+            min=0,
+            help="Total cost of a search with --fidelities, instead of --evaluations.",
+            rich_help_panel=BY_COST,
         ),
     ] = None,
     cost: Annotated[
@@ -201,12 +232,16 @@ def search(
     ] = "epochs",
     predictor: Annotated[
         str | None,
-        typer.Option(help="Search --space by predictions only, of this checkpoint: a folder, or rlm-nasbench201."),
+        typer.Option(
+            help="Search --space by predictions only, of this checkpoint: a folder, or "
+            "rlm-nasbench201."
+        ),
     ] = None,
     storage: Annotated[
         str | None,
         typer.Option(
-            help="Storage that `nas worker` can join: sqlite:///…, postgresql://…, grpc://…, or FILE.journal.",
+            help="Storage that `nas worker` can join: sqlite:///…, postgresql://…, grpc://…, or "
+            "FILE.journal.",
             rich_help_panel=SHARING,
         ),
     ] = None,
@@ -227,27 +262,43 @@ def search(
         ),
     ] = None,
     study: Annotated[
-        str, typer.Option(help="Prefix of study names in a storage: STUDY-SAMPLER-SEED.", rich_help_panel=SHARING)
+        str,
+        typer.Option(
+            help="Prefix of study names in a storage: STUDY-SAMPLER-SEED.", rich_help_panel=SHARING
+        ),
     ] = "search",
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Result folder, where the same search resumes; results/SPACE-OBJECTIVES-DATE by default.",
+            help="Result folder, where the same search resumes; results/SPACE-OBJECTIVES-DATE by "
+            "default.",
             show_default=False,
             rich_help_panel=SHARING,
         ),
     ] = None,
     new: Annotated[
-        bool, typer.Option("--new", help="Start in a new folder: FOLDER-2 if FOLDER exists.", rich_help_panel=SHARING)
+        bool,
+        typer.Option(
+            "--new",
+            help="Start in a new folder: FOLDER-2 if FOLDER exists.",
+            rich_help_panel=SHARING,
+        ),
     ] = False,
     config: Config = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Search for the Pareto front of several objectives, in a benchmark table or by measuring a space's networks."""
+    """Search for the Pareto front of several objectives, in a benchmark table or by measuring a
+    space's networks.
+    """
     from nas.benchmarks import load_benchmark
     from nas.cli.measured import open_measured, warn_of_missing_weights
-    from nas.comparison.runs import SearchOptions, run_measured_studies, run_predicted_studies, run_studies
+    from nas.comparison.runs import (
+        SearchOptions,
+        run_measured_studies,
+        run_predicted_studies,
+        run_studies,
+    )
     from nas.report.folders import save_studies
     from nas.search.labels import sampler_label
     from nas.search.patience import set_timeout
@@ -259,8 +310,12 @@ def search(
     if seconds == 0 and jobs > 1:
         raise InputError(f"--prepare evaluates nothing: give --jobs {jobs} to nas worker")
     limited = given_only(seconds=seconds, patience=patience)
-    given = {name: value for name, value in context.params.items() if name not in CHANGEABLE_OPTIONS}
-    arguments = {name: str(value) for name, value in given.items() if value is not None} | {"storage": address(storage)}
+    given = {
+        name: value for name, value in context.params.items() if name not in CHANGEABLE_OPTIONS
+    }
+    arguments = {name: str(value) for name, value in given.items() if value is not None} | {
+        "storage": address(storage)
+    }
     spending = _budget(fidelities, budget, cost)
     _check_limits(context, spending is not None)
     options = SearchOptions(
@@ -275,7 +330,9 @@ def search(
         depends=tuple(depends or ()),
     )
     samplers, limits, numbers = split_names(sampler), constraint or [], range(seed, seed + seeds)
-    of_model = model_options(model, weights, width, depth, kernel, round_to, keep, start, teacher, outputs)
+    of_model = model_options(
+        model, weights, width, depth, kernel, round_to, keep, start, teacher, outputs
+    )
     if model is not None:
         if space is not None:
             raise InputError("--model is the space of its sub-networks: leave out --space")
@@ -287,7 +344,9 @@ def search(
     )  # fmt: skip
     _check_source(benchmark, space, predictor, measured)
     if new and storage:
-        raise InputError("--new starts a new folder: with --storage, choose another --study instead")
+        raise InputError(
+            "--new starts a new folder: with --storage, choose another --study instead"
+        )
     names = [sampler_label(one) for one in samplers]
     searches = [f"{name}-{seed}" for seed in numbers for name in names]
     chosen = _result_folder(out, new, str(benchmark or space), objectives, arguments, searches)
@@ -297,12 +356,29 @@ def search(
             warn_if_seen(benchmark, samplers)
             table = load_benchmark(benchmark, space, parse_settings(option, "--option"))
             studies = run_studies(
-                table, objectives, samplers, evaluations, numbers, folder, limits, bar, options=options
+                table,
+                objectives,
+                samplers,
+                evaluations,
+                numbers,
+                folder,
+                limits,
+                bar,
+                options=options,
             )
         elif predictor is not None:
             opened = get_space(str(space), **parse_settings(option, "--option"))
             studies = run_predicted_studies(
-                opened, predictor, objectives, samplers, evaluations, numbers, folder, limits, bar, options
+                opened,
+                predictor,
+                objectives,
+                samplers,
+                evaluations,
+                numbers,
+                folder,
+                limits,
+                bar,
+                options,
             )
         else:
             measuring = open_measured(str(space), objectives, limits, measured, folder, spending)
@@ -310,7 +386,16 @@ def search(
                 print(f"nas: {model}: {measuring.space.summary}", file=sys.stderr)
             point = None if reference is None else parse_numbers(reference, "--reference")
             studies = run_measured_studies(
-                measuring, objectives, samplers, evaluations, numbers, folder, limits, bar, point, options
+                measuring,
+                objectives,
+                samplers,
+                evaluations,
+                numbers,
+                folder,
+                limits,
+                bar,
+                point,
+                options,
             )
         save_studies(folder, studies)
         with replacing(folder / REPEATS) as file:
@@ -332,16 +417,27 @@ def _ending_prepared(as_json: bool) -> Iterator[None]:
         searches = [(str(storage), name) for storage, name in prepared.searches]
         if as_json:
             print_json(
-                {"prepared": [{"storage": without_passwords(storage), "study": name} for storage, name in searches]}
+                {
+                    "prepared": [
+                        {"storage": without_passwords(storage), "study": name}
+                        for storage, name in searches
+                    ]
+                }
             )
         else:
             for storage, name in searches:
-                print(without_passwords(f"prepared: nas worker --storage {shlex.quote(storage)} --study {name}"))
+                print(
+                    without_passwords(
+                        f"prepared: nas worker --storage {shlex.quote(storage)} --study {name}"
+                    )
+                )
         raise typer.Exit from None
 
 
 def _show(studies: Studies, constraints: list[str], problem: str, as_json: bool) -> None:
-    """Print the summary and the front; exit with JSON, or if no network satisfies the constraints."""
+    """Print the summary and the front; exit with JSON, or if no network satisfies the
+    constraints.
+    """
     from nas.search.labels import sampler_label
 
     front, failures = studies.front_rows, studies.failures
@@ -352,22 +448,40 @@ def _show(studies: Studies, constraints: list[str], problem: str, as_json: bool)
     if nearest:
         print(f"nas: no network satisfies {' and '.join(constraints)}", file=sys.stderr)
     if as_json:
-        print_json({"summary": studies.table(), "front": front, "failures": failures, "least_violating": nearest})
+        print_json(
+            {
+                "summary": studies.table(),
+                "front": front,
+                "failures": failures,
+                "least_violating": nearest,
+            }
+        )
         raise typer.Exit(bool(nearest))
     if nearest:
         print_table("The least violating networks; violations are relative to the bound", nearest)
         raise typer.Exit(1)
-    truth = "the true hypervolume" if studies.benchmark else "the hypervolume of the best front found"
+    truth = (
+        "the true hypervolume" if studies.benchmark else "the hypervolume of the best front found"
+    )
     print_table(f"{problem}: share of {truth}", studies.table())
     several, first = len(studies.searches), studies.first.settings
-    of = f"all {several} searches" if several > 1 else f"{sampler_label(first['sampler'])}, seed {first['seed']}"
-    print_table(f"Pareto front of {of}", [with_arrows(row, studies.objectives) for row in _shown_front(studies)])
+    of = (
+        f"all {several} searches"
+        if several > 1
+        else f"{sampler_label(first['sampler'])}, seed {first['seed']}"
+    )
+    print_table(
+        f"Pareto front of {of}",
+        [with_arrows(row, studies.objectives) for row in _shown_front(studies)],
+    )
 
 
 def _shown_front(studies: Studies) -> list[dict[str, Any]]:
-    """Rows for display: networks by file name, because their choices may be long, and where each comes from.
+    """Rows for display: networks by file name, because their choices may be long, and where each
+    comes from.
 
-    A single search needs no sampler and seed, and a front without repeated evaluations no number of evaluations.
+    A single search needs no sampler and seed, and a front without repeated evaluations no number of
+    evaluations.
     """
     from nas.search.networks import network_name
 
@@ -383,7 +497,9 @@ def _shown_front(studies: Studies) -> list[dict[str, Any]]:
     ]
 
 
-def _check_source(benchmark: str | None, space: str | None, predictor: str | None, measured: dict[str, Any]) -> None:
+def _check_source(
+    benchmark: str | None, space: str | None, predictor: str | None, measured: dict[str, Any]
+) -> None:
     """Raise InputError unless values come from one source.
 
     Args:
@@ -391,16 +507,28 @@ def _check_source(benchmark: str | None, space: str | None, predictor: str | Non
     """
     if benchmark is None and space is None:
         raise InputError(
-            "give --benchmark, a table to search, --space, whose networks to measure, or --model, a trained model"
+            "give --benchmark, a table to search, --space, whose networks to measure, or --model, "
+            "a trained model"
         )
-    if benchmark is not None and (wrong := [name for name in measured if not (space and name == "option")]):
-        raise InputError(f"--{wrong[0]} applies to --space only: nothing is measured on a benchmark")
+    if benchmark is not None and (
+        wrong := [name for name in measured if not (space and name == "option")]
+    ):
+        raise InputError(
+            f"--{wrong[0]} applies to --space only: nothing is measured on a benchmark"
+        )
     if predictor is not None and (benchmark is not None or measured.keys() - {"option"}):
-        raise InputError("--predictor needs --space, and excludes --benchmark and all options of measurements")
+        raise InputError(
+            "--predictor needs --space, and excludes --benchmark and all options of measurements"
+        )
 
 
 def _result_folder(
-    out: Path | None, new: bool, searched: str, objectives: str, arguments: dict[str, str], searches: list[str]
+    out: Path | None,
+    new: bool,
+    searched: str,
+    objectives: str,
+    arguments: dict[str, str],
+    searches: list[str],
 ) -> AbstractContextManager[Path]:
     """The folder `out` or, by default or with `new`, one that no other search uses."""
     from nas.comparison.folders import chosen_folder, earlier_folders, folder_name
@@ -411,12 +539,17 @@ def _result_folder(
     name = folder_name(searched, [objective.name for objective in parse_objectives(objectives)])
     first = out or Path("results", name)
     if not new and not first.exists() and (earlier := earlier_folders(first, arguments)):
-        print(f"nas: starting a new folder; --out {earlier[0]} resumes an earlier search", file=sys.stderr)
+        print(
+            f"nas: starting a new folder; --out {earlier[0]} resumes an earlier search",
+            file=sys.stderr,
+        )
     return chosen_folder(first, arguments, searches, new)
 
 
 def _check_limits(context: typer.Context, by_cost: bool) -> None:
-    """Raise InputError if the command line has an option that does not apply to this kind of search."""
+    """Raise InputError if the command line has an option that does not apply to this kind of
+    search.
+    """
     given = [name for name in context.params if is_given(context, name)]
     if not by_cost and "cost" in given:
         raise InputError("--cost is the unit of --budget: it needs --fidelities and --budget")
@@ -429,10 +562,15 @@ def _budget(fidelities: str | None, budget: float | None, cost: str) -> Budget |
     from nas.comparison.runs import Budget
 
     if (fidelities is None) != (budget is None):
-        raise InputError("give --fidelities and --budget together: --fidelities 2,6 --budget 300 spends 300 epochs")
+        raise InputError(
+            "give --fidelities and --budget together: --fidelities 2,6 --budget 300 spends 300 "
+            "epochs"
+        )
     if fidelities is None or budget is None:
         return None
     try:
         return Budget(tuple(int(part) for part in fidelities.split(",")), budget, cost)
     except ValueError as error:
-        raise InputError(f"--fidelities {fidelities}: write whole numbers separated by commas") from error
+        raise InputError(
+            f"--fidelities {fidelities}: write whole numbers separated by commas"
+        ) from error

@@ -14,5 +14,11 @@ def spaces(as_json: Json = False) -> None:
     for name in list_spaces():
         space = get_space(name)
         size = "unknown" if space.size is None else f"{space.size:,}"
-        rows.append({"space": name, "architectures": size, "about": (space.__doc__ or "").strip().split("\n")[0]})
+        rows.append(
+            {
+                "space": name,
+                "architectures": size,
+                "about": (space.__doc__ or "").strip().split("\n")[0],
+            }
+        )
     print_json(rows) if as_json else print_table("Search spaces", rows)

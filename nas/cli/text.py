@@ -13,7 +13,9 @@ from nas.cli.options import NETWORK
 
 def text(
     model: Annotated[str, typer.Argument(help=NETWORK)],
-    out: Annotated[Path | None, typer.Option(help="Write the text here instead of printing it.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the text here instead of printing it.")
+    ] = None,
 ) -> None:
     """Print the compact text of a network."""
     from nas.networks import network_text

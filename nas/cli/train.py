@@ -9,7 +9,16 @@ from typing import Annotated, Any
 import typer
 
 from nas.cli.console import print_json, print_table
-from nas.cli.options import Json, Quiet, Seed, SpaceOptions, TableSpace, given_only, parse_settings, split_names
+from nas.cli.options import (
+    Json,
+    Quiet,
+    Seed,
+    SpaceOptions,
+    TableSpace,
+    given_only,
+    parse_settings,
+    split_names,
+)
 from nas.cli.progress import progress_bar
 from search_spaces.common.errors import InputError
 
@@ -20,49 +29,72 @@ def train(
     predictor: Annotated[
         str,
         typer.Argument(
-            help="rlm, gnn, gp, gp-choices, forest, ridge, an installed predictor, an ensemble such as rlm+gp, or "
+            help="rlm, gnn, gp, gp-choices, forest, ridge, an installed predictor, an ensemble "
+            "such as rlm+gp, or "
             "FILE.py:CLASS."
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder for the checkpoint.")],
     benchmark: Annotated[
-        str | None, typer.Option(help="Learn from this table of networks: digits201, nasbench201, or a CSV file.")
+        str | None,
+        typer.Option(
+            help="Learn from this table of networks: digits201, nasbench201, or a CSV file."
+        ),
     ] = None,
     space: TableSpace = None,
     option: SpaceOptions = None,
-    metrics: Annotated[str | None, typer.Option(help="Comma-separated metrics of the benchmark to learn.")] = None,
-    size: Annotated[int | None, typer.Option(help="Train on this many random architectures; all by default.")] = None,
+    metrics: Annotated[
+        str | None, typer.Option(help="Comma-separated metrics of the benchmark to learn.")
+    ] = None,
+    size: Annotated[
+        int | None, typer.Option(help="Train on this many random architectures; all by default.")
+    ] = None,
     table: Annotated[
         Path | None,
-        typer.Option(help="Learn from this .parquet, .csv or .csv.gz table: any texts for rlm, ONNX texts for others."),
+        typer.Option(
+            help="Learn from this .parquet, .csv or .csv.gz table: any texts for rlm, ONNX texts "
+            "for others."
+        ),
     ] = None,
     text: Annotated[str, typer.Option(help="Column of the --table with the texts.")] = "input",
     targets: Annotated[
         str,
         typer.Option(
-            help="Comma-separated columns of the --table with numbers; a column target_type names the metric of a "
+            help="Comma-separated columns of the --table with numbers; a column target_type names "
+            "the metric of a "
             "single target."
         ),
     ] = "target",
     test_share: Annotated[
-        float, typer.Option(min=0, max=0.9, help="Share of the texts of --table that are held out for testing.")
+        float,
+        typer.Option(
+            min=0, max=0.9, help="Share of the texts of --table that are held out for testing."
+        ),
     ] = 0.1,
     base: Annotated[
         str | None,
-        typer.Option(help="Checkpoint to start from; by default rlm-base for rlm, gnn-label-free for gnn."),
+        typer.Option(
+            help="Checkpoint to start from; by default rlm-base for rlm, gnn-label-free for gnn."
+        ),
     ] = None,
-    backbone: Annotated[str | None, typer.Option(help="rlm only: a T5Gemma encoder, folder or hub name.")] = None,
+    backbone: Annotated[
+        str | None, typer.Option(help="rlm only: a T5Gemma encoder, folder or hub name.")
+    ] = None,
     steps: Annotated[
         int | None,
         typer.Option(
             min=0,
-            help="Optimizer steps. Defaults: by the size of the data for gnn; 0 for rlm, which only stores examples, "
+            help="Optimizer steps. Defaults: by the size of the data for gnn; 0 for rlm, which "
+            "only stores examples, "
             f"or {TABLE_STEPS} with --table.",
         ),
     ] = None,
     kernel_steps: Annotated[
         int | None,
-        typer.Option(min=0, help="rlm only: steps that fit its kernels to 300 or more networks, for example 30."),
+        typer.Option(
+            min=0,
+            help="rlm only: steps that fit its kernels to 300 or more networks, for example 30.",
+        ),
     ] = None,
     seed: Seed = 0,
     quiet: Quiet = False,
@@ -100,12 +132,16 @@ def train(
         print_json({"checkpoint": str(out), "tests": rows})
         return
     if rows:
-        print_table("Texts held out for testing", [{k: _rounded(v) for k, v in row.items()} for row in rows])
+        print_table(
+            "Texts held out for testing", [{k: _rounded(v) for k, v in row.items()} for row in rows]
+        )
     print(out)
 
 
 def _check_out(out: Path) -> None:
-    """Raise InputError if the folder has files of a checkpoint's names that are none of this project's."""
+    """Raise InputError if the folder has files of a checkpoint's names that are none of this
+    project's.
+    """
     from predictors.files import FILES, FORMAT
 
     try:

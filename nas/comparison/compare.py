@@ -1,4 +1,6 @@
-"""Compares predictors on a benchmark: how well each ranks unseen architectures after few examples."""
+"""Compares predictors on a benchmark: how well each ranks unseen architectures after few
+examples.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,8 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Score:
-    """Scores of one predictor, training size and seed on all architectures that it was not trained on.
+    """Scores of one predictor, training size and seed on all architectures that it was not trained
+    on.
 
     Attributes:
         predictor: its name.
@@ -82,11 +85,14 @@ class Score:
         seed: of the training set and the predictor.
         tau: Kendall's τ between prediction and `test_metric`; 0 if all predictions are equal.
         spearman: Spearman's ρ between the same.
-        tau_top: Kendall's τ among the truly best 1,000 architectures, or among the best half if that is fewer.
+        tau_top: Kendall's τ among the truly best 1,000 architectures, or among the best half if
+            that is fewer.
         top10: mean true value of the 10 predicted best.
-        regret: difference between the best of these 10 and the best of all, at least 0, in the unit of `test_metric`.
+        regret: difference between the best of these 10 and the best of all, at least 0, in the unit
+            of `test_metric`.
         rmse: root mean square error, in the unit of `train_metric`.
-        cover50: share of true values of `train_metric` within the central 50 % of the samples; .50 if calibrated.
+        cover50: share of true values of `train_metric` within the central 50 % of the samples; .50
+            if calibrated.
         cover90: the same for 90 %.
         fit_seconds: wall time on one core.
         predict_seconds: wall time on one core.
@@ -108,8 +114,9 @@ class Score:
 
 
 class Predicted(NamedTuple):
-    """Predictions of `train_metric` (n,) for n unseen architectures, with true values (n,) of it (NaN for missing) and
-    of `test_metric`."""
+    """Predictions of `train_metric` (n,) for n unseen architectures, with true values (n,) of it
+    (NaN for missing) and of `test_metric`.
+    """
 
     predicted: np.ndarray
     learned: np.ndarray
@@ -122,7 +129,9 @@ Task = tuple[str, int, int]
 
 @dataclass(frozen=True)
 class Compared:
-    """All scores of a comparison, and each predictor's predictions for the largest training size and first seed."""
+    """All scores of a comparison, and each predictor's predictions for the largest training size
+    and first seed.
+    """
 
     comparison: Comparison
     scores: list[Score]
@@ -133,7 +142,12 @@ class Compared:
         rows = []
         for key in dict.fromkeys((s.predictor, s.size) for s in self.scores):
             group = [asdict(s) for s in self.scores if (s.predictor, s.size) == key]
-            row: dict[str, Any] = {**self._about(), "predictor": key[0], "size": key[1], "seeds": len(group)}
+            row: dict[str, Any] = {
+                **self._about(),
+                "predictor": key[0],
+                "size": key[1],
+                "seeds": len(group),
+            }
             for name in MEASURES:
                 values = np.array([g[name] for g in group])
                 spread = float(values.std(ddof=1)) if len(group) > 1 else 0.0
@@ -169,7 +183,8 @@ def compare(
     Args:
         comparison: its settings.
         benchmark: the table. Other processes load it again by its `source`.
-        journal: file that keeps finished scores. They are not computed again unless the predictor's `version` changes.
+        journal: file that keeps finished scores. They are not computed again unless the predictor's
+            `version` changes.
         progress: called with the current step, the number of scores done and the total.
         jobs: number of processes, of one thread each. It does not change the scores.
 
@@ -185,7 +200,11 @@ def compare(
     names = {task: json.dumps([*task, versions[task[0]]]) for task in tasks}
     kept = _open(journal, comparison) if journal else None
     known: dict[str, Any] = kept.known if kept else {}
-    waiting = [t for t in tasks if names[t] not in known or (t in shown and not known[names[t]]["predicted"])]
+    waiting = [
+        t
+        for t in tasks
+        if names[t] not in known or (t in shown and not known[names[t]]["predicted"])
+    ]
     done = len(tasks) - len(waiting)
     if progress and waiting:
         progress(waiting[0][0], done, len(tasks))
@@ -197,20 +216,35 @@ def compare(
         else:
             known[names[task]] = found
         done += 1
-        log.info("%s, %d architectures, seed %d: τ %.3f, fitted in %.1f s", *task, score.tau, score.fit_seconds)
+        log.info(
+            "%s, %d architectures, seed %d: τ %.3f, fitted in %.1f s",
+            *task,
+            score.tau,
+            score.fit_seconds,
+        )
         if progress:
             progress(f"{task[0]}, {task[1]} architectures, seed {task[2]}", done, len(tasks))
     scores = [Score(**known[names[task]]["score"]) for task in tasks]
     columns_of = {task[0]: known[names[task]]["predicted"] for task in tasks if task in shown}
-    return Compared(comparison, scores, {n: Predicted(*map(np.array, columns)) for n, columns in columns_of.items()})
+    return Compared(
+        comparison,
+        scores,
+        {n: Predicted(*map(np.array, columns)) for n, columns in columns_of.items()},
+    )
 
 
 def _open(path: Path, comparison: Comparison) -> Journal:
     """The journal of an earlier run with the same settings, or a new one."""
     is_new = not path.exists()
     journal = Journal(path)
-    settings = {name: value for name, value in asdict(comparison).items() if name in _CHECKED_SETTINGS}
-    settings = {**settings, "given": list(comparison.given), "scores": [field.name for field in fields(Score)]}
+    settings = {
+        name: value for name, value in asdict(comparison).items() if name in _CHECKED_SETTINGS
+    }
+    settings = {
+        **settings,
+        "given": list(comparison.given),
+        "scores": [field.name for field in fields(Score)],
+    }
     if is_new:
         journal.append(_SETTINGS_ENTRY, settings)
     if journal.known.get(_SETTINGS_ENTRY) != settings:
@@ -232,7 +266,9 @@ def _scores(
         return
     context = multiprocessing.get_context("spawn")
     others = {process.pid for process in multiprocessing.active_children()}
-    with ProcessPoolExecutor(min(jobs, len(tasks)), context, _start_worker, (comparison, benchmark.source)) as pool:
+    with ProcessPoolExecutor(
+        min(jobs, len(tasks)), context, _start_worker, (comparison, benchmark.source)
+    ) as pool:
         futures = {pool.submit(_score_in_worker, task): task for task in tasks}
         try:
             for future in as_completed(futures):
@@ -249,7 +285,9 @@ _worker: dict[str, Any] = {}
 
 
 def _start_worker(comparison: Comparison, source: dict[str, Any]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the first one ends the others
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches all processes; the first one ends the others
     from nas.benchmarks import load_benchmark
 
     _worker.update(comparison=comparison, benchmark=load_benchmark(**source))
@@ -264,7 +302,10 @@ def _check(comparison: Comparison, benchmark: Benchmark) -> None:
     from predictors.registry import predictor_class
 
     learned = (comparison.learned.name, comparison.ranked.name)
-    for metrics, known in ((learned, benchmark.metrics), (comparison.given, benchmark.known_metrics)):
+    for metrics, known in (
+        (learned, benchmark.metrics),
+        (comparison.given, benchmark.known_metrics),
+    ):
         for metric in metrics:
             if metric not in known:
                 raise unknown(f"metric of {benchmark.name}", metric, known)
@@ -276,7 +317,9 @@ def _check(comparison: Comparison, benchmark: Benchmark) -> None:
     for seed in (comparison.first_seed, comparison.first_seed + comparison.seeds - 1):
         check_seed(seed)
     labelled, ranked = (int(np.isfinite(benchmark.values(name)).sum()) for name in learned)
-    most = min(labelled - 1, ranked - SELECTED)  # the others have errors, and at least `SELECTED` are ranked
+    most = min(
+        labelled - 1, ranked - SELECTED
+    )  # the others have errors, and at least `SELECTED` are ranked
     for size in comparison.sizes:
         if not 1 <= size <= most:
             remedy = f"give 1 to {most}" if most > 0 else "a comparison needs at least 11"
@@ -285,21 +328,32 @@ def _check(comparison: Comparison, benchmark: Benchmark) -> None:
 
 
 @one_thread()
-def _score(comparison: Comparison, benchmark: Benchmark, name: str, size: int, seed: int) -> tuple[Score, Predicted]:
+def _score(
+    comparison: Comparison, benchmark: Benchmark, name: str, size: int, seed: int
+) -> tuple[Score, Predicted]:
     import predictors
 
-    values, truth = (benchmark.values(metric.name) for metric in (comparison.learned, comparison.ranked))
+    values, truth = (
+        benchmark.values(metric.name) for metric in (comparison.learned, comparison.ranked)
+    )
     train, test = _split(values, size, seed)
     test = test[np.isfinite(truth[test])]
     given = {name: benchmark.values(name) for name in comparison.given}
     metric = comparison.learned.key
     predictor = predictors.create(name, seed=seed)
-    inputs: Sequence[Any] = benchmark.architectures if predictor.reads_choices else benchmark.load_texts()
+    inputs: Sequence[Any] = (
+        benchmark.architectures if predictor.reads_choices else benchmark.load_texts()
+    )
     started = time.perf_counter()
-    predictor.fit([inputs[i] for i in train], {metric: values[train], **{n: v[train] for n, v in given.items()}})
+    predictor.fit(
+        [inputs[i] for i in train],
+        {metric: values[train], **{n: v[train] for n, v in given.items()}},
+    )
     fitted = time.perf_counter()
     known = {n: v[test] for n, v in given.items()}
-    predictions = predictor.predict([inputs[i] for i in test], [metric], given=known, samples=SAMPLES, seed=seed)
+    predictions = predictor.predict(
+        [inputs[i] for i in test], [metric], given=known, samples=SAMPLES, seed=seed
+    )
     finished = time.perf_counter()
     found = Predicted(predictions[metric], values[test], truth[test])
     score = Score(
@@ -315,7 +369,9 @@ def _score(comparison: Comparison, benchmark: Benchmark, name: str, size: int, s
 
 
 def _split(values: np.ndarray, size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows for training, the first `size` of a permutation of those with a value, and all other rows."""
+    """Rows for training, the first `size` of a permutation of those with a value, and all other
+    rows.
+    """
     known = np.isfinite(values)
     order = np.flatnonzero(known)[np.random.default_rng(seed).permutation(int(known.sum()))]
     return order[:size], np.concatenate([order[size:], np.flatnonzero(~known)])
@@ -337,8 +393,12 @@ def _ranking(predicted: np.ndarray, truth: np.ndarray, sign: float) -> dict[str,
     }
 
 
-def _correlation(measure: Callable[[np.ndarray, np.ndarray], Any], a: np.ndarray, b: np.ndarray) -> float:
-    """The correlation of a (n,) and b (n,), or 0 if it is undefined because all values of one are equal."""
+def _correlation(
+    measure: Callable[[np.ndarray, np.ndarray], Any], a: np.ndarray, b: np.ndarray
+) -> float:
+    """The correlation of a (n,) and b (n,), or 0 if it is undefined because all values of one are
+    equal.
+    """
     return float(measure(a, b).statistic) if len(a) > 1 and np.ptp(a) and np.ptp(b) else 0.0
 
 

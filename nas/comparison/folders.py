@@ -28,7 +28,12 @@ if TYPE_CHECKING:
     import optuna
 
 RECORD = "search.json"
-RESULTS = ("studies", "front", "front.csv", "summary.json")  # a folder without a record must have none of these
+RESULTS = (
+    "studies",
+    "front",
+    "front.csv",
+    "summary.json",
+)  # a folder without a record must have none of these
 MAX_NAME_LENGTH = 120  # characters; most file systems allow 255 bytes
 
 
@@ -50,12 +55,14 @@ def plain_name(text: str) -> str:
 
 
 @contextmanager
-def chosen_folder(folder: Path, arguments: Mapping[str, Any], searches: Iterable[str], new: bool) -> Iterator[Path]:
+def chosen_folder(
+    folder: Path, arguments: Mapping[str, Any], searches: Iterable[str], new: bool
+) -> Iterator[Path]:
     """Find the folder in which a command resumes, or create one that no other process can choose.
 
-    Candidates are `folder`, `folder-2`, `folder-3` and so on. A command resumes in a folder that was begun with the
-    same arguments and holds only searches of this command; it can add seeds and samplers. A created folder is removed
-    if an error leaves it empty.
+    Candidates are `folder`, `folder-2`, `folder-3` and so on. A command resumes in a folder that
+    was begun with the same arguments and holds only searches of this command; it can add seeds and
+    samplers. A created folder is removed if an error leaves it empty.
 
     Args:
         folder: first choice.
@@ -72,7 +79,12 @@ def chosen_folder(folder: Path, arguments: Mapping[str, Any], searches: Iterable
         if made := _make(path):
             break
         record = _read(path)
-        if not new and record and record["arguments"] == arguments and wanted.issuperset(record["searches"]):
+        if (
+            not new
+            and record
+            and record["arguments"] == arguments
+            and wanted.issuperset(record["searches"])
+        ):
             break
     try:
         yield path
@@ -84,22 +96,34 @@ def chosen_folder(folder: Path, arguments: Mapping[str, Any], searches: Iterable
 
 
 def _make(folder: Path) -> list[Path]:
-    """Create a folder with its parents, and list the created ones, innermost first; none if the folder exists."""
+    """Create a folder with its parents, and list the created ones, innermost first; none if the
+    folder exists.
+    """
     missing = [one for one in (folder, *folder.parents) if not one.exists()]
     try:
         folder.mkdir(parents=True)
     except FileExistsError:
         return []
     except OSError as error:
-        raise InputError(f"{folder} cannot be created ({error.strerror}): give another --out") from error
+        raise InputError(
+            f"{folder} cannot be created ({error.strerror}): give another --out"
+        ) from error
     return missing
 
 
 def earlier_folders(folder: Path, arguments: Mapping[str, Any]) -> list[Path]:
     """Folders of the same command from other days, the latest first."""
     name = folder.name.removesuffix(datetime.date.today().isoformat())
-    found = [path for path in folder.parent.glob(f"{glob.escape(name)}[0-9]*") if not path.name.startswith(folder.name)]
-    return sorted((path for path in found if _is_of(path, arguments)), key=lambda p: p.stat().st_mtime, reverse=True)
+    found = [
+        path
+        for path in folder.parent.glob(f"{glob.escape(name)}[0-9]*")
+        if not path.name.startswith(folder.name)
+    ]
+    return sorted(
+        (path for path in found if _is_of(path, arguments)),
+        key=lambda p: p.stat().st_mtime,
+        reverse=True,
+    )
 
 
 def _is_of(folder: Path, arguments: Mapping[str, Any]) -> bool:
@@ -109,7 +133,12 @@ def _is_of(folder: Path, arguments: Mapping[str, Any]) -> bool:
     return False
 
 
-def claim(folder: Path, searches: Iterable[str], begun_with: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+def claim(
+    folder: Path,
+    searches: Iterable[str],
+    begun_with: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+) -> None:
     """Write the record of a command that begins or resumes in a folder.
 
     Args:
@@ -119,23 +148,32 @@ def claim(folder: Path, searches: Iterable[str], begun_with: Mapping[str, Any], 
         arguments: of the command.
 
     Raises:
-        InputError: the folder holds other searches, or these were begun with other settings, data or networks
-            (`nas.search.identity.check_same`).
+        InputError: the folder holds other searches, or these were begun with other settings, data
+            or networks (`nas.search.identity.check_same`).
     """
     names, record = list(searches), _read(folder)
     if record is None:
         if strange := [name for name in RESULTS if (folder / name).exists()]:
-            raise InputError(f"{folder} already holds {strange[0]}, but no {RECORD}: give another folder")
-        if _write_first(folder, {"arguments": arguments, "searches": names, "begun_with": begun_with}):
+            raise InputError(
+                f"{folder} already holds {strange[0]}, but no {RECORD}: give another folder"
+            )
+        if _write_first(
+            folder, {"arguments": arguments, "searches": names, "begun_with": begun_with}
+        ):
             return
         record = _read(folder)  # another process has just written it
     if record:
         is_fresh = _is_unused(folder)
-        stored = {**begun_with, "settings": record["begun_with"]["settings"]} if is_fresh else record["begun_with"]
+        stored = (
+            {**begun_with, "settings": record["begun_with"]["settings"]}
+            if is_fresh
+            else record["begun_with"]
+        )
         check_same(str(folder), stored, begun_with)
         if missing := [name for name in record["searches"] if name not in names]:
             raise InputError(
-                f"{folder} also holds the search {missing[0]}: name its sampler and seed with the others, or use "
+                f"{folder} also holds the search {missing[0]}: name its sampler and seed with the "
+                "others, or use "
                 "another folder (--new, or another --out)"
             )
         begun_with, arguments = stored, record["arguments"]
@@ -148,8 +186,12 @@ def _write(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def _write_first(folder: Path, record: Mapping[str, Any]) -> bool:
-    """Write a folder's first record. Returns False if another process has written one in the meantime."""
-    aside = folder / f".{RECORD}-{uuid.uuid4().hex}"  # process ids are not unique across machines and threads
+    """Write a folder's first record. Returns False if another process has written one in the
+    meantime.
+    """
+    aside = (
+        folder / f".{RECORD}-{uuid.uuid4().hex}"
+    )  # process ids are not unique across machines and threads
     try:
         _write(aside, record)
     except InputError as error:  # it names a file that the user does not know
@@ -166,13 +208,21 @@ def _write_first(folder: Path, record: Mapping[str, Any]) -> bool:
 
 
 def check_free(folder: Path, studies: Iterable[optuna.Study] = ()) -> None:
-    """Raise InputError if a folder holds a search other than these, whose results would be overwritten."""
+    """Raise InputError if a folder holds a search other than these, whose results would be
+    overwritten.
+    """
     record = _read(folder)
     if record is None:
         return
     begun = record["begun_with"]
-    found = [(study.user_attrs.get(SETTINGS_KEY, {}), study.user_attrs.get(SOURCE_KEY)) for study in studies]
-    same = [begun["settings"].items() <= settings.items() and source == begun["source"] for settings, source in found]
+    found = [
+        (study.user_attrs.get(SETTINGS_KEY, {}), study.user_attrs.get(SOURCE_KEY))
+        for study in studies
+    ]
+    same = [
+        begun["settings"].items() <= settings.items() and source == begun["source"]
+        for settings, source in found
+    ]
     if not same or not all(same):
         raise InputError(f"{folder} holds the results of another search: give another --out")
 
@@ -180,11 +230,15 @@ def check_free(folder: Path, studies: Iterable[optuna.Study] = ()) -> None:
 def _is_unused(folder: Path) -> bool:
     """True if the folder's studies have no evaluation yet."""
     journals = sorted((folder / "studies").glob("*.journal"))
-    return bool(journals) and all(is_unused(study) for path in journals for study in load_studies(path))
+    return bool(journals) and all(
+        is_unused(study) for path in journals for study in load_studies(path)
+    )
 
 
 def searched_table(folder: Path) -> dict[str, Any]:
-    """Arguments of `load_benchmark` for the table that a folder's searches use; {} if they use none."""
+    """Arguments of `load_benchmark` for the table that a folder's searches use; {} if they use
+    none.
+    """
     record = _read(folder)
     source = record["begun_with"]["source"] if record else {}
     keys = ("benchmark", "space", "space_options") if "benchmark" in source else ()
@@ -203,4 +257,6 @@ def _read(folder: Path) -> dict[str, Any] | None:
         return None
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         pass
-    raise InputError(f"{folder / RECORD}: damaged, or not the record of a search: give another folder")
+    raise InputError(
+        f"{folder / RECORD}: damaged, or not the record of a search: give another folder"
+    )

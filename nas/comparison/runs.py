@@ -1,4 +1,6 @@
-"""Runs and reopens searches with several samplers and seeds: on a benchmark, by measurements, or by predictions."""
+"""Runs and reopens searches with several samplers and seeds: on a benchmark, by measurements, or by
+predictions.
+"""
 
 from __future__ import annotations
 
@@ -69,12 +71,15 @@ class SearchOptions(NamedTuple):
 
     Args:
         prior: CSV file of prior observations.
-        seconds: time limit, see `nas.search`; with 0, searches are only prepared for workers, also by cost.
+        seconds: time limit, see `nas.search`; with 0, searches are only prepared for workers, also
+            by cost.
         patience: stop without improvement, see `nas.search`.
-        storage: URL of one storage for all searches; None for a journal per search in the result folder.
+        storage: URL of one storage for all searches; None for a journal per search in the result
+            folder.
         study: prefix of the study names in a storage.
         jobs: processes per search.
-        track: experiment trackers (`nas.search.tracking`), in which a run is named FOLDER-SAMPLER-SEED.
+        track: experiment trackers (`nas.search.tracking`), in which a run is named
+            FOLDER-SAMPLER-SEED.
         arguments: of the command, for the folder's record (`nas.comparison.folders`).
         budget: for searches by cost; None to train every evaluated network to the end.
         depends: files and folders whose contents the search depends on, see `nas.search`.
@@ -132,7 +137,8 @@ def run_studies(
 ) -> Studies:
     """Run or resume searches that look values up in a benchmark.
 
-    Each search stores its study in `folder/studies/SAMPLER-SEED.journal`, unless the options name a storage.
+    Each search stores its study in `folder/studies/SAMPLER-SEED.journal`, unless the options name a
+    storage.
 
     Args:
         benchmark: the table, or its name.
@@ -143,8 +149,8 @@ def run_studies(
         folder: result folder.
         constraints: such as `"cpu_latency_ms <= 8"`.
         progress: see `nas.search`.
-        sampler_options: of samplers with a predictor (`nas.search.sampler.PredictorSampler`), such as
-            `refit_every`.
+        sampler_options: of samplers with a predictor (`nas.search.sampler.PredictorSampler`), such
+            as `refit_every`.
         options: of each search.
 
     Raises:
@@ -156,9 +162,20 @@ def run_studies(
     evaluator = TableEvaluator(table, list(dict.fromkeys([*goal.metrics, *paid])))
     reference = _truth(table, goal.objectives, goal.constraints)
     if table.header.by_text and table.header.is_whole:
-        table.load_texts(progress)  # networks are looked up by text; the first time, all texts take half a minute
+        table.load_texts(
+            progress
+        )  # networks are looked up by text; the first time, all texts take half a minute
     results = _run_all(
-        table.space, goal, evaluator, samplers, evaluations, seeds, folder, progress, options, sampler_options
+        table.space,
+        goal,
+        evaluator,
+        samplers,
+        evaluations,
+        seeds,
+        folder,
+        progress,
+        options,
+        sampler_options,
     )
     return Studies(goal.objectives, reference, results, table)
 
@@ -177,23 +194,27 @@ def run_measured_studies(
 ) -> Studies:
     """Run or resume searches that measure every evaluated network.
 
-    The true front is unknown, so hypervolume ratios and IGD+ refer to the best front of all these searches together.
-    Trained weights of each front are stored in `folder/studies/weights/SAMPLER-SEED`. All other arguments are as in
-    `run_studies`.
+    The true front is unknown, so hypervolume ratios and IGD+ refer to the best front of all these
+    searches together. Trained weights of each front are stored in
+    `folder/studies/weights/SAMPLER-SEED`. All other arguments are as in `run_studies`.
 
     Args:
         evaluator: measures the metrics of objectives and constraints.
-        point: reference point of the hypervolume, one value per objective in its own unit; by default the worst
-            measured value of each objective.
+        point: reference point of the hypervolume, one value per objective in its own unit; by
+            default the worst measured value of each objective.
 
     Raises:
-        InputError: an argument is invalid, the folder's searches were begun with other settings, or no network has
-            finite values.
+        InputError: an argument is invalid, the folder's searches were begun with other settings, or
+            no network has finite values.
     """
     goal = _Goal.parse(objectives, constraints)
     if point is not None and len(point) != len(goal.objectives):
-        raise InputError(f"the reference point has {len(point)} values for {len(goal.objectives)} objectives")
-    results = _run_all(evaluator.space, goal, evaluator, samplers, evaluations, seeds, folder, progress, options)
+        raise InputError(
+            f"the reference point has {len(point)} values for {len(goal.objectives)} objectives"
+        )
+    results = _run_all(
+        evaluator.space, goal, evaluator, samplers, evaluations, seeds, folder, progress, options
+    )
     return _against_best(results, point)
 
 
@@ -219,7 +240,9 @@ def run_predicted_studies(
     """
     goal = _Goal.parse(objectives, constraints)
     evaluator = PredictionEvaluator.load(checkpoint, space, goal.metrics)
-    results = _run_all(space, goal, evaluator, samplers, evaluations, seeds, folder, progress, options)
+    results = _run_all(
+        space, goal, evaluator, samplers, evaluations, seeds, folder, progress, options
+    )
     return _against_best(results)
 
 
@@ -235,21 +258,24 @@ def open_studies(
 
     Args:
         source: a result folder or a storage.
-        benchmark: the searched table, if the folder does not record it. Without a table, fronts are compared with the
-            best front found.
+        benchmark: the searched table, if the folder does not record it. Without a table, fronts are
+            compared with the best front found.
         name: one of the storage's studies.
         space: see `nas.search.reading.read_study`.
         trust: see `nas.search.reading.read_study`.
         options: see `nas.search.reading.read_study`.
 
     Raises:
-        InputError: there are no studies, nothing has been evaluated, or the studies have different objectives.
+        InputError: there are no studies, nothing has been evaluated, or the studies have different
+            objectives.
     """
     folder, kept = Path(source), {}
     if folder.is_dir():
         paths = sorted((folder / "studies").glob("*.journal"))
         if not paths:
-            raise InputError(f"{folder} has no searches: give a result folder of `nas search`, or a storage")
+            raise InputError(
+                f"{folder} has no searches: give a result folder of `nas search`, or a storage"
+            )
         studies = [study for path in paths for study in load_studies(path)]
         kept = searched_table(folder)
         if space is not None and kept.get("space"):
@@ -266,45 +292,70 @@ def open_studies(
     for result in sorted(found, key=_started):
         if result.objectives != found[0].objectives:
             pair = f"{found[0].study.study_name!r} and {result.study.study_name!r}"
-            raise InputError(f"{source}: the studies {pair} have different objectives: give --study")
+            raise InputError(
+                f"{source}: the studies {pair} have different objectives: give --study"
+            )
         settings = result.study.user_attrs.get(SETTINGS_KEY, {})
-        results.setdefault(sampler_label(settings.get("sampler", result.study.study_name)), []).append(result)
+        results.setdefault(
+            sampler_label(settings.get("sampler", result.study.study_name)), []
+        ).append(result)
     if benchmark is None and not kept:
         return _against_best(results)
     table = load_benchmark(**{**kept, "benchmark": benchmark or kept["benchmark"]})
-    constraints = parse_constraints(found[0].study.user_attrs.get(SETTINGS_KEY, {}).get("constraints"))
-    return Studies(found[0].objectives, _truth(table, found[0].objectives, constraints), results, table)
+    constraints = parse_constraints(
+        found[0].study.user_attrs.get(SETTINGS_KEY, {}).get("constraints")
+    )
+    return Studies(
+        found[0].objectives, _truth(table, found[0].objectives, constraints), results, table
+    )
 
 
 def _why_nothing(results: Sequence[SearchResult]) -> str:
     """One line that says why no network was evaluated to the end."""
     trials = [trial for result in results for trial in result.study.get_trials(deepcopy=False)]
-    broken = [trial.user_attrs[RULED_OUT_KEY] for trial in trials if RULED_OUT_KEY in trial.user_attrs]
+    broken = [
+        trial.user_attrs[RULED_OUT_KEY] for trial in trials if RULED_OUT_KEY in trial.user_attrs
+    ]
     if broken and len(broken) == len(trials):
-        return f"none of {len(trials)} networks was trained: each breaks a constraint, the last one {broken[-1]}"
+        return (
+            f"none of {len(trials)} networks was trained: each breaks a constraint, the last "
+            f"one {broken[-1]}"
+        )
     return "no network was evaluated to the end: give the search more time or a larger budget"
 
 
 def _started(result: SearchResult) -> float:
     """Start time of a search in seconds since the epoch; 0 without trials."""
-    times = [trial.datetime_start for trial in result.study.get_trials(deepcopy=False) if trial.datetime_start]
+    times = [
+        trial.datetime_start
+        for trial in result.study.get_trials(deepcopy=False)
+        if trial.datetime_start
+    ]
     return min((time.timestamp() for time in times), default=0.0)
 
 
-def _truth(table: Benchmark, objectives: Sequence[Metric], constraints: Sequence[Constraint]) -> Reference:
+def _truth(
+    table: Benchmark, objectives: Sequence[Metric], constraints: Sequence[Constraint]
+) -> Reference:
     """The true front of the rows that satisfy the constraints, or of all rows if none does."""
     values = np.stack([table.values(o.name) for o in objectives], 1)
-    kept = [constraint.violation(table.values(constraint.metric)) <= 0 for constraint in constraints]
+    kept = [
+        constraint.violation(table.values(constraint.metric)) <= 0 for constraint in constraints
+    ]
     return Reference.of_table(_where(np.all(kept, axis=0) if kept else None, values), objectives)
 
 
 def _where(kept: np.ndarray | None, values: np.ndarray) -> np.ndarray:
-    """The finite rows of values (n, m) for which the mask `kept` (n,) is True; all finite rows if there are none."""
+    """The finite rows of values (n, m) for which the mask `kept` (n,) is True; all finite rows if
+    there are none.
+    """
     finite = np.isfinite(values).all(axis=1)
     return values[finite & kept] if kept is not None and (finite & kept).any() else values[finite]
 
 
-def _against_best(results: dict[str, list[SearchResult]], point: Sequence[float] | None = None) -> Studies:
+def _against_best(
+    results: dict[str, list[SearchResult]], point: Sequence[float] | None = None
+) -> Studies:
     """Compare searches with the best front that they found together, without a known true front."""
     every = [result for group in results.values() for result in group]
     values = _where(
@@ -316,14 +367,26 @@ def _against_best(results: dict[str, list[SearchResult]], point: Sequence[float]
         failures = [failure for result in every for failure in result.failures]
         last = failures[-1]["reason"] if failures else "nothing can be reported"
         if not failures or not SearchAttributes.of(first.study).is_search:
-            raise InputError(f"no trial of study {first.study.study_name!r} has finite values: {last}")
-        if any(result.study.get_trials(deepcopy=False, states=(TrialState.PRUNED,)) for result in every):
-            raise InputError(f"{_why_nothing(every)}; {sum(f['trials'] for f in failures)} failed, the last: {last}")
+            raise InputError(
+                f"no trial of study {first.study.study_name!r} has finite values: {last}"
+            )
+        if any(
+            result.study.get_trials(deepcopy=False, states=(TrialState.PRUNED,)) for result in every
+        ):
+            raise InputError(
+                f"{_why_nothing(every)}; {sum(f['trials'] for f in failures)} failed, the last: "
+                f"{last}"
+            )
         raise InputError(f"no network of {first.space.name} has values: {last}")
     signs = np.array([o.sign for o in first.objectives])
     worst = (values * signs).max(axis=0) * signs
     reference = Reference.of_table(values, first.objectives)
-    return Studies(first.objectives, reference, results, point=worst if point is None else np.array(point, dtype=float))
+    return Studies(
+        first.objectives,
+        reference,
+        results,
+        point=worst if point is None else np.array(point, dtype=float),
+    )
 
 
 @dataclass(frozen=True)
@@ -339,11 +402,17 @@ class _Goal:
 
     @property
     def metrics(self) -> list[str]:
-        return list(dict.fromkeys([*(o.name for o in self.objectives), *(c.metric for c in self.constraints)]))
+        return list(
+            dict.fromkeys(
+                [*(o.name for o in self.objectives), *(c.metric for c in self.constraints)]
+            )
+        )
 
 
 def _labels(samplers: Sequence[str], by_cost: bool, objectives: int) -> list[str]:
-    """The samplers' names in results. Raises InputError for an unusable sampler and for a repeated name."""
+    """The samplers' names in results. Raises InputError for an unusable sampler and for a repeated
+    name.
+    """
     for sampler in samplers:
         if by_cost:
             check_policy(sampler)
@@ -351,7 +420,9 @@ def _labels(samplers: Sequence[str], by_cost: bool, objectives: int) -> list[str
             check_sampler(sampler, objectives)
     names = [sampler_label(sampler) for sampler in samplers]
     if repeated := next((name for name in names if names.count(name) > 1), None):
-        raise InputError(f"sampler {repeated!r} is given twice: name each once, and give files different names")
+        raise InputError(
+            f"sampler {repeated!r} is given twice: name each once, and give files different names"
+        )
     return names
 
 
@@ -370,11 +441,17 @@ def _run_all(
     """Run every sampler with every seed, and log trials in `folder/nas.log`."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     names = _labels(samplers, options.budget is not None, len(goal.objectives))
-    tasks = [(sampler, name, seed) for seed in seeds for sampler, name in zip(samplers, names, strict=True)]
+    tasks = [
+        (sampler, name, seed)
+        for seed in seeds
+        for sampler, name in zip(samplers, names, strict=True)
+    ]
     for *_, seed in tasks:
         check_seed(seed)
     check_trackers(options.track)
-    prior = read_prior_observations(options.prior, space, evaluator.metrics) if options.prior else None
+    prior = (
+        read_prior_observations(options.prior, space, evaluator.metrics) if options.prior else None
+    )
     origin = begun_with(space, goal.objectives, goal.constraints, evaluator, options.depends)
     claim(folder, [f"{name}-{seed}" for _, name, seed in tasks], origin, options.arguments)
     results: dict[str, list[SearchResult]] = {name: [] for name in names}

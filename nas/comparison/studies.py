@@ -54,9 +54,16 @@ class Studies:
 
     @cached_property
     def distinct(self) -> list[DistinctNetwork]:
-        """The distinct networks of all searches together, the front first, with all metrics of the benchmark."""
+        """The distinct networks of all searches together, the front first, with all metrics of the
+        benchmark.
+        """
         networks = distinct_networks(
-            (one for number, result in enumerate(self.searches) for one in result.evaluations(number)), self.objectives
+            (
+                one
+                for number, result in enumerate(self.searches)
+                for one in result.evaluations(number)
+            ),
+            self.objectives,
         )
         for network in networks if self.benchmark is not None else ():
             self._look_up(network)
@@ -79,7 +86,9 @@ class Studies:
 
     @property
     def front(self) -> pd.DataFrame:
-        """The Pareto front of all searches together, one row per network, sorted by the first objective."""
+        """The Pareto front of all searches together, one row per network, sorted by the first
+        objective.
+        """
         return networks_table(self.front_networks, self.objectives)
 
     @property
@@ -103,20 +112,28 @@ class Studies:
         return [failure for result in self.searches for failure in result.failures]
 
     def curves(self) -> dict[str, np.ndarray]:
-        """Hypervolume ratios (seeds, evaluations) of each sampler: share of the reference's hypervolume, 0 to 1.
+        """Hypervolume ratios (seeds, evaluations) of each sampler: share of the reference's
+        hypervolume, 0 to 1.
 
         Prior observations count for the hypervolume, but not as evaluations.
         """
-        curves = {name: [self._curve(result) for result in results] for name, results in self.results.items()}
+        curves = {
+            name: [self._curve(result) for result in results]
+            for name, results in self.results.items()
+        }
         # A search that ends early keeps its last value.
         longest = max(len(curve) for group in curves.values() for curve in group)
         return {
-            name: np.stack([np.pad(curve, (0, longest - len(curve)), mode="edge") for curve in group])
+            name: np.stack(
+                [np.pad(curve, (0, longest - len(curve)), mode="edge") for curve in group]
+            )
             for name, group in curves.items()
         }
 
     def _curve(self, result: SearchResult) -> np.ndarray:
-        """Hypervolume ratio (evaluations,) after each evaluation; one value for a search without any."""
+        """Hypervolume ratio (evaluations,) after each evaluation; one value for a search without
+        any.
+        """
         curve = self.reference.curve(result.feasible_values)
         return curve[-1:] if result.prior.all() else curve[~result.prior]
 
@@ -127,7 +144,9 @@ class Studies:
         """
         rows = []
         for name, curve in self.curves().items():
-            marks = sorted({m for m in REPORTED_EVALUATIONS if m < curve.shape[1]} | {curve.shape[1]})
+            marks = sorted(
+                {m for m in REPORTED_EVALUATIONS if m < curve.shape[1]} | {curve.shape[1]}
+            )
             igd = np.array([self.reference.igd_plus(r.feasible_values) for r in self.results[name]])
             row: dict[str, Any] = {"sampler": name}
             row |= {f"HV@{m}": _mean_std(curve[:, m - 1]) for m in marks}
@@ -137,9 +156,13 @@ class Studies:
         return rows
 
     def _volumes(self, sampler: str) -> np.ndarray:
-        """Hypervolume (seeds,) with respect to the reference point, in the product of the metrics' units."""
+        """Hypervolume (seeds,) with respect to the reference point, in the product of the metrics'
+        units.
+        """
         assert self.point is not None
-        return np.array([result.hypervolume(self.point.tolist()) for result in self.results[sampler]])
+        return np.array(
+            [result.hypervolume(self.point.tolist()) for result in self.results[sampler]]
+        )
 
     def summary(self) -> dict[str, Any]:
         """All reported figures as JSON values."""
@@ -153,13 +176,17 @@ class Studies:
                     "evaluations": [len(r.evaluated.architectures) for r in results],
                     "hypervolume_ratio": [self.reference.ratio(r.feasible_values) for r in results],
                     **({} if self.point is None else {"hypervolume": self._volumes(name).tolist()}),
-                    "igd_plus": [_finite(self.reference.igd_plus(r.feasible_values)) for r in results],
+                    "igd_plus": [
+                        _finite(self.reference.igd_plus(r.feasible_values)) for r in results
+                    ],
                     "fronts": [r.front_rows for r in results],
                     "failures": [r.failures for r in results],
                 }
                 for name, results in self.results.items()
             },
-            "curves": {name: curve.mean(0).round(6).tolist() for name, curve in self.curves().items()},
+            "curves": {
+                name: curve.mean(0).round(6).tolist() for name, curve in self.curves().items()
+            },
         }
 
     def _yardstick(self) -> dict[str, Any]:
@@ -173,7 +200,9 @@ class Studies:
 
     @property
     def front_rows(self) -> list[dict[str, Any]]:
-        """The front of all searches together as rows: a network, its measured metrics, and where it comes from."""
+        """The front of all searches together as rows: a network, its measured metrics, and where it
+        comes from.
+        """
         return [network.summary(self.objectives) for network in self.front_networks]
 
     @property
@@ -198,7 +227,9 @@ def _finite(value: float) -> float | None:
 
 
 def _mean_std(values: np.ndarray) -> str:
-    """Mean, with standard deviation if there are several values: three decimals, or five digits if large."""
+    """Mean, with standard deviation if there are several values: three decimals, or five digits if
+    large.
+    """
     text = _number(values.mean())
     return f"{text} ± {_number(values.std(ddof=1))}" if len(values) > 1 else text
 

@@ -1,1 +1,3 @@
-"""Measures one network: trained accuracy, latency, peak memory, zero-cost proxies, parameters and FLOPs."""
+"""Measures one network: trained accuracy, latency, peak memory, zero-cost proxies, parameters and
+FLOPs.
+"""

@@ -1,4 +1,6 @@
-"""Elementwise and channelwise operators as torch functions. They see replicas as further channels."""
+"""Elementwise and channelwise operators as torch functions. They see replicas as further
+channels.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from search_spaces.common.errors import InputError
 
 def _with(function: Function, **names: tuple[str, Any]) -> Callable[[Spec], Function]:
     """Bind arguments of a function to node attributes: `argument=(attribute, default)`."""
-    return lambda spec: partial(function, **{arg: spec.attrs.get(name, d) for arg, (name, d) in names.items()})
+    return lambda spec: partial(
+        function, **{arg: spec.attrs.get(name, d) for arg, (name, d) in names.items()}
+    )
 
 
 def _hard_sigmoid(x: Tensor, alpha: float, beta: float) -> Tensor:
@@ -32,11 +36,17 @@ def _over_space(function: Function) -> Callable[[Spec], Function]:
 
 
 _MAX_POOLS = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
-_AVERAGE_POOLS: dict[int, Function] = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
+_AVERAGE_POOLS: dict[int, Function] = {
+    1: functional.avg_pool1d,
+    2: functional.avg_pool2d,
+    3: functional.avg_pool3d,
+}
 
 
 def _pool(spec: Spec) -> Function:
-    """Pool with torch's padding, or pad explicitly where the sides differ or a window ends beyond the padding."""
+    """Pool with torch's padding, or pad explicitly where the sides differ or a window ends beyond
+    the padding.
+    """
     given, rank = spec.attrs, len(spec.shapes[0]) - 2
     kernel, ones = given["kernel_shape"], (1,) * rank
     strides, dilations, pads = (
@@ -45,9 +55,17 @@ def _pool(spec: Spec) -> Function:
         given.get("pads", (0,) * 2 * rank),
     )
     counted = bool(given.get("count_include_pad", 0))
-    if given.get("auto_pad", "NOTSET") != "NOTSET" or given.get("storage_order") or rank not in _MAX_POOLS:
-        raise InputError(f"{spec.op} can be trained only on up to three dimensions, with explicit pads")
-    even = pads[:rank] == pads[rank:] and all(2 * pad <= size for pad, size in zip(pads, kernel, strict=False))
+    if (
+        given.get("auto_pad", "NOTSET") != "NOTSET"
+        or given.get("storage_order")
+        or rank not in _MAX_POOLS
+    ):
+        raise InputError(
+            f"{spec.op} can be trained only on up to three dimensions, with explicit pads"
+        )
+    even = pads[:rank] == pads[rank:] and all(
+        2 * pad <= size for pad, size in zip(pads, kernel, strict=False)
+    )
     even = even and dilations == ones and not given.get("ceil_mode", 0)
     if spec.op == "MaxPool":
         pool = partial(_MAX_POOLS[rank], kernel_size=kernel, stride=strides, dilation=dilations)
@@ -70,13 +88,21 @@ def _pool(spec: Spec) -> Function:
 
 
 def _around(
-    spec: Spec, kernel: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...], pads: tuple[int, ...]
+    spec: Spec,
+    kernel: tuple[int, ...],
+    strides: tuple[int, ...],
+    dilations: tuple[int, ...],
+    pads: tuple[int, ...],
 ) -> tuple[int, ...]:
-    """Padding, in torch's order, that yields the known output shape; negative where windows skip the last elements."""
+    """Padding, in torch's order, that yields the known output shape; negative where windows skip
+    the last elements.
+    """
     ends = []
     for axis, size in enumerate(spec.shapes[0][2:]):
         reach = (
-            (known_size(spec.output[2 + axis], spec.op) - 1) * strides[axis] + dilations[axis] * (kernel[axis] - 1) + 1
+            (known_size(spec.output[2 + axis], spec.op) - 1) * strides[axis]
+            + dilations[axis] * (kernel[axis] - 1)
+            + 1
         )
         ends.append(reach - known_size(size, spec.op) - pads[axis])
     return torch_pads((*pads[: len(ends)], *ends))

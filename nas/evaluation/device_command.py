@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 PLACEHOLDER = "{model}"  # stands for the path of the ONNX file in a command
 SUFFIX = "_latency_ms"
 MAX_SHOWN = 200  # characters of a command's output in an error message
-_NAMED = re.compile(r"([a-z][a-z0-9_]*)=(.*)", re.DOTALL)  # lower case, because shell variables are in capitals
+_NAMED = re.compile(
+    r"([a-z][a-z0-9_]*)=(.*)", re.DOTALL
+)  # lower case, because shell variables are in capitals
 _LINE = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(?:ms)?\s*")
 
 
@@ -41,9 +43,9 @@ class DeviceError(InputError):
 class DeviceCommand:
     """A shell command that times a network on another device.
 
-    Each output line that is a number, with or without `ms`, is a measurement in milliseconds. Other lines are ignored.
-    A call fails if the command exits with an error, prints no measurement or exceeds the timeout. Failed calls are
-    repeated after 1, 2, 4, … seconds.
+    Each output line that is a number, with or without `ms`, is a measurement in milliseconds. Other
+    lines are ignored. A call fails if the command exits with an error, prints no measurement or
+    exceeds the timeout. Failed calls are repeated after 1, 2, 4, … seconds.
 
     Args:
         command: what the shell runs; `{model}` stands for the path of the ONNX file.
@@ -66,13 +68,22 @@ class DeviceCommand:
 
     def __post_init__(self) -> None:
         if PLACEHOLDER not in self.command:
-            raise InputError(f"the latency command {self.command!r} lacks {PLACEHOLDER}, the path of the ONNX file")
+            raise InputError(
+                f"the latency command {self.command!r} lacks {PLACEHOLDER}, the path of the ONNX "
+                "file"
+            )
         for setting, least in {"warmup": 0, "runs": 1, "retries": 0}.items():
             value = getattr(self, setting)
             if not (isinstance(value, int) and value >= least):
-                raise InputError(f"latency command with {setting} = {value}: it must be an integer of at least {least}")
+                raise InputError(
+                    f"latency command with {setting} = {value}: it must be an integer of at least "
+                    f"{least}"
+                )
         if not (isinstance(self.timeout, int | float) and self.timeout > 0):
-            raise InputError(f"latency command with timeout = {self.timeout}: it must be a positive number of seconds")
+            raise InputError(
+                f"latency command with timeout = {self.timeout}: it must be a positive number of "
+                "seconds"
+            )
 
     @classmethod
     def parse(cls, text: str, settings: Mapping[str, Any] | None = None) -> DeviceCommand:
@@ -103,8 +114,8 @@ class DeviceCommand:
 def time_on_device(model: onnx.ModelProto, device: DeviceCommand, batch: int = 1) -> Latency:
     """Time a model with a device command.
 
-    Processes on this machine that run the same command wait for each other, because a device times one network at a
-    time.
+    Processes on this machine that run the same command wait for each other, because a device times
+    one network at a time.
 
     Args:
         model: the network as ONNX.
@@ -121,7 +132,9 @@ def time_on_device(model: onnx.ModelProto, device: DeviceCommand, batch: int = 1
         path = Path(folder, "model.onnx")
         path.write_bytes(_with_batch(model, batch).SerializeToString())
         command = device.command.replace(PLACEHOLDER, shlex.quote(str(path)))
-        calls = [_times(command, device) for _ in range(device.warmup + device.runs)][device.warmup :]
+        calls = [_times(command, device) for _ in range(device.warmup + device.runs)][
+            device.warmup :
+        ]
     low, median, high = np.quantile(np.concatenate(calls), [0.1, 0.5, 0.9])
     return Latency(float(median), float(low), float(high))
 
@@ -156,7 +169,12 @@ def _output(command: str, timeout: float) -> str:
     """
     with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as complaints:
         process = subprocess.Popen(
-            command, shell=True, stdin=subprocess.DEVNULL, stdout=printed, stderr=complaints, start_new_session=True
+            command,
+            shell=True,
+            stdin=subprocess.DEVNULL,
+            stdout=printed,
+            stderr=complaints,
+            start_new_session=True,
         )
         try:
             process.wait(timeout)
@@ -169,7 +187,10 @@ def _output(command: str, timeout: float) -> str:
                 process.wait()
         output, errors = _content(printed), _content(complaints)
     if process.returncode:
-        raise DeviceError(f"the command failed with exit status {process.returncode}{_last_line(errors or output)}")
+        raise DeviceError(
+            "the command failed with exit status "
+            f"{process.returncode}{_last_line(errors or output)}"
+        )
     return output
 
 
@@ -181,14 +202,18 @@ def _content(file: IO[bytes]) -> str:
 def _parse(output: str) -> list[float]:
     times = [float(match[1]) for line in output.splitlines() if (match := _LINE.fullmatch(line))]
     if not times:
-        raise DeviceError(f"the command printed no line with a number of milliseconds{_last_line(output)}")
+        raise DeviceError(
+            f"the command printed no line with a number of milliseconds{_last_line(output)}"
+        )
     if wrong := [value for value in times if not 0 < value < math.inf]:
         raise DeviceError(f"the command printed {wrong[0]:g}, which is not a time in milliseconds")
     return times
 
 
 def _last_line(output: str) -> str:
-    """The last output line, to end an error message; `?` replaces control characters, which would act on a terminal."""
+    """The last output line, to end an error message; `?` replaces control characters, which would
+    act on a terminal.
+    """
     lines = output.strip().splitlines()
     shown = lines[-1].strip()[:MAX_SHOWN] if lines else ""
     return f": {''.join(c if c.isprintable() else '?' for c in shown)}" if shown else ""
@@ -198,7 +223,9 @@ def _last_line(output: str) -> str:
 def _alone(command: str) -> Iterator[None]:
     """Hold a lock that one process on this machine can hold per command."""
     digest = hashlib.sha256(command.encode()).hexdigest()[:16]
-    user = os.getuid() if hasattr(os, "getuid") else "own"  # elsewhere, each user has a temporary folder
+    user = (
+        os.getuid() if hasattr(os, "getuid") else "own"
+    )  # elsewhere, each user has a temporary folder
     path = Path(tempfile.gettempdir(), f"nas-device-{user}-{digest}.lock")
     with open(path, "w") as file:
         lock_descriptor(file.fileno())  # until the file is closed, or the process ends

@@ -1,4 +1,6 @@
-"""Active learning of a device's latency: measures the networks of which the RLM is least certain."""
+"""Active learning of a device's latency: measures the networks of which the RLM is least
+certain.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,9 @@ def measure(
 ) -> None:  # fmt: skip
     """Time networks of a space until the device has measurements of `count` networks.
 
-    The first networks are spread over the range of FLOPs. Each further one is the network whose latency the RLM
-    predicts with the largest relative uncertainty. Networks that failed or were measured before are not timed again.
+    The first networks are spread over the range of FLOPs. Each further one is the network whose
+    latency the RLM predicts with the largest relative uncertainty. Networks that failed or were
+    measured before are not timed again.
 
     Args:
         device: keeps the measurements and the reasons of failures.
@@ -45,14 +48,17 @@ def measure(
         count: number of measured networks, with those that the device has already.
         seed: draws the candidates.
         batch: batch size of the timed networks.
-        progress: called with the architecture to be timed, the number of measured networks and `count`.
+        progress: called with the architecture to be timed, the number of measured networks and
+            `count`.
 
     Raises:
         InputError: ten consecutive networks could not be timed.
     """
     pool = draw_pool(space, seed)
     failures = 0
-    while (left := [text for text in pool if text not in device.tried]) and len(device.texts) < count:
+    while (left := [text for text in pool if text not in device.tried]) and len(
+        device.texts
+    ) < count:
         text = _next(device, left)
         if progress:
             progress(space.format(pool[text]), len(device.texts), count)
@@ -62,7 +68,9 @@ def measure(
             device.add(text, space.format(pool[text]), None, str(error))
             failures += 1
             if failures == MAX_FAILURES:
-                raise InputError(f"{failures} consecutive networks could not be timed; the last: {error}") from error
+                raise InputError(
+                    f"{failures} consecutive networks could not be timed; the last: {error}"
+                ) from error
             continue
         device.add(text, space.format(pool[text]), latency)
         failures = 0
@@ -82,11 +90,15 @@ class Quality(NamedTuple):
     """Accuracy and calibration of a device's predictions.
 
     Attributes:
-        spearman: rank correlation of measured and leave-one-out latencies; NaN for fewer than four networks.
+        spearman: rank correlation of measured and leave-one-out latencies; NaN for fewer than four
+            networks.
         error: median relative error of the leave-one-out latencies.
-        covered: share of measured latencies between the 10 % and 90 % quantiles of their leave-one-out predictions.
-        uncertainty: half the relative range between the predicted quantiles, median over unmeasured networks.
-        spread: half the relative range between the quantiles of repeated measurements, median over measured networks.
+        covered: share of measured latencies between the 10 % and 90 % quantiles of their
+            leave-one-out predictions.
+        uncertainty: half the relative range between the predicted quantiles, median over unmeasured
+            networks.
+        spread: half the relative range between the quantiles of repeated measurements, median over
+            measured networks.
     """
 
     spearman: float
@@ -97,7 +109,8 @@ class Quality(NamedTuple):
 
 
 def quality(device: PredictedDevice, others: Sequence[str]) -> Quality:
-    """Assess predictions by leave-one-out on the measured networks, and their uncertainty on other networks.
+    """Assess predictions by leave-one-out on the measured networks, and their uncertainty on other
+    networks.
 
     Args:
         device: the device with its measurements.
@@ -107,7 +120,11 @@ def quality(device: PredictedDevice, others: Sequence[str]) -> Quality:
 
     value, low, high = device.latencies.T
     predicted = device.leave_one_out()
-    rank = float(spearmanr(predicted[:, 0], value).statistic) if len(value) > MIN_MEASURED else float("nan")
+    rank = (
+        float(spearmanr(predicted[:, 0], value).statistic)
+        if len(value) > MIN_MEASURED
+        else float("nan")
+    )
     return Quality(
         rank,
         float(np.median(np.abs(predicted[:, 0] / value - 1))),
@@ -119,4 +136,8 @@ def quality(device: PredictedDevice, others: Sequence[str]) -> Quality:
 
 def _half_range(values: np.ndarray) -> float:
     """Median of (high − low) / 2 / median over rows of medians, lows and highs (n, 3)."""
-    return float(np.median((values[:, 2] - values[:, 1]) / 2 / values[:, 0])) if len(values) else float("nan")
+    return (
+        float(np.median((values[:, 2] - values[:, 1]) / 2 / values[:, 0]))
+        if len(values)
+        else float("nan")
+    )

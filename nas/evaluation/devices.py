@@ -31,7 +31,9 @@ _TAKEN = ("cpu", "cpu_int8", "cuda", "device")  # names of latencies that are al
 
 
 def devices_folder() -> Path:
-    """Folder of all devices, which may not exist yet: `$NAS_DEVICES`, or a folder in the user's data directory."""
+    """Folder of all devices, which may not exist yet: `$NAS_DEVICES`, or a folder in the user's
+    data directory.
+    """
     if override := os.environ.get("NAS_DEVICES"):
         return Path(override)
     from platformdirs import user_data_dir
@@ -47,7 +49,11 @@ def list_devices() -> list[str]:
 def devices_of(metrics: Iterable[str], measured: Iterable[str] = ()) -> tuple[PredictedDevice, ...]:
     """The stored devices that predict these metrics, except those in `measured`."""
     kept = {f"{name}{SUFFIX}": name for name in list_devices()}
-    return tuple(PredictedDevice(kept[metric]) for metric in metrics if metric in kept and metric not in measured)
+    return tuple(
+        PredictedDevice(kept[metric])
+        for metric in metrics
+        if metric in kept and metric not in measured
+    )
 
 
 def device_of(settings: Mapping[str, str]) -> PredictedDevice:
@@ -57,25 +63,30 @@ def device_of(settings: Mapping[str, str]) -> PredictedDevice:
         settings: its `PredictedDevice.settings`.
 
     Raises:
-        InputError: the device is not stored on this machine, or its measurements or the checkpoint have changed.
+        InputError: the device is not stored on this machine, or its measurements or the checkpoint
+            have changed.
     """
     device = PredictedDevice(settings["name"])
     if not device.exists:
-        raise InputError(f"device {device.name!r} is not stored here: copy its folder into {devices_folder()}")
+        raise InputError(
+            f"device {device.name!r} is not stored here: copy its folder into {devices_folder()}"
+        )
     if device.settings != dict(settings):
-        raise InputError(f"device {device.name!r} has changed since the search was begun: begin another search")
+        raise InputError(
+            f"device {device.name!r} has changed since the search was begun: begin another search"
+        )
     return device
 
 
 class PredictedDevice:
     """A device with the texts and latencies of the networks that were timed on it.
 
-    A folder of its name holds `device.json`, which says how the device is measured, and `measurements.jsonl`, with a
-    line per network.
+    A folder of its name holds `device.json`, which says how the device is measured, and
+    `measurements.jsonl`, with a line per network.
 
     Raises:
-        InputError: the name is not a lower-case identifier, or is reserved for a latency that is always measured; or
-            the measurements are damaged.
+        InputError: the name is not a lower-case identifier, or is reserved for a latency that is
+            always measured; or the measurements are damaged.
     """
 
     ABOUT = "device.json"
@@ -83,12 +94,18 @@ class PredictedDevice:
     def __init__(self, name: str) -> None:
         if not _NAME.fullmatch(name) or name in _TAKEN:
             taken = ", ".join(_TAKEN)
-            raise InputError(f"device {name!r}: use lower-case letters, digits and _, and none of the names {taken}")
+            raise InputError(
+                f"device {name!r}: use lower-case letters, digits and _, and none of the names "
+                f"{taken}"
+            )
         self.name, self.folder = name, devices_folder() / name
         self._journal = Journal(self.folder / "measurements.jsonl") if self.exists else None
         if strange := [text for text, row in self.tried.items() if not _is_result(row)]:
             path = self.folder / "measurements.jsonl"
-            raise InputError(f"{path}: the line of {strange[0][:40]!r} is damaged: remove it, and add the device again")
+            raise InputError(
+                f"{path}: the line of {strange[0][:40]!r} is damaged: remove it, and add the "
+                "device again"
+            )
 
     @property
     def metric(self) -> str:
@@ -116,7 +133,8 @@ class PredictedDevice:
         """
         if self.exists and self.about != about:
             raise InputError(
-                f"device {self.name!r} was measured differently ({json.dumps(self.about)}): remove it with "
+                f"device {self.name!r} was measured differently ({json.dumps(self.about)}): remove "
+                "it with "
                 f"`nas device remove {self.name}`, or give another name"
             )
         if not self.exists:
@@ -130,7 +148,9 @@ class PredictedDevice:
             raise unknown("device", self.name, list_devices())
         shutil.rmtree(self.folder)
 
-    def add(self, text: str, architecture: str, latency: Sequence[float] | None, failure: str = "") -> None:
+    def add(
+        self, text: str, architecture: str, latency: Sequence[float] | None, failure: str = ""
+    ) -> None:
         """Store the result of one network.
 
         Args:
@@ -140,7 +160,10 @@ class PredictedDevice:
             failure: the reason why it could not be timed.
         """
         assert self._journal is not None
-        self._journal.append(text, {"architecture": architecture, "ms": latency and list(latency), "failure": failure})
+        self._journal.append(
+            text,
+            {"architecture": architecture, "ms": latency and list(latency), "failure": failure},
+        )
         for name in ("_fitted", "texts", "latencies"):
             self.__dict__.pop(name, None)
 
@@ -182,13 +205,20 @@ class PredictedDevice:
         return _sampled(self._fitted, self.metric, texts)
 
     def novelty(self, texts: Sequence[str]) -> np.ndarray:
-        """Distance (n,) of networks from the measured ones, in units of the distance between measured ones."""
+        """Distance (n,) of networks from the measured ones, in units of the distance between
+        measured ones.
+        """
         return self._fitted.novelty(texts)
 
     def leave_one_out(self) -> np.ndarray:
-        """Leave-one-out predictions (k, 3) of the measured networks in ms, in the columns of `predict`."""
+        """Leave-one-out predictions (k, 3) of the measured networks in ms, in the columns of
+        `predict`.
+        """
         known, rows = self.latencies[:, 0], np.arange(len(self.texts))
-        drawn = [_sampled(self._fit(np.where(rows == i, np.nan, known)), self.metric, [self.texts[i]]) for i in rows]
+        drawn = [
+            _sampled(self._fit(np.where(rows == i, np.nan, known)), self.metric, [self.texts[i]])
+            for i in rows
+        ]
         return quantiles(np.concatenate(drawn), QUANTILES).T
 
     @cached_property
@@ -197,7 +227,8 @@ class PredictedDevice:
             raise unknown("device", self.name, list_devices())
         if len(self.texts) < MIN_MEASURED:
             raise InputError(
-                f"device {self.name!r} has {len(self.texts)} measured networks: measure at least {MIN_MEASURED}"
+                f"device {self.name!r} has {len(self.texts)} measured networks: measure at least "
+                f"{MIN_MEASURED}"
             )
         return self._fit(self.latencies[:, 0])
 
@@ -215,7 +246,11 @@ def _is_result(row: Any) -> bool:
     times = row["ms"]
     if times is None:
         return isinstance(row["failure"], str)
-    return isinstance(times, list) and len(times) == 3 and all(isinstance(t, int | float) and t > 0 for t in times)
+    return (
+        isinstance(times, list)
+        and len(times) == 3
+        and all(isinstance(t, int | float) and t > 0 for t in times)
+    )
 
 
 def _sampled(predictor: Predictor, metric: str, texts: Sequence[str]) -> np.ndarray:

@@ -1,4 +1,6 @@
-"""Writes trained networks: the ONNX model with its weights, and the weights alone as safetensors."""
+"""Writes trained networks: the ONNX model with its weights, and the weights alone as
+safetensors.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,17 @@ def trained_model(network: Trainable, state: State) -> onnx.ModelProto:
     return to_model(graph, numbers=numbers)
 
 
-def save_onnx(path: Path, network: Trainable, state: State | None, metadata: Mapping[str, str] | None = None) -> None:
+def save_onnx(
+    path: Path, network: Trainable, state: State | None, metadata: Mapping[str, str] | None = None
+) -> None:
     """Write a network as an ONNX file. The file is complete or absent.
 
     Args:
         path: the file.
         network: the network.
         state: its trained tensors; None for initial weights.
-        metadata: entries of the model's `metadata_props`, besides `weights`, which is `trained` or `initial`.
+        metadata: entries of the model's `metadata_props`, besides `weights`, which is `trained` or
+            `initial`.
     """
     graph, numbers = (network.graph, None) if state is None else network.trained(state)
     about = {"weights": "initial" if state is None else "trained", **(metadata or {})}
@@ -43,7 +48,9 @@ def save_onnx(path: Path, network: Trainable, state: State | None, metadata: Map
 def preprocessing(data: Dataset) -> dict[str, str]:
     """Name and normalization of a data set (JSON), as metadata of an ONNX model."""
     scales = {"input_scale": data.input_scale, "target_scale": data.target_scale}
-    return {"data": data.name} | {name: json.dumps(scale.plain()) for name, scale in scales.items() if scale}
+    return {"data": data.name} | {
+        name: json.dumps(scale.plain()) for name, scale in scales.items() if scale
+    }
 
 
 def save_weights(path: Path, state: State, metadata: Mapping[str, str] | None = None) -> None:
@@ -72,10 +79,14 @@ def load_weights(path: Path) -> tuple[State, dict[str, str]]:
 
     try:
         if path.stat().st_size > MAX_WEIGHT_BYTES:
-            raise InputError(f"{path}: larger than {MAX_WEIGHT_BYTES / 1e9:.0f} GB, the limit for weights")
+            raise InputError(
+                f"{path}: larger than {MAX_WEIGHT_BYTES / 1e9:.0f} GB, the limit for weights"
+            )
         with safe_open(path, "pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such file") from error
     except (OSError, SafetensorError) as error:
-        raise InputError(f"{path}: not readable as safetensors ({' '.join(str(error).split())[:200]})") from error
+        raise InputError(
+            f"{path}: not readable as safetensors ({' '.join(str(error).split())[:200]})"
+        ) from error

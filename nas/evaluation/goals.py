@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 class Goal(Protocol):
-    """Loss and score of outputs (n, replicas, outputs). The score is the metric `Dataset.metric`."""
+    """Loss and score of outputs (n, replicas, outputs). The score is the metric
+    `Dataset.metric`.
+    """
 
     sign: float  # 1 if lower scores are better, -1 if higher ones are
 
@@ -24,7 +26,8 @@ class Goal(Protocol):
         """Mean loss. Targets are (n, replicas) or (n, replicas, outputs)."""
 
     def terms(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Score of each sample before averaging: (n, replicas) double, NaN where an output is not finite.
+        """Score of each sample before averaging: (n, replicas) double, NaN where an output is not
+        finite.
 
         Targets are (n,) or (n, outputs), the same for all replicas.
         """
@@ -51,7 +54,8 @@ class Classification:
 
 @dataclass(frozen=True)
 class Regression:
-    """Mean squared error of normalized targets, and root mean square error in the targets' own unit.
+    """Mean squared error of normalized targets, and root mean square error in the targets' own
+    unit.
 
     Args:
         std: (outputs,) standard deviations that the targets were divided by.

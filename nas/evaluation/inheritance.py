@@ -1,9 +1,11 @@
-"""What networks with inherited weights need: recalibrated statistics, a teacher, and agreement with it as the metric.
+"""What networks with inherited weights need: recalibrated statistics, a teacher, and agreement with
+it as the metric.
 
-A sub-network of a trained model (`search_spaces.Subnetworks`) starts from the model's weights. Its running statistics
-are those of the whole model and do not fit it; without recalibration its accuracy is that of guessing. Where the model
-is the teacher, a network also learns from the model's outputs, and inputs without labels are enough: the metric
-`fidelity` is the agreement with the model.
+A sub-network of a trained model (`search_spaces.Subnetworks`) starts from the model's weights. Its
+running statistics are those of the whole model and do not fit it; without recalibration its
+accuracy is that of guessing. Where the model is the teacher, a network also learns from the model's
+outputs, and inputs without labels are enough: the metric `fidelity` is the agreement with the
+model.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ TEMPERATURE = 2.0  # softens the classes of teacher and network
 TEACHER_SHARE = 0.5  # of the loss
 
 
-def recalibrate(net: nn.Module, batches: Iterable[Tensor], run: Callable[[Tensor], Any] | None = None) -> None:
+def recalibrate(
+    net: nn.Module, batches: Iterable[Tensor], run: Callable[[Tensor], Any] | None = None
+) -> None:
     """Compute the running statistics of batch normalizations anew, as means over batches.
 
     Args:
@@ -66,7 +70,8 @@ def recalibrate(net: nn.Module, batches: Iterable[Tensor], run: Callable[[Tensor
             norm.momentum = momentum
 
 
-# --- the teacher -----------------------------------------------------------------------------------------------------
+# --- the teacher
+# -----------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -111,12 +116,16 @@ def distillation(outputs: Tensor, taught: Tensor, kind: str) -> Tensor:
         return 1 - functional.cosine_similarity(outputs, taught, dim=1).mean()
     soft = functional.log_softmax(taught / TEMPERATURE, 1)
     divergence = functional.kl_div(
-        functional.log_softmax(outputs / TEMPERATURE, 1), soft, reduction="batchmean", log_target=True
+        functional.log_softmax(outputs / TEMPERATURE, 1),
+        soft,
+        reduction="batchmean",
+        log_target=True,
     )
     return divergence * TEMPERATURE**2
 
 
-# --- fidelity --------------------------------------------------------------------------------------------------------
+# --- fidelity
+# --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +174,9 @@ def imitated(data: Dataset, network: Trainable) -> Dataset:
         InputError: the network has no teacher.
     """
     if network.teacher is None:
-        raise InputError(f"{FIDELITY} is agreement with a trained model: give --model, and not --teacher none")
+        raise InputError(
+            f"{FIDELITY} is agreement with a trained model: give --model, and not --teacher none"
+        )
     key = (data.fingerprint, id(network.teacher), network.imitates)
     if key not in _IMITATIONS:
         _IMITATIONS.clear()
@@ -173,10 +184,16 @@ def imitated(data: Dataset, network: Trainable) -> Dataset:
 
         def part(samples: Part) -> Part:
             rows = range(0, len(samples), TEACHER_BATCH)
-            made = [teacher(torch.from_numpy(samples.inputs[i : i + TEACHER_BATCH])).numpy() for i in rows]
+            made = [
+                teacher(torch.from_numpy(samples.inputs[i : i + TEACHER_BATCH])).numpy()
+                for i in rows
+            ]
             outputs = np.concatenate(made) if made else np.zeros((0, 1), np.float32)
             vectors = network.imitates == "vectors"
-            return Part(samples.inputs, outputs.astype(np.float32) if vectors else outputs.argmax(1).astype(np.int64))
+            return Part(
+                samples.inputs,
+                outputs.astype(np.float32) if vectors else outputs.argmax(1).astype(np.int64),
+            )
 
         train, test = part(data.train), part(data.test)
         validation = None if data.validation is None else part(data.validation)

@@ -35,8 +35,8 @@ def quantize(model: onnx.ModelProto, samples: np.ndarray | None = None) -> bytes
 
     Args:
         model: the network as ONNX, with one input.
-        samples: (n, …) inputs that calibrate the ranges of activations; None for Gaussian noise, which suffices for
-            timing.
+        samples: (n, …) inputs that calibrate the ranges of activations; None for Gaussian noise,
+            which suffices for timing.
 
     Returns:
         The serialized quantized model.
@@ -48,11 +48,15 @@ def quantize(model: onnx.ModelProto, samples: np.ndarray | None = None) -> bytes
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     with tempfile.TemporaryDirectory(prefix="nas-") as folder:
-        floats, merged, integers = (Path(folder, name) for name in ("float.onnx", "merged.onnx", "int8.onnx"))
+        floats, merged, integers = (
+            Path(folder, name) for name in ("float.onnx", "merged.onnx", "int8.onnx")
+        )
         floats.write_bytes(model.SerializeToString())
         try:
             with _quiet():
-                quant_pre_process(str(floats), str(merged), skip_symbolic_shape=True)  # merges batch normalizations
+                quant_pre_process(
+                    str(floats), str(merged), skip_symbolic_shape=True
+                )  # merges batch normalizations
                 quantize_static(
                     str(merged), str(integers), _reader(model, samples), quant_format=QuantFormat.QDQ, per_channel=True,
                     activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
@@ -91,7 +95,12 @@ def _reader(model: onnx.ModelProto, samples: np.ndarray | None) -> object:
         batches = iter([random_inputs(open_session(model.SerializeToString()), BATCH_SIZE)])
     else:
         name = model.graph.input[0].name
-        batches = iter([{name: samples[start : start + BATCH_SIZE]} for start in range(0, len(samples), BATCH_SIZE)])
+        batches = iter(
+            [
+                {name: samples[start : start + BATCH_SIZE]}
+                for start in range(0, len(samples), BATCH_SIZE)
+            ]
+        )
 
     class Reader(CalibrationDataReader):
         def get_next(self) -> dict[str, np.ndarray] | None:

@@ -1,4 +1,6 @@
-"""Append-only journals of long builds: one JSON line `[name, value]` per result, so that a build can resume."""
+"""Append-only journals of long builds: one JSON line `[name, value]` per result, so that a build
+can resume.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from search_spaces.common.errors import InputError
 
 
 class Journal:
-    """Results by name, in memory and in a file. A line that a killed process left incomplete is ignored.
+    """Results by name, in memory and in a file. A line that a killed process left incomplete is
+    ignored.
 
     Raises:
         InputError: a complete line is none of a journal.
@@ -29,7 +32,9 @@ class Journal:
             except ValueError:
                 continue
             if not (isinstance(row, list) and len(row) == 2 and isinstance(row[0], str)):
-                raise InputError(f"{path}, line {number}: {line[:40]} is not [name, value]: remove the line")
+                raise InputError(
+                    f"{path}, line {number}: {line[:40]} is not [name, value]: remove the line"
+                )
             self.known[row[0]] = row[1]
         if data and not data.endswith(b"\n"):
             with path.open("a") as file:

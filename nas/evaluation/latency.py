@@ -51,7 +51,9 @@ class LatencyTask:
     def __post_init__(self) -> None:
         for name, least in {"batch": 1, "threads": 1, "warmup": 0, "runs": 1}.items():
             if getattr(self, name) < least:
-                raise InputError(f"latency with {name} = {getattr(self, name)}: it must be at least {least}")
+                raise InputError(
+                    f"latency with {name} = {getattr(self, name)}: it must be at least {least}"
+                )
 
     @property
     def metric(self) -> str:
@@ -96,7 +98,9 @@ def check_provider(provider: str) -> None:
         raise unknown("execution provider", provider, onnxruntime.get_available_providers())
 
 
-def open_session(model: bytes | str, threads: int = 1, provider: str = CPU) -> onnxruntime.InferenceSession:
+def open_session(
+    model: bytes | str, threads: int = 1, provider: str = CPU
+) -> onnxruntime.InferenceSession:
     """Open an inference session.
 
     Args:
@@ -116,31 +120,40 @@ def open_session(model: bytes | str, threads: int = 1, provider: str = CPU) -> o
     try:
         return onnxruntime.InferenceSession(model, options, providers=[provider])
     except Exception as error:  # ONNX Runtime's errors share no public base class
-        raise InputError(f"ONNX Runtime cannot run the model: {' '.join(str(error).split())[:200]}") from error
+        raise InputError(
+            f"ONNX Runtime cannot run the model: {' '.join(str(error).split())[:200]}"
+        ) from error
 
 
 def random_inputs(session: onnxruntime.InferenceSession, batch: int) -> dict[str, np.ndarray]:
-    """Random values for every input of a session: Gaussian noise for floats, zeros for integers and booleans.
+    """Random values for every input of a session: Gaussian noise for floats, zeros for integers and
+    booleans.
 
     The first dimension of each input is the batch.
 
     Raises:
-        InputError: an input has another fixed batch size, a symbolic size beyond the batch, or a non-numeric type.
+        InputError: an input has another fixed batch size, a symbolic size beyond the batch, or a
+            non-numeric type.
     """
     rng = np.random.default_rng(0)
     feed = {}
     for info in session.get_inputs():
         first, *rest = info.shape or [batch]
         if not all(isinstance(size, int) for size in rest):
-            raise InputError(f"input {info.name} has shape {info.shape}: fix all sizes except the batch")
+            raise InputError(
+                f"input {info.name} has shape {info.shape}: fix all sizes except the batch"
+            )
         if isinstance(first, int) and first != batch:
             raise InputError(
-                f"input {info.name} has shape {info.shape} with a fixed batch size: measure with batch = {first}"
+                f"input {info.name} has shape {info.shape} with a fixed batch size: measure with "
+                f"batch = {first}"
             )
         if info.type in _TYPES:
             feed[info.name] = rng.standard_normal((batch, *rest)).astype(_TYPES[info.type])
         elif info.type in _INTEGERS:
             feed[info.name] = np.zeros((batch, *rest), _INTEGERS[info.type])
         else:
-            raise InputError(f"input {info.name} has type {info.type}; only numeric inputs are supported")
+            raise InputError(
+                f"input {info.name} has type {info.type}; only numeric inputs are supported"
+            )
     return feed

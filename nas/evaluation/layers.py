@@ -1,8 +1,9 @@
 """One node of a `Graph` as a PyTorch layer.
 
-With `replicas` > 1, that many independent networks run side by side as groups of channels. A value (n, channels, …)
-becomes (n, replicas · channels, …), with the channels of each replica adjacent. Operators with weights become grouped
-operators. Other operators act on all channels, or see the replicas as further samples of the batch.
+With `replicas` > 1, that many independent networks run side by side as groups of channels. A value
+(n, channels, …) becomes (n, replicas · channels, …), with the channels of each replica adjacent.
+Operators with weights become grouped operators. Other operators act on all channels, or see the
+replicas as further samples of the batch.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def layer(node: Node, graph: Graph, replicas: int = 1) -> nn.Module:
         graph.shapes[node.outputs[0]],
         replicas,
     )
-    if node.op in _WEIGHTED and (is_own(node.op, len(spec.shapes)) or (node.op in OWNERS and len(spec.shapes) == 1)):
+    if node.op in _WEIGHTED and (
+        is_own(node.op, len(spec.shapes)) or (node.op in OWNERS and len(spec.shapes) == 1)
+    ):
         return _WEIGHTED[node.op](spec)
     if node.op in CHANNELWISE:
         return Operation(CHANNELWISE[node.op](spec))
@@ -62,7 +65,10 @@ def trainable_operators() -> frozenset[str]:
 
 
 def _not_side_by_side(spec: Spec) -> InputError:
-    return InputError(f"networks with {spec.op} on shapes {spec.shapes} cannot train side by side: train one by one")
+    return InputError(
+        f"networks with {spec.op} on shapes {spec.shapes} cannot train side by side: train one by "
+        "one"
+    )
 
 
 class Operation(nn.Module):
@@ -77,7 +83,9 @@ class Operation(nn.Module):
 
 
 class _PerReplica(nn.Module):
-    """Runs an operator on all replicas by moving them into the batch; samples must be independent."""
+    """Runs an operator on all replicas by moving them into the batch; samples must be
+    independent.
+    """
 
     def __init__(self, inner: nn.Module, replicas: int) -> None:
         super().__init__()
@@ -88,12 +96,26 @@ class _PerReplica(nn.Module):
         return result.unflatten(0, (-1, self.replicas)).flatten(1, 2)
 
 
-# --- operators with weights: `state_dict` lists their tensors in the order of `owned_weights.initializers` ------------
+# --- operators with weights: `state_dict` lists their tensors in the order of
+# `owned_weights.initializers` ------------
 
 _CONVOLUTIONS: dict[int, type[Any]] = {3: nn.Conv1d, 4: nn.Conv2d, 5: nn.Conv3d}
-_TRANSPOSED: dict[int, type[Any]] = {3: nn.ConvTranspose1d, 4: nn.ConvTranspose2d, 5: nn.ConvTranspose3d}
-_BATCH_NORMS: dict[int, type[Any]] = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
-_INSTANCE_NORMS: dict[int, type[Any]] = {3: nn.InstanceNorm1d, 4: nn.InstanceNorm2d, 5: nn.InstanceNorm3d}
+_TRANSPOSED: dict[int, type[Any]] = {
+    3: nn.ConvTranspose1d,
+    4: nn.ConvTranspose2d,
+    5: nn.ConvTranspose3d,
+}
+_BATCH_NORMS: dict[int, type[Any]] = {
+    2: nn.BatchNorm1d,
+    3: nn.BatchNorm1d,
+    4: nn.BatchNorm2d,
+    5: nn.BatchNorm3d,
+}
+_INSTANCE_NORMS: dict[int, type[Any]] = {
+    3: nn.InstanceNorm1d,
+    4: nn.InstanceNorm2d,
+    5: nn.InstanceNorm3d,
+}
 
 
 def _of_rank(kinds: dict[int, type[Any]], spec: Spec) -> type[Any]:
@@ -148,7 +170,9 @@ def _linear(spec: Spec) -> nn.Module:
 
 
 class _GroupedLinear(nn.Module):
-    """A linear layer per replica, as a grouped 1×1 convolution: (n, replicas · inputs) → (n, replicas · features)."""
+    """A linear layer per replica, as a grouped 1×1 convolution: (n, replicas · inputs) → (n,
+    replicas · features).
+    """
 
     def __init__(self, inputs: int, features: int, bias: bool, replicas: int) -> None:
         super().__init__()
@@ -176,7 +200,9 @@ class _Param(nn.Module):
         super().__init__()
         _check_alone(spec)
         if spec.attrs.get("element", "float") != "float":
-            raise InputError(f"a learned constant of {spec.attrs['element']} cannot be trained; only float can")
+            raise InputError(
+                f"a learned constant of {spec.attrs['element']} cannot be trained; only float can"
+            )
         self.value = nn.Parameter(torch.randn(spec.attrs["shape"]) * 0.02)
 
     def forward(self) -> Tensor:
@@ -189,7 +215,9 @@ def _transposed_conv(spec: Spec) -> nn.Module:
     rank, ones = len(kernel), (1,) * len(kernel)
     pads = given.get("pads", (0,) * 2 * rank)
     if pads[:rank] != pads[rank:] or given.keys() & {"auto_pad", "output_shape"}:
-        raise InputError("ConvTranspose can be trained only with explicit pads that are equal on both sides")
+        raise InputError(
+            "ConvTranspose can be trained only with explicit pads that are equal on both sides"
+        )
     return _of_rank(_TRANSPOSED, spec)(
         inputs * spec.replicas, given.get("channels", inputs) * spec.replicas, kernel, given.get("strides", ones),
         pads[:rank], given.get("output_padding", 0), given.get("group", 1) * spec.replicas, bool(given.get("bias", 0)),
@@ -201,13 +229,18 @@ def _layer_norm(spec: Spec) -> nn.Module:
     _check_alone(spec)
     shape, affine = _last_dims(spec), bool(spec.attrs.get("affine", 1))
     return nn.LayerNorm(
-        shape, spec.attrs.get("epsilon", 1e-5), elementwise_affine=affine, bias=bool(spec.attrs.get("bias", 1))
+        shape,
+        spec.attrs.get("epsilon", 1e-5),
+        elementwise_affine=affine,
+        bias=bool(spec.attrs.get("bias", 1)),
     )
 
 
 def _rms_norm(spec: Spec) -> nn.Module:
     _check_alone(spec)
-    return nn.RMSNorm(_last_dims(spec), spec.attrs.get("epsilon", 1e-5), bool(spec.attrs.get("affine", 1)))
+    return nn.RMSNorm(
+        _last_dims(spec), spec.attrs.get("epsilon", 1e-5), bool(spec.attrs.get("affine", 1))
+    )
 
 
 def _last_dims(spec: Spec) -> list[int]:

@@ -20,7 +20,9 @@ def log_to(path: Path) -> Iterator[None]:
     An error in writing the log is ignored, so that it does not end the command.
     """
     logger, handler = logging.getLogger("nas"), _LogFile(path, encoding="utf-8", delay=True)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    handler.setFormatter(
+        logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
+    )
     level = logger.level
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)
@@ -34,7 +36,9 @@ def log_to(path: Path) -> Iterator[None]:
 
 
 class _LogFile(logging.FileHandler):
-    """A log file that only one process writes, the one that holds its lock; other processes of a search do not."""
+    """A log file that only one process writes, the one that holds its lock; other processes of a
+    search do not.
+    """
 
     def _open(self) -> TextIOWrapper:
         file = super()._open()

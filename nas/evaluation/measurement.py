@@ -1,4 +1,6 @@
-"""Measures the metrics of a network: trained accuracy, latency, peak memory, parameters and FLOPs."""
+"""Measures the metrics of a network: trained accuracy, latency, peak memory, parameters and
+FLOPs.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ Progress = Callable[[str, int, int], None]
 
 
 class Measured(NamedTuple):
-    """A value in its metric's unit, with an interval from `low` to `high` that `spread` describes."""
+    """A value in its metric's unit, with an interval from `low` to `high` that `spread`
+    describes.
+    """
 
     value: float
     low: float
@@ -48,9 +52,10 @@ class Measurements:
     """The measured values of a network, and its weights if it was trained.
 
     Attributes:
-        values: the requested metrics; after a training, also `Dataset.metric` and `Dataset.test_metric`.
-        state: trained weights, of several trainings those with the best validation score; None without a training or
-            if all diverged.
+        values: the requested metrics; after a training, also `Dataset.metric` and
+            `Dataset.test_metric`.
+        state: trained weights, of several trainings those with the best validation score; None
+            without a training or if all diverged.
         about: metadata for a file with these weights: their scores and the normalization of inputs.
     """
 
@@ -65,18 +70,19 @@ class Measurement:
 
     Args:
         metrics: names, all among `known_metrics`.
-        data: data set for the metrics that need a training: `Dataset.metric`, `Dataset.test_metric`, and the same
-            scores after quantization (`nas.evaluation.int8`).
+        data: data set for the metrics that need a training: `Dataset.metric`,
+            `Dataset.test_metric`, and the same scores after quantization (`nas.evaluation.int8`).
         seeds: one training per seed; the score is their mean.
         training: how networks are trained.
-        latency: how `cpu_latency_ms` (or that of another provider) and `cpu_int8_latency_ms` are timed. Its batch and
-            threads also apply to `peak_memory_mb`, measured on the CPU.
+        latency: how `cpu_latency_ms` (or that of another provider) and `cpu_int8_latency_ms` are
+            timed. Its batch and threads also apply to `peak_memory_mb`, measured on the CPU.
         device: torch device for training.
         commands: measure latencies on other devices.
         devices: predict latencies on other devices.
 
     Raises:
-        InputError: a metric is unknown, or a command has the name of a latency that is measured on this machine.
+        InputError: a metric is unknown, or a command has the name of a latency that is measured on
+            this machine.
     """
 
     metrics: tuple[str, ...]
@@ -89,19 +95,37 @@ class Measurement:
     devices: tuple[PredictedDevice, ...] = ()
 
     def __post_init__(self) -> None:
-        if taken := {command.metric for command in self.commands} & {self.latency.metric, int8.LATENCY}:
-            raise InputError(f"{taken.pop()} is measured on this machine: give the latency command another name")
+        if taken := {command.metric for command in self.commands} & {
+            self.latency.metric,
+            int8.LATENCY,
+        }:
+            raise InputError(
+                f"{taken.pop()} is measured on this machine: give the latency command another name"
+            )
         if self.data and not self.data.labelled and self.data.metric in self.metrics:
             remedy = f"add y, or search by {FIDELITY} to a trained model (--model)"
             raise InputError(f"{self.data.source} has inputs, but no targets: {remedy}")
-        check_metrics(self.metrics, known_metrics(self.latency, self.data, (*self.commands, *self.devices)))
-        if FIDELITY in self.metrics and self.data and {self.data.metric, *score_metrics(self.data)} & {*self.metrics}:
-            raise InputError(f"{FIDELITY} and {self.data.metric} are scores of different trainings: give one of them")
+        check_metrics(
+            self.metrics, known_metrics(self.latency, self.data, (*self.commands, *self.devices))
+        )
+        if (
+            FIDELITY in self.metrics
+            and self.data
+            and {self.data.metric, *score_metrics(self.data)} & {*self.metrics}
+        ):
+            raise InputError(
+                f"{FIDELITY} and {self.data.metric} are scores of different trainings: give one of "
+                "them"
+            )
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the values depend on, as JSON values. `measurement_of` makes a `Measurement` from them."""
-        commands = {"commands": [asdict(command) for command in self.commands]} if self.commands else {}
+        """What the values depend on, as JSON values. `measurement_of` makes a `Measurement` from
+        them.
+        """
+        commands = (
+            {"commands": [asdict(command) for command in self.commands]} if self.commands else {}
+        )
         devices = {"devices": [device.settings for device in self.devices]} if self.devices else {}
         return {
             "metrics": list(self.metrics),
@@ -126,9 +150,10 @@ class Measurement:
 
         Args:
             network: the network to train.
-            model: the same network as ONNX, or a function that makes it and is called for latency and memory only, as
-                the model may be large. Its weights do not matter.
-            checkpoint: file for the state of the training, which resumes from it after an interruption.
+            model: the same network as ONNX, or a function that makes it and is called for latency
+                and memory only, as the model may be large. Its weights do not matter.
+            checkpoint: file for the state of the training, which resumes from it after an
+                interruption.
             progress: called with the name of the step, the amount done and the total.
             report: see `nas.evaluation.training.train`.
             until: see `nas.evaluation.training.train`.
@@ -146,7 +171,9 @@ class Measurement:
         del timed  # and the model: a training needs the memory
         if values.keys() == {*self.metrics} or self.data is None:
             return Measurements(values)
-        found = self._trained(Measurements(values), network, self.data, checkpoint, progress, report, until)
+        found = self._trained(
+            Measurements(values), network, self.data, checkpoint, progress, report, until
+        )
         if set(score_metrics(self.data)) & set(self.metrics):
             if progress:
                 progress("quantization", 0, 1)
@@ -154,7 +181,9 @@ class Measurement:
         ordered = {metric: found.values[metric] for metric in self.metrics}
         return replace(found, values=ordered | found.values)
 
-    def _timed(self, network: Trainable, model: Callable[[], onnx.ModelProto]) -> dict[str, Callable[[], Measured]]:
+    def _timed(
+        self, network: Trainable, model: Callable[[], onnx.ModelProto]
+    ) -> dict[str, Callable[[], Measured]]:
         """Measurements that need no training, by metric."""
 
         batch, threads, runs = self.latency.batch, self.latency.threads, f"{self.latency.runs} runs"
@@ -163,12 +192,19 @@ class Measurement:
             return Measured(*times, f"median, 10 % and 90 % quantile of {runs}")
 
         def on_device(command: DeviceCommand) -> Callable[[], Measured]:
-            return lambda: at_quantiles(time_on_device(model(), command, batch), f"{command.runs} calls")
+            return lambda: at_quantiles(
+                time_on_device(model(), command, batch), f"{command.runs} calls"
+            )
 
         def predicted(device: PredictedDevice) -> Callable[[], Measured]:
             def predict() -> Measured:
                 median, low, high = device.predict([network.text])[0].tolist()
-                return Measured(median, low, high, f"median, 10 % and 90 % quantile, predicted from {count} networks")
+                return Measured(
+                    median,
+                    low,
+                    high,
+                    f"median, 10 % and 90 % quantile, predicted from {count} networks",
+                )
 
             count = len(device.texts)
             return predict
@@ -178,14 +214,18 @@ class Measurement:
             int8.LATENCY: lambda: at_quantiles(
                 time_serialized(int8.quantize(model()), replace(self.latency, provider=CPU)), runs
             ),
-            memory.METRIC: lambda: _exact(memory.measure_memory(model(), batch=batch, threads=threads)),
+            memory.METRIC: lambda: _exact(
+                memory.measure_memory(model(), batch=batch, threads=threads)
+            ),
             "params": lambda: _exact(graph_params(network.graph)),
             "flops": lambda: _exact(graph_flops(network.graph)),
             **{command.metric: on_device(command) for command in self.commands},
             **{device.metric: predicted(device) for device in self.devices},
         }
 
-    def _quantized(self, network: Trainable, state: State | None, data: Dataset) -> dict[str, Measured]:
+    def _quantized(
+        self, network: Trainable, state: State | None, data: Dataset
+    ) -> dict[str, Measured]:
         """Validation and test score after quantization; NaN if the training diverged."""
         parts = data.with_validation(self.training.validation)
         assert parts.validation is not None
@@ -193,7 +233,9 @@ class Measurement:
             return dict.fromkeys(score_metrics(data), _exact(math.nan))
         model = int8.quantize(trained_model(network, state), int8.calibration_samples(parts))
         scores = [int8.score(model, data, part) for part in (parts.validation, parts.test)]
-        return {metric: _exact(value) for metric, value in zip(score_metrics(data), scores, strict=True)}
+        return {
+            metric: _exact(value) for metric, value in zip(score_metrics(data), scores, strict=True)
+        }
 
     def _trained(
         self,
@@ -228,7 +270,9 @@ def _mean(scores: list[float]) -> Measured:
     if len(scores) == 1:
         return Measured(mean, mean, mean, "one training")
     std = float(np.std(scores, ddof=1))
-    return Measured(mean, mean - std, mean + std, f"mean ± standard deviation over {len(scores)} seeds")
+    return Measured(
+        mean, mean - std, mean + std, f"mean ± standard deviation over {len(scores)} seeds"
+    )
 
 
 def _exact(value: float) -> Measured:
@@ -236,7 +280,9 @@ def _exact(value: float) -> Measured:
 
 
 def known_metrics(
-    latency: LatencyTask, data: Dataset | None = None, devices: Iterable[DeviceCommand | PredictedDevice] = ()
+    latency: LatencyTask,
+    data: Dataset | None = None,
+    devices: Iterable[DeviceCommand | PredictedDevice] = (),
 ) -> tuple[str, ...]:
     """Names of the metrics that can be measured; scores need a data set."""
     scores = [data.metric, data.test_metric, *score_metrics(data)] if data and data.labelled else []
@@ -253,7 +299,9 @@ def known_metrics(
 
 
 def trains(
-    metrics: Iterable[str], latency: LatencyTask, devices: Iterable[DeviceCommand | PredictedDevice] = ()
+    metrics: Iterable[str],
+    latency: LatencyTask,
+    devices: Iterable[DeviceCommand | PredictedDevice] = (),
 ) -> bool:
     """True if any of these metrics needs a training."""
     untrained = known_metrics(latency, None, devices)
@@ -261,7 +309,10 @@ def trains(
 
 
 def measurement_of(
-    settings: Mapping[str, Any], shape: Shape | None = None, path: str | None = None, device: str = "cpu"
+    settings: Mapping[str, Any],
+    shape: Shape | None = None,
+    path: str | None = None,
+    device: str = "cpu",
 ) -> Measurement:
     """The measurement with these settings.
 
@@ -278,7 +329,9 @@ def measurement_of(
     if known is not None:
         data = load_dataset(path or known["source"], shape)
         if data.fingerprint != known["sha256"]:
-            raise InputError(f"{path or known['source']}: this is not the data set that the search trains on")
+            raise InputError(
+                f"{path or known['source']}: this is not the data set that the search trains on"
+            )
     return Measurement(
         tuple(settings["metrics"]), data, tuple(settings["seeds"]), training_task(settings["training"]),
         LatencyTask(**settings["latency"]), device,

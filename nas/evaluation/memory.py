@@ -22,8 +22,8 @@ _STATUS = Path("/proc/self/status")
 def measure_memory(model: onnx.ModelProto, *, batch: int = 1, threads: int = 1) -> float:
     """Peak growth of a fresh process that loads and runs a model on the CPU, in MB (10⁶ bytes).
 
-    It covers weights, activations and the runtime's buffers for them. The runtime itself does not count, because the
-    process runs a tiny network first.
+    It covers weights, activations and the runtime's buffers for them. The runtime itself does not
+    count, because the process runs a tiny network first.
 
     Args:
         model: the network as ONNX.
@@ -39,7 +39,14 @@ def measure_memory(model: onnx.ModelProto, *, batch: int = 1, threads: int = 1) 
         paths = [Path(folder, name) for name in ("tiny.onnx", "model.onnx")]
         for path, content in zip(paths, (_tiny_model(), model), strict=True):
             path.write_bytes(content.SerializeToString())
-        command = [sys.executable, "-m", "nas.evaluation.memory", *map(str, paths), str(batch), str(threads)]
+        command = [
+            sys.executable,
+            "-m",
+            "nas.evaluation.memory",
+            *map(str, paths),
+            str(batch),
+            str(threads),
+        ]
         child = subprocess.run(command, capture_output=True, text=True, check=False)
     if child.returncode:
         reason = (child.stderr.strip().splitlines() or [f"exit status {child.returncode}"])[-1]

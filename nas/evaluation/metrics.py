@@ -10,7 +10,9 @@ FIDELITY = "fidelity"  # agreement with a trained model in %
 
 
 def check_metrics(metrics: Iterable[str], known: Collection[str]) -> None:
-    """Raise InputError for the first metric that is not in `known`, with the nearest name as a suggestion."""
+    """Raise InputError for the first metric that is not in `known`, with the nearest name as a
+    suggestion.
+    """
     for metric in metrics:
         if metric not in known:
             raise unknown("metric", metric, known)

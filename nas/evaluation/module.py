@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 class GraphModule(nn.Module):
     """Runs a `Graph` with fresh trainable weights.
 
-    Nodes that no output depends on are left out. With `replicas` > 1, that many independent networks run side by side
-    as groups of channels, which is much faster than one after the other: an input (n, channels, …) becomes
-    (n, replicas · channels, …) and the output (n, replicas · outputs), with the channels of each replica adjacent.
+    Nodes that no output depends on are left out. With `replicas` > 1, that many independent
+    networks run side by side as groups of channels, which is much faster than one after the other:
+    an input (n, channels, …) becomes (n, replicas · channels, …) and the output (n, replicas ·
+    outputs), with the channels of each replica adjacent.
 
     Args:
         graph: of a search space, or read from an ONNX model by `search_spaces.ir.onnx.from_model`.
@@ -68,7 +69,10 @@ class GraphModule(nn.Module):
             # Skip initializers that are not weights, such as a zero to multiply by.
             found = next((t for t in tensors if t.name.endswith(f".{weight.name}")), None)
             if found is None or tuple(found.dims) != weight.shape:
-                raise InputError(f"the ONNX model was not written from this graph: {weight.name} of {node.op} missing")
+                raise InputError(
+                    f"the ONNX model was not written from this graph: {weight.name} of {node.op} "
+                    "missing"
+                )
             if own is not None:
                 _assign(own, torch.tensor(onnx.numpy_helper.to_array(found)), self.replicas)
 
@@ -91,11 +95,15 @@ class GraphModule(nn.Module):
         }
 
     def _weights(self) -> Iterator[tuple[Node, Weight, Tensor | None]]:
-        """Node, description and tensor of each weight, in the order of the ONNX model; None for unused nodes."""
+        """Node, description and tensor of each weight, in the order of the ONNX model; None for
+        unused nodes.
+        """
         layers = dict(zip([node.outputs for node in self.nodes], self.layers, strict=True))
         for node in self.graph.nodes:
             own = _tensors(layers[node.outputs]) if node.outputs in layers else repeat(None)
-            for weight in initializers(node.op, node.attrs, tuple(self.graph.shapes[v] for v in node.inputs)):
+            for weight in initializers(
+                node.op, node.attrs, tuple(self.graph.shapes[v] for v in node.inputs)
+            ):
                 yield node, weight, next(own)
 
 
@@ -110,7 +118,9 @@ def live_nodes(graph: Graph) -> list[Node]:
 
 
 def _tensors(module: nn.Module) -> Iterator[Tensor]:
-    return (t for name, t in module.state_dict().items() if not name.endswith("num_batches_tracked"))
+    return (
+        t for name, t in module.state_dict().items() if not name.endswith("num_batches_tracked")
+    )
 
 
 def _assign(target: Tensor, value: Tensor, replicas: int) -> None:
@@ -118,6 +128,8 @@ def _assign(target: Tensor, value: Tensor, replicas: int) -> None:
 
 
 def _of_replica(tensor: Tensor, shape: Sequence[int], replicas: int, replica: int) -> Tensor:
-    """A copy of one replica's part of a tensor, in that shape. Scalars such as counters are shared by all replicas."""
+    """A copy of one replica's part of a tensor, in that shape. Scalars such as counters are shared
+    by all replicas.
+    """
     parts = tensor.detach().cpu()
     return (parts.reshape(replicas, *shape)[replica] if parts.dim() else parts).clone()

@@ -1,7 +1,10 @@
-"""Zero-cost proxies: scores of an untrained network that correlate with its trained accuracy. Higher is better.
+"""Zero-cost proxies: scores of an untrained network that correlate with its trained accuracy.
+Higher is better.
 
-They need no data set: the batch is synthetic images with arbitrary labels. The definitions follow NAS-Bench-Suite-Zero
-(arXiv 2210.03230); `python -m experiments.checks.proxies` measures the rank correlation with its published values.
+They need no data set: the batch is synthetic images with arbitrary labels. The definitions follow
+    NAS-Bench-Suite-Zero
+(arXiv 2210.03230); `python -m experiments.checks.proxies` measures the rank correlation with its
+published values.
 """
 
 from __future__ import annotations
@@ -19,7 +22,19 @@ from nas.evaluation.module import GraphModule
 from search_spaces.common.errors import InputError, unknown
 from search_spaces.ir.graph import Graph
 
-PROXIES = ("epe_nas", "fisher", "grad_norm", "grasp", "jacov", "l2_norm", "nwot", "plain", "snip", "synflow", "zen")
+PROXIES = (
+    "epe_nas",
+    "fisher",
+    "grad_norm",
+    "grasp",
+    "jacov",
+    "l2_norm",
+    "nwot",
+    "plain",
+    "snip",
+    "synflow",
+    "zen",
+)
 BATCH_SIZE = 32  # images
 
 _OF_JACOBIAN = {"epe_nas", "jacov"}
@@ -27,7 +42,10 @@ _OF_LOSS = {"fisher", "grad_norm", "grasp", "plain", "snip"}
 _Kernel = nn.Conv2d | nn.Linear
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 _RECTIFIERS = {"Clip", "ConvBnRelu6", "Gelu", "HardSwish", "LeakyRelu", "Relu"}
-_LEAVES, _RADII = 15, (0.1, 0.5)  # of the dead-leaves images: layers, and disc radii relative to the image
+_LEAVES, _RADII = (
+    15,
+    (0.1, 0.5),
+)  # of the dead-leaves images: layers, and disc radii relative to the image
 _JITTER = 1e-5  # keeps logarithms of correlations finite
 
 
@@ -36,15 +54,21 @@ def compute_proxies(
 ) -> dict[str, float]:
     """Compute proxies of one untrained network.
 
-    - epe_nas (arXiv 2102.08099), jacov (2006.04647v1): how little the Jacobians of different inputs correlate, within
-      classes and over the whole batch; jacov is minus the logarithm of the published score.
-    - nwot (2006.04647v3): how much the activation patterns of rectified units differ between inputs. A unit counts once
-      per operator that reads it, so that one activation shared by several convolutions counts as several.
-    - snip (1810.02340), grad_norm, fisher (1906.04113): saliency of weights, gradients and channels; as logarithms.
-    - plain: the sum of weight · gradient. It is zero up to rounding wherever batch normalization follows.
+    - epe_nas (arXiv 2102.08099), jacov (2006.04647v1): how little the Jacobians of different inputs
+      correlate, within classes and over the whole batch; jacov is minus the logarithm of the
+      published score.
+    - nwot (2006.04647v3): how much the activation patterns of rectified units differ between
+      inputs. A unit counts once per operator that reads it, so that one activation shared by
+      several convolutions counts as several.
+    - snip (1810.02340), grad_norm, fisher (1906.04113): saliency of weights, gradients and
+      channels; as logarithms.
+    - plain: the sum of weight · gradient. It is zero up to rounding wherever batch normalization
+      follows.
     - grasp (2002.07376): minus weight · Hessian · gradient, as sign(v) · log(1 + |v|).
-    - synflow (2006.05467): flow through absolute weights without batch normalization; as a logarithm.
-    - zen (2102.01063): sensitivity of the last feature map to input noise, with Gaussian weights; as a logarithm.
+    - synflow (2006.05467): flow through absolute weights without batch normalization; as a
+      logarithm.
+    - zen (2102.01063): sensitivity of the last feature map to input noise, with Gaussian weights;
+      as a logarithm.
     - l2_norm: sum of the norms of all kernels.
 
     Logarithms are natural. Values depend on `batch`: compare only values with equal batches.
@@ -56,7 +80,8 @@ def compute_proxies(
         batch: number of images, at least 2. Fewer need less memory and give noisier values.
 
     Returns:
-        One value per name; NaN if it is undefined, for example for a network whose output ignores its input.
+        One value per name; NaN if it is undefined, for example for a network whose output ignores
+        its input.
 
     Raises:
         InputError: a name is unknown, the input size is not known, or PyTorch lacks an operator.
@@ -65,7 +90,9 @@ def compute_proxies(
         if name not in PROXIES:
             raise unknown("proxy", name, PROXIES)
     if batch < 2:
-        raise InputError(f"batch = {batch} is too small: proxies compare the images of a batch, give 2 or more")
+        raise InputError(
+            f"batch = {batch} is too small: proxies compare the images of a batch, give 2 or more"
+        )
     wanted, shape = set(names), _input_shape(graph)
     values = dict.fromkeys(names, math.nan)
     with torch.random.fork_rng(devices=[]):
@@ -88,7 +115,8 @@ def _log(value: float) -> float:
     return math.log(value) if 0 < value < math.inf else math.nan
 
 
-# --- images -----------------------------------------------------------------------------------------------------------
+# --- images
+# -----------------------------------------------------------------------------------------------------------
 
 
 def _input_shape(graph: Graph) -> tuple[int, ...]:
@@ -96,7 +124,9 @@ def _input_shape(graph: Graph) -> tuple[int, ...]:
     given = graph.shapes[graph.inputs[0]][1:]
     shape = tuple(d for d in given if isinstance(d, int))
     if len(graph.inputs) != 1 or len(shape) < len(given):
-        raise InputError("proxies need a network with one input of known size: fix the model's input size")
+        raise InputError(
+            "proxies need a network with one input of known size: fix the model's input size"
+        )
     return shape
 
 
@@ -104,8 +134,9 @@ def _input_shape(graph: Graph) -> tuple[int, ...]:
 def _images(count: int, shape: tuple[int, ...], seed: int) -> Tensor:
     """Dead leaves (arXiv 2106.05963): overlapping discs of random colours and of all scales.
 
-    Their edges, uniform areas and long-range correlations resemble photographs more than noise does. Channels have mean
-    0 and standard deviation 1. Inputs other than images are Gaussian noise.
+    Their edges, uniform areas and long-range correlations resemble photographs more than noise
+    does. Channels have mean 0 and standard deviation 1. Inputs other than images are Gaussian
+    noise.
     """
     generator = torch.Generator().manual_seed(seed)
     if len(shape) != 3:
@@ -123,7 +154,8 @@ def _images(count: int, shape: tuple[int, ...], seed: int) -> Tensor:
     return (images - mean) / std
 
 
-# --- one batch: a forward pass, a backward pass for the Jacobian and one for the loss --------------------------------
+# --- one batch: a forward pass, a backward pass for the Jacobian and one for the loss
+# --------------------------------
 
 
 def _of_batch(net: GraphModule, images: Tensor, wanted: set[str]) -> dict[str, float]:
@@ -150,14 +182,20 @@ def _of_batch(net: GraphModule, images: Tensor, wanted: set[str]) -> dict[str, f
 
 
 def _record_agreements(net: GraphModule) -> list[Tensor]:
-    """Record, in the next forward pass, for how many units of each rectifier two images agree: (batch, batch) each."""
+    """Record, in the next forward pass, for how many units of each rectifier two images agree:
+    (batch, batch) each.
+    """
     agreements: list[Tensor] = []
     readers = Counter(v for node in net.nodes for v in node.inputs)
     for node, layer in zip(net.nodes, net.layers, strict=True):
         if node.op in _RECTIFIERS:
 
             def record(
-                _module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor, weight: int, whole: bool
+                _module: nn.Module,
+                inputs: tuple[Tensor, ...],
+                output: Tensor,
+                weight: int,
+                whole: bool,
             ) -> None:
                 on = ((output if whole else inputs[0]).detach() > 0).flatten(1).float()
                 both, count = (on @ on.T).double(), on.sum(1).double()
@@ -171,7 +209,9 @@ def _record_agreements(net: GraphModule) -> list[Tensor]:
 
 def _nwot(agreements: list[Tensor]) -> float:
     """Log determinant of the kernel of shared activation patterns."""
-    sign, value = torch.linalg.slogdet(torch.stack(agreements).sum(0)) if agreements else (0, math.nan)
+    sign, value = (
+        torch.linalg.slogdet(torch.stack(agreements).sum(0)) if agreements else (0, math.nan)
+    )
     return float(value) if sign > 0 else math.nan
 
 
@@ -193,7 +233,9 @@ def _record_outputs(layers: list[_Kernel]) -> list[tuple[_Kernel, Tensor]]:
     """Record the layers' outputs in the next forward pass."""
     outputs: list[tuple[_Kernel, Tensor]] = []
     for layer in layers:
-        layer.register_forward_hook(lambda module, _inputs, output: outputs.append((module, output)))
+        layer.register_forward_hook(
+            lambda module, _inputs, output: outputs.append((module, output))
+        )
     return outputs
 
 
@@ -212,7 +254,11 @@ def _of_loss(
     if outputs:
         of_outputs = zip(outputs, found[len(weights) :], strict=True)
         values["fisher"] = _log(
-            sum(_fisher(layer, y.detach(), g.detach()) for (layer, y), g in of_outputs if g is not None)
+            sum(
+                _fisher(layer, y.detach(), g.detach())
+                for (layer, y), g in of_outputs
+                if g is not None
+            )
         )
     if grasp:
         values["grasp"] = _grasp(pairs)
@@ -220,24 +266,37 @@ def _of_loss(
 
 
 def _fisher(layer: _Kernel, output: Tensor, gradient: Tensor) -> float:
-    """Sum over channels of (Σ over positions of activation · gradient)² / 2, times the weights per channel."""
+    """Sum over channels of (Σ over positions of activation · gradient)² / 2, times the weights per
+    channel.
+    """
     axis = 1 if isinstance(layer, nn.Conv2d) else -1
-    by_channel = (output * gradient).movedim(axis, 1).flatten(2).sum(2) if output.dim() > 2 else output * gradient
+    by_channel = (
+        (output * gradient).movedim(axis, 1).flatten(2).sum(2)
+        if output.dim() > 2
+        else output * gradient
+    )
     return float(by_channel.square().mean(0).sum() / 2) * layer.weight[0].numel()
 
 
 def _grasp(pairs: list[tuple[Tensor, Tensor]]) -> float:
     product = torch.stack([(g.detach() * g).sum() for _, g in pairs]).sum()
     curved = torch.autograd.grad(product, [w for w, _ in pairs], allow_unused=True)
-    value = -sum(float((w.detach() * h).sum()) for (w, _), h in zip(pairs, curved, strict=True) if h is not None)
+    value = -sum(
+        float((w.detach() * h).sum())
+        for (w, _), h in zip(pairs, curved, strict=True)
+        if h is not None
+    )
     return math.copysign(math.log1p(abs(value)), value)
 
 
-# --- proxies with their own inputs and weights ------------------------------------------------------------------------
+# --- proxies with their own inputs and weights
+# ------------------------------------------------------------------------
 
 
 def _synflow(net: GraphModule, shape: tuple[int, ...]) -> float:
-    """Log of Σ weight · gradient with absolute weights and an all-one input; double, since sums span 100 decades."""
+    """Log of Σ weight · gradient with absolute weights and an all-one input; double, since sums
+    span 100 decades.
+    """
     for name, module in list(net.named_modules()):
         if isinstance(module, _NORMS):
             net.set_submodule(name, nn.Identity())
@@ -248,14 +307,22 @@ def _synflow(net: GraphModule, shape: tuple[int, ...]) -> float:
     weights = [m.weight for m in net.modules() if isinstance(m, _Kernel)]
     total = net(torch.ones(1, *shape, dtype=torch.double)).sum()
     found = torch.autograd.grad(total, weights, allow_unused=True)
-    return _log(sum(float((w.detach() * g).sum()) for w, g in zip(weights, found, strict=True) if g is not None))
+    return _log(
+        sum(
+            float((w.detach() * g).sum())
+            for w, g in zip(weights, found, strict=True)
+            if g is not None
+        )
+    )
 
 
 @torch.no_grad()
 def _zen(net: GraphModule, x: Tensor) -> float:
-    """Log of the change of the last feature map under 1 % noise, as it would be without batch normalization.
+    """Log of the change of the last feature map under 1 % noise, as it would be without batch
+    normalization.
 
-    The result is corrected by the scale that each normalization removes, except in branches that carry only zeros.
+    The result is corrected by the scale that each normalization removes, except in branches that
+    carry only zeros.
     """
     scales: list[Tensor] = []
     for module in net.modules():
@@ -265,7 +332,9 @@ def _zen(net: GraphModule, x: Tensor) -> float:
                 nn.init.zeros_(module.bias)
         if isinstance(module, _NORMS):
             module.register_forward_pre_hook(
-                lambda _module, inputs: scales.append(inputs[0].transpose(0, 1).flatten(1).var(1).mean().sqrt())
+                lambda _module, inputs: scales.append(
+                    inputs[0].transpose(0, 1).flatten(1).var(1).mean().sqrt()
+                )
             )
     features = _record_features(net)
     # Both go through in one batch, so that they are normalized equally.
@@ -276,9 +345,15 @@ def _zen(net: GraphModule, x: Tensor) -> float:
 
 
 def _record_features(net: GraphModule) -> list[Tensor]:
-    """Record the input of the last global pooling in the next forward pass, or the logits if there is no pooling."""
+    """Record the input of the last global pooling in the next forward pass, or the logits if there
+    is no pooling.
+    """
     features: list[Tensor] = []
-    pools = [layer for node, layer in zip(net.nodes, net.layers, strict=True) if node.op == "GlobalAveragePool"]
+    pools = [
+        layer
+        for node, layer in zip(net.nodes, net.layers, strict=True)
+        if node.op == "GlobalAveragePool"
+    ]
     if pools:
         pools[-1].register_forward_pre_hook(lambda _module, inputs: features.append(inputs[0]))
     else:

@@ -10,15 +10,27 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from nas.evaluation.operation import Function, Spec, known_size, needs_constants, plain, torch_pads, with_constants
+from nas.evaluation.operation import (
+    Function,
+    Spec,
+    known_size,
+    needs_constants,
+    plain,
+    torch_pads,
+    with_constants,
+)
 from search_spaces.common.errors import InputError
 
 
 def keeps_channels(spec: Spec) -> bool:
-    """True if an operator never mixes channels, so that it can run on the channels of all replicas at once."""
+    """True if an operator never mixes channels, so that it can run on the channels of all replicas
+    at once.
+    """
     if spec.op not in _BROADCASTING or len({shape[:2] for shape in spec.shapes}) != 1:
         return False
-    return len(spec.shapes[0]) > 1 and not any(isinstance(value, tuple) for value in spec.attrs.values())
+    return len(spec.shapes[0]) > 1 and not any(
+        isinstance(value, tuple) for value in spec.attrs.values()
+    )
 
 
 def _fold(function: Function) -> Function:
@@ -58,7 +70,9 @@ def _gather(spec: Spec) -> Function:
     def apply(data: Tensor, indices: Tensor) -> Tensor:
         at = indices.long() % data.shape[axis]
         return (
-            data.index_select(axis, at.flatten()).unflatten(axis, at.shape) if at.dim() else data.select(axis, int(at))
+            data.index_select(axis, at.flatten()).unflatten(axis, at.shape)
+            if at.dim()
+            else data.select(axis, int(at))
         )
 
     return apply
@@ -115,7 +129,9 @@ def _shuffle(spec: Spec) -> Function:
 
 
 def _reshape(spec: Spec) -> Function:
-    return lambda x: x.reshape([x.shape[i] if size == 0 else size for i, size in enumerate(spec.attrs["shape"])])
+    return lambda x: x.reshape(
+        [x.shape[i] if size == 0 else size for i, size in enumerate(spec.attrs["shape"])]
+    )
 
 
 def _flatten(spec: Spec) -> Function:
@@ -129,7 +145,11 @@ def _expand(spec: Spec) -> Function:
 
     def apply(*inputs: Tensor) -> Tensor:
         target = [inputs[-1].shape[0] if size == 0 else size for size in sizes]
-        x = inputs[0] if fill is None else torch.tensor(float(fill), device=inputs[-1].device if inputs else None)
+        x = (
+            inputs[0]
+            if fill is None
+            else torch.tensor(float(fill), device=inputs[-1].device if inputs else None)
+        )
         return x.expand(torch.broadcast_shapes(x.shape, target))
 
     return apply
@@ -147,10 +167,15 @@ def _on_axis(function: Function) -> Callable[[Spec], Function]:
 def _reduce(function: Function) -> Callable[[Spec], Function]:
     def make(spec: Spec) -> Function:
         axes = spec.attrs.get(
-            "axes", () if spec.attrs.get("noop_with_empty_axes") else tuple(range(len(spec.shapes[0])))
+            "axes",
+            () if spec.attrs.get("noop_with_empty_axes") else tuple(range(len(spec.shapes[0]))),
         )
         axes = (axes,) if isinstance(axes, int) else axes
-        return partial(function, dim=axes, keepdim=bool(spec.attrs.get("keepdims", 1))) if axes else lambda x: x
+        return (
+            partial(function, dim=axes, keepdim=bool(spec.attrs.get("keepdims", 1)))
+            if axes
+            else lambda x: x
+        )
 
     return make
 
@@ -163,7 +188,9 @@ def _to_output(spec: Spec) -> Function:
     """Reshape to the known output shape, in which only the batch may be symbolic."""
     unknown = [axis for axis, size in enumerate(spec.output) if isinstance(size, str)]
     if len(unknown) > 1:
-        raise InputError(f"{spec.op} to shape {spec.output} cannot be trained: fix the model's input size")
+        raise InputError(
+            f"{spec.op} to shape {spec.output} cannot be trained: fix the model's input size"
+        )
     sizes = [-1 if isinstance(size, str) else size for size in spec.output]
     return lambda x: x.reshape(sizes)
 
@@ -183,20 +210,36 @@ def _pad(spec: Spec) -> Function:
     if mode != "constant" and any((*whole[:2], *whole[rank : rank + 2])):
         raise InputError(f"Pad of batch or channels in mode {mode} cannot be trained")
     value = float(spec.attrs.get("constant_value", 0)) if mode == "constant" else None
-    return partial(functional.pad, pad=torch_pads(tuple(spatial)), mode=_PAD_MODES[mode], value=value)
+    return partial(
+        functional.pad, pad=torch_pads(tuple(spatial)), mode=_PAD_MODES[mode], value=value
+    )
 
 
 def _resize(spec: Spec) -> Function:
-    mode, where = spec.attrs.get("mode", "nearest"), spec.attrs.get("coordinate_transformation_mode", "half_pixel")
+    mode, where = (
+        spec.attrs.get("mode", "nearest"),
+        spec.attrs.get("coordinate_transformation_mode", "half_pixel"),
+    )
     size = [known_size(d, "Resize") for d in spec.output[2:]]
-    if mode == "nearest" and (where, spec.attrs.get("nearest_mode", "round_prefer_floor")) == ("asymmetric", "floor"):
+    if mode == "nearest" and (where, spec.attrs.get("nearest_mode", "round_prefer_floor")) == (
+        "asymmetric",
+        "floor",
+    ):
         return partial(functional.interpolate, size=size, mode="nearest")
     smooth = {1: "linear", 2: "bilinear", 3: "trilinear"}.get(len(size))
     smoothable = not spec.attrs.get("antialias") and spec.output[1] == spec.shapes[0][1]
-    if mode == "linear" and smooth and smoothable and where in ("half_pixel", "pytorch_half_pixel", "align_corners"):
-        return partial(functional.interpolate, size=size, mode=smooth, align_corners=where == "align_corners")
+    if (
+        mode == "linear"
+        and smooth
+        and smoothable
+        and where in ("half_pixel", "pytorch_half_pixel", "align_corners")
+    ):
+        return partial(
+            functional.interpolate, size=size, mode=smooth, align_corners=where == "align_corners"
+        )
     raise InputError(
-        f"Resize with mode {mode} and coordinates {where} cannot be trained; use linear, or nearest with asymmetric "
+        f"Resize with mode {mode} and coordinates {where} cannot be trained; use linear, or "
+        "nearest with asymmetric "
         "coordinates and nearest_mode floor"
     )
 
@@ -205,7 +248,10 @@ def _windows_to_image(spec: Spec) -> Function:
     """Col2Im: sums of overlapping windows."""
     pads = spec.attrs.get("pads", (0, 0, 0, 0))
     if len(pads) != 4 or pads[:2] != pads[2:]:
-        raise InputError(f"Col2Im with pads {list(pads)} cannot be trained; use images, and equal pads on both sides")
+        raise InputError(
+            f"Col2Im with pads {list(pads)} cannot be trained; use images, and equal pads on both "
+            "sides"
+        )
     return partial(
         functional.fold,
         output_size=spec.attrs["image_shape"],
@@ -223,7 +269,9 @@ def _depth_to_space(spec: Spec) -> Function:
 
     def apply(x: Tensor) -> Tensor:
         channels = x.shape[1] // size**2
-        return functional.pixel_shuffle(x.unflatten(1, (size**2, channels)).transpose(1, 2).flatten(1, 2), size)
+        return functional.pixel_shuffle(
+            x.unflatten(1, (size**2, channels)).transpose(1, 2).flatten(1, 2), size
+        )
 
     return apply
 
@@ -232,7 +280,12 @@ def _space_to_depth(spec: Spec) -> Function:
     size = spec.attrs["blocksize"]
 
     def apply(x: Tensor) -> Tensor:
-        return functional.pixel_unshuffle(x, size).unflatten(1, (-1, size**2)).transpose(1, 2).flatten(1, 2)
+        return (
+            functional.pixel_unshuffle(x, size)
+            .unflatten(1, (-1, size**2))
+            .transpose(1, 2)
+            .flatten(1, 2)
+        )
 
     return apply
 
@@ -242,7 +295,9 @@ def _tile(spec: Spec) -> Function:
 
 
 def _triangle(spec: Spec) -> Function:
-    return partial(torch.triu if spec.attrs.get("upper", 1) else torch.tril, diagonal=spec.attrs.get("k", 0))
+    return partial(
+        torch.triu if spec.attrs.get("upper", 1) else torch.tril, diagonal=spec.attrs.get("k", 0)
+    )
 
 
 SAMPLEWISE: dict[str, Callable[[Spec], Function]] = {

@@ -14,7 +14,8 @@ from torch.overrides import TorchFunctionMode
 def without_data() -> Iterator[None]:
     """Create modules on the meta device, and skip the initialization of their weights.
 
-    To draw normal numbers on the meta device, torch would import its compiler, which takes longer than all the rest.
+    To draw normal numbers on the meta device, torch would import its compiler, which takes longer
+    than all the rest.
     """
     with torch.device("meta"), _NoInitialWeights():
         yield
@@ -22,7 +23,11 @@ def without_data() -> Iterator[None]:
 
 class _NoInitialWeights(TorchFunctionMode):
     def __torch_function__(
-        self, func: Callable, types: Sequence[type], args: tuple = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Callable,
+        types: Sequence[type],
+        args: tuple = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         given = kwargs or {}
         if func is torch.Tensor.normal_ or getattr(func, "__module__", "") == "torch.nn.init":

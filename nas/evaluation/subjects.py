@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 class Subject(NamedTuple):
-    """A network to measure, as PyTorch and as ONNX or a function that makes it, and the data set to train it on."""
+    """A network to measure, as PyTorch and as ONNX or a function that makes it, and the data set to
+    train it on.
+    """
 
     name: str
     network: Trainable
@@ -33,7 +35,8 @@ def subject_of_file(path: str, source: str | None) -> Subject:
 
     Args:
         path: the file.
-        source: name or path of a data set, see `nas.evaluation.datasets.load_dataset`; None without training.
+        source: name or path of a data set, see `nas.evaluation.datasets.load_dataset`; None without
+            training.
 
     Raises:
         InputError: the file or the data set cannot be read.
@@ -46,7 +49,11 @@ def subject_of_file(path: str, source: str | None) -> Subject:
     takes = graph.shapes[graph.inputs[0]]
     sizes = tuple(d for d in takes[1:] if isinstance(d, int))
     is_fixed = len(sizes) == len(takes) - 1
-    data = load_dataset(source, typed(sizes, element_type(takes)) if is_fixed else None) if source else None
+    data = (
+        load_dataset(source, typed(sizes, element_type(takes)) if is_fixed else None)
+        if source
+        else None
+    )
     return Subject(path, Trainable(graph), model, data)
 
 
@@ -63,18 +70,24 @@ def subject_of_space(
         seed: draws the weights, and the architecture if none is given.
 
     Raises:
-        InputError: the space, the architecture or the data set is unknown, or space and data set do not match.
+        InputError: the space, the architecture or the data set is unknown, or space and data set do
+            not match.
     """
     space, data = open_space(name, options, source)
     rng = np.random.default_rng(seed)
     chosen = space.sample(rng) if architecture is None else space.parse(architecture)
-    return Subject(space.format(chosen), Trainable.of(space, chosen), lambda: space.to_onnx(chosen, seed), data)
+    return Subject(
+        space.format(chosen), Trainable.of(space, chosen), lambda: space.to_onnx(chosen, seed), data
+    )
 
 
-def open_space(name: str, options: Mapping[str, Any], source: str | None) -> tuple[SearchSpace, Dataset | None]:
+def open_space(
+    name: str, options: Mapping[str, Any], source: str | None
+) -> tuple[SearchSpace, Dataset | None]:
     """Load a search space, and the data set to train its networks on, if any.
 
-    If the space has the options `input_shape` and `num_classes`, they are set to match the data set unless given.
+    If the space has the options `input_shape` and `num_classes`, they are set to match the data set
+    unless given.
 
     Args:
         name: of the space.
@@ -96,8 +109,10 @@ def open_space(name: str, options: Mapping[str, Any], source: str | None) -> tup
     if not fits(space, data):
         shape = ",".join(map(str, data.shape))
         raise InputError(
-            f"{name} has inputs {tuple(space.input_shape)} and {space.num_classes} outputs, but {data.name} has inputs "
-            f"{tuple(data.shape)} and {data.outputs} {'targets' if data.is_regression else 'classes'}: set input_shape "
+            f"{name} has inputs {tuple(space.input_shape)} and {space.num_classes} outputs, but "
+            f"{data.name} has inputs "
+            f"{tuple(data.shape)} and {data.outputs} "
+            f"{'targets' if data.is_regression else 'classes'}: set input_shape "
             "and num_classes in the class or, if it takes them as options, with "
             f"--option input_shape={shape} --option num_classes={data.outputs}"
         )
@@ -105,6 +120,8 @@ def open_space(name: str, options: Mapping[str, Any], source: str | None) -> tup
 
 
 def fits(space: SearchSpace, data: Dataset) -> bool:
-    """True if the space's networks take the inputs of the data set and have as many outputs, if it has targets."""
+    """True if the space's networks take the inputs of the data set and have as many outputs, if it
+    has targets.
+    """
     same = tuple(space.input_shape) == tuple(data.shape)
     return same and (not data.labelled or space.num_classes == data.outputs)

@@ -24,13 +24,15 @@ class TrainingTask:
         weight_decay: L2 penalty of SGD, decoupled weight decay of AdamW.
         optimizer: `"sgd"` (Nesterov momentum 0.9) or `"adamw"`.
         schedule: `"one-cycle"` or `"cosine"`.
-        shift: translation of training images in pixels, see `nas.evaluation.datasets.augment`. Images are augmented
-            anew in every epoch; other samples are not augmented.
+        shift: translation of training images in pixels, see `nas.evaluation.datasets.augment`.
+            Images are augmented anew in every epoch; other samples are not augmented.
         noise: standard deviation of noise on training images, in the unit of the network's inputs.
         flip: mirror training images at random.
-        patience: stop once no seed's validation score has improved for that many epochs, and keep each seed's network
-            with the best score. None: train all epochs and keep the last network.
-        validation: share of the training part that is held out for validation if the data set has no such part.
+        patience: stop once no seed's validation score has improved for that many epochs, and keep
+            each seed's network with the best score. None: train all epochs and keep the last
+            network.
+        validation: share of the training part that is held out for validation if the data set has
+            no such part.
 
     Raises:
         InputError: a value is unknown or out of range.
@@ -61,13 +63,19 @@ class TrainingTask:
             if value is not None and not (math.isfinite(value) and value >= bound):
                 raise InputError(f"training with {name} = {value}: it must be at least {bound}")
         if not 0 < self.learning_rate < math.inf:
-            raise InputError(f"training with learning_rate = {self.learning_rate}: it must be positive")
+            raise InputError(
+                f"training with learning_rate = {self.learning_rate}: it must be positive"
+            )
         if not 0 < self.validation < 1:
-            raise InputError(f"training with validation = {self.validation}: it must be a share between 0 and 1")
+            raise InputError(
+                f"training with validation = {self.validation}: it must be a share between 0 and 1"
+            )
 
 
 def training_task(settings: Mapping[str, Any]) -> TrainingTask:
-    """Make a task from settings by name; InputError for an unknown setting or a value of a wrong type."""
+    """Make a task from settings by name; InputError for an unknown setting or a value of a wrong
+    type.
+    """
     known = [field.name for field in fields(TrainingTask)]
     for name in settings:
         if name not in known:
@@ -75,12 +83,16 @@ def training_task(settings: Mapping[str, Any]) -> TrainingTask:
     try:
         return TrainingTask(**settings)
     except TypeError as error:
-        raise InputError(f"training with {dict(settings)}: a value has the wrong type ({error})") from error
+        raise InputError(
+            f"training with {dict(settings)}: a value has the wrong type ({error})"
+        ) from error
 
 
 @dataclass(frozen=True)
 class DigitsTask(TrainingTask):
-    """Training on `train_images` digits, split by `split_seed`; `shift` and `noise` apply to held-out images, too."""
+    """Training on `train_images` digits, split by `split_seed`; `shift` and `noise` apply to
+    held-out images, too.
+    """
 
     train_images: int = 512
     split_seed: int = 0

@@ -29,12 +29,15 @@ class Trainable:
 
     Attributes:
         graph: what the network computes.
-        build: makes the user's own module with fresh weights; None if the module is a `GraphModule`.
+        build: makes the user's own module with fresh weights; None if the module is a
+            `GraphModule`.
         example: an input of the user's own module.
         teacher: a trained model whose outputs the network learns, too; None without one.
-        inherits: True if the module has weights of a trained model, so that a training need not have epochs.
+        inherits: True if the module has weights of a trained model, so that a training need not
+            have epochs.
         imitates: what the teacher's outputs are: "classes" or "vectors".
-        label: tells networks of one text apart that inherit other weights; "" if the text says everything.
+        label: tells networks of one text apart that inherit other weights; "" if the text says
+            everything.
     """
 
     graph: Graph
@@ -71,7 +74,9 @@ class Trainable:
 
     @property
     def identity(self) -> str:
-        """What distinguishes the network from others: its text and, if it inherits weights, which ones."""
+        """What distinguishes the network from others: its text and, if it inherits weights, which
+        ones.
+        """
         return self.text + self.label
 
     def module(self, replicas: int = 1) -> nn.Module:
@@ -102,7 +107,11 @@ class Trainable:
 
         named = isinstance(self.example, Mapping)
         made = module(**{next(iter(self.example)): x}) if named else module(x)
-        return made if isinstance(made, Tensor) else next(y for y in tree_leaves(made) if isinstance(y, Tensor))
+        return (
+            made
+            if isinstance(made, Tensor)
+            else next(y for y in tree_leaves(made) if isinstance(y, Tensor))
+        )
 
     def state(self, module: nn.Module, replica: int = 0) -> State:
         """A CPU copy of one network's tensors, by their names in `module()`; see `last_state`."""
@@ -113,7 +122,9 @@ class Trainable:
         return {name: tensor.detach().cpu().clone() for name, tensor in module.state_dict().items()}
 
     def last_state(self, module: nn.Module) -> State:
-        """The tensors of `state` of a module that is not trained any further: without a copy of those on the CPU."""
+        """The tensors of `state` of a module that is not trained any further: without a copy of
+        those on the CPU.
+        """
         from nas.evaluation.module import GraphModule
 
         if isinstance(module, GraphModule):
@@ -121,7 +132,8 @@ class Trainable:
         return {name: tensor.detach().cpu() for name, tensor in module.state_dict().items()}
 
     def trained(self, state: Mapping[str, Tensor]) -> tuple[Graph, dict[int, list[np.ndarray]]]:
-        """The network with trained tensors, as `search_spaces.ir.onnx.to_model` takes it: a graph and its weights.
+        """The network with trained tensors, as `search_spaces.ir.onnx.to_model` takes it: a graph
+        and its weights.
 
         Raises:
             InputError: the state belongs to another network.

@@ -16,7 +16,13 @@ from torch import Tensor
 
 from nas.evaluation.datasets import Dataset, Part, augment, digits
 from nas.evaluation.goals import goal_of
-from nas.evaluation.inheritance import CALIBRATION_SAMPLES, TEACHER_SHARE, Teacher, distillation, recalibrate
+from nas.evaluation.inheritance import (
+    CALIBRATION_SAMPLES,
+    TEACHER_SHARE,
+    Teacher,
+    distillation,
+    recalibrate,
+)
 from nas.evaluation.shapes import without_data
 from nas.evaluation.tasks import DigitsTask, TrainingTask, training_task
 from nas.evaluation.trainable import State, Trainable
@@ -26,9 +32,18 @@ from search_spaces.common.threads import threads_for
 from search_spaces.ir.costs import graph_flops
 from search_spaces.ir.graph import Graph, Shape, element_type
 
-__all__ = ["DigitsTask", "Trained", "TrainingTask", "check_fit", "train", "train_digits", "training_task"]
+__all__ = [
+    "DigitsTask",
+    "Trained",
+    "TrainingTask",
+    "check_fit",
+    "train",
+    "train_digits",
+    "training_task",
+]
 
-AUGMENTATION_BLOCK = 4096  # samples augmented at a time, which bounds the memory for large data sets
+# Samples augmented at a time, which bounds the memory for large data sets
+AUGMENTATION_BLOCK = 4096
 TEST_BATCH_SIZE = 2048  # samples
 
 Progress = Callable[[int, int], None]
@@ -40,7 +55,8 @@ class Trained(NamedTuple):
     """Scores of each seed's network, and the weights of the best one.
 
     Attributes:
-        validation: score of each seed on the validation part (see `Dataset.metric`); NaN if it diverged.
+        validation: score of each seed on the validation part (see `Dataset.metric`); NaN if it
+            diverged.
         test: the same on the test part; NaN also if that part is empty.
         best: index of the seed with the best validation score.
         state: weights of that seed's network; None if all diverged.
@@ -53,7 +69,10 @@ class Trained(NamedTuple):
 
 
 def train_digits(
-    graph: Graph, seeds: tuple[int, ...], task: DigitsTask | None = None, curve: list[float] | None = None
+    graph: Graph,
+    seeds: tuple[int, ...],
+    task: DigitsTask | None = None,
+    curve: list[float] | None = None,
 ) -> list[float]:
     """Train a network on digits once per seed.
 
@@ -61,7 +80,8 @@ def train_digits(
         graph: the network, input (1, 8, 8), 10 classes.
         seeds: one training each.
         task: how it is trained.
-        curve: a list to which the mean accuracy of the seeds that train together is appended after each epoch.
+        curve: a list to which the mean accuracy of the seeds that train together is appended after
+            each epoch.
 
     Returns:
         Accuracy of each seed in % on all held-out digits.
@@ -74,7 +94,9 @@ def train_digits(
 
     task = task or DigitsTask()
     data = digits(task.train_images, task.shift, task.noise, task.split_seed, test_share=0.0)
-    return train(Trainable(graph), data, seeds, task, report=None if curve is None else report).validation
+    return train(
+        Trainable(graph), data, seeds, task, report=None if curve is None else report
+    ).validation
 
 
 def train(
@@ -91,8 +113,8 @@ def train(
 ) -> Trained:
     """Train a network from scratch once per seed.
 
-    The networks of all seeds train side by side if the operators allow it. Each has its own initial weights, batches
-    and augmentation.
+    The networks of all seeds train side by side if the operators allow it. Each has its own initial
+    weights, batches and augmentation.
 
     Args:
         network: the network.
@@ -100,16 +122,17 @@ def train(
         seeds: one training each.
         task: how it is trained.
         device: torch device.
-        checkpoint: file for the state after every epoch; an interrupted training resumes from it with the same result.
+        checkpoint: file for the state after every epoch; an interrupted training resumes from it
+            with the same result.
         progress: called with the number of epochs done and the total.
-        report: receives the mean validation score of the networks that train together, and may stop their training. If
-            networks train one by one, only the first reports.
-        until: pause after this epoch. Scores are then those of the unfinished networks, and the next call resumes from
-            the checkpoint.
+        report: receives the mean validation score of the networks that train together, and may stop
+            their training. If networks train one by one, only the first reports.
+        until: pause after this epoch. Scores are then those of the unfinished networks, and the
+            next call resumes from the checkpoint.
 
     Raises:
-        InputError: the data do not match the network, an operator cannot be trained, the device is not available, or
-            the checkpoint belongs to another training.
+        InputError: the data do not match the network, an operator cannot be trained, the device is
+            not available, or the checkpoint belongs to another training.
     """
     task = task or TrainingTask()
     data = data.with_validation(task.validation)
@@ -117,7 +140,10 @@ def train(
     if not seeds:
         raise InputError("training needs at least one seed")
     if not task.epochs and not network.inherits:
-        raise InputError("a training of 0 epochs needs a network that inherits weights: give --model, or --epochs 1")
+        raise InputError(
+            "a training of 0 epochs needs a network that inherits weights: give --model, or "
+            "--epochs 1"
+        )
     groups = [seeds] if _fit_side_by_side(network, seeds) else [(seed,) for seed in seeds]
     found: list[_Training] = []
     for number, group in enumerate(groups):
@@ -143,7 +169,10 @@ def _merged(trainings: list[_Training]) -> Trained:
     losses = [trainings[0].goal.sign * result.validation for result in results]
     best = min(range(len(results)), key=lambda i: (math.isnan(losses[i]), losses[i]))
     diverged = math.isnan(losses[best]) and len(trainings[0].validation) > 0
-    validation, test = [result.validation for result in results], [result.test for result in results]
+    validation, test = (
+        [result.validation for result in results],
+        [result.test for result in results],
+    )
     return Trained(validation, test, best, None if diverged else results[best].state)
 
 
@@ -155,20 +184,29 @@ def check_fit(graph: Graph, data: Dataset) -> None:
     if len(graph.inputs) != 1:
         raise InputError(f"the network has {len(graph.inputs)} inputs; {data.name} has one")
     same = len(takes) == len(data.shape) + 1 and element_type(takes) == element_type(data.shape)
-    same = same and all(isinstance(a, str) or a == b for a, b in zip(takes[1:], data.shape, strict=True))
+    same = same and all(
+        isinstance(a, str) or a == b for a, b in zip(takes[1:], data.shape, strict=True)
+    )
     if not same:
         raise InputError(
-            f"the network takes inputs of shape {_shown(takes, tuple(takes[1:]))}; {data.name} has inputs of shape "
+            f"the network takes inputs of shape {_shown(takes, tuple(takes[1:]))}; {data.name} has "
+            "inputs of shape "
             f"{_shown(data.shape, tuple(data.shape))}"
         )
     if output != (data.outputs,):
         kind = "regression targets" if data.is_regression else "classes"
-        raise InputError(f"the network's output has shape {output}; {data.name} has {data.outputs} {kind}")
+        raise InputError(
+            f"the network's output has shape {output}; {data.name} has {data.outputs} {kind}"
+        )
     _check_token_ids(graph, data)
 
 
 def _unlabelled(data: Dataset) -> str:
-    return f"{data.name} has inputs, but no targets: add y, or search by the fidelity to a trained model (--model)"
+    return (
+        f"{data.name} has inputs, but no targets: add y, or search by the fidelity to a "
+        "trained "
+        "model (--model)"
+    )
 
 
 def _shown(shape: Shape, sizes: tuple[int | str, ...]) -> str:
@@ -179,9 +217,13 @@ def _check_token_ids(graph: Graph, data: Dataset) -> None:
     """Raise InputError for token ids beyond the rows of the embedding that reads them."""
     readers = [n for n in graph.nodes if n.op == "Embedding" and n.inputs[0] == graph.inputs[0]]
     rows = min((int(dict(node.attrs)["rows"]) for node in readers), default=None)  # type: ignore[arg-type]
-    largest = max(part.inputs.max(initial=0) for part in (data.train, data.test, data.validation) if part)
+    largest = max(
+        part.inputs.max(initial=0) for part in (data.train, data.test, data.validation) if part
+    )
     if rows is not None and largest >= rows:
-        raise InputError(f"{data.name} has the token id {largest}; the network's embedding has {rows} rows")
+        raise InputError(
+            f"{data.name} has the token id {largest}; the network's embedding has {rows} rows"
+        )
 
 
 def _fit_side_by_side(network: Trainable, seeds: tuple[int, ...]) -> bool:
@@ -216,12 +258,21 @@ class _Training:
         report: Report | None = None,
     ) -> None:
         assert data.validation is not None
-        self.network, self.data, self.seeds, self.task, self.report = network, data, seeds, task, report
+        self.network, self.data, self.seeds, self.task, self.report = (
+            network,
+            data,
+            seeds,
+            task,
+            report,
+        )
         self.device, self.replicas, self.goal = _device(device), len(seeds), goal_of(data)
         self.train, self.validation, self.test = data.train, data.validation, data.test
         self.has_images = self.train.inputs.ndim == 4
         if len(self.train) < task.batch:
-            raise InputError(f"batch = {task.batch} is more than the {len(self.train)} training samples of {data.name}")
+            raise InputError(
+                f"batch = {task.batch} is more than the {len(self.train)} training samples of "
+                f"{data.name}"
+            )
         torch.manual_seed(hash(seeds) & 0x7FFFFFFF)
         self.rngs = [np.random.default_rng(seed) for seed in seeds]
         self.net = network.module(self.replicas).to(self.device)
@@ -231,10 +282,14 @@ class _Training:
         if network.inherits:
             self._recalibrate()
         self.optimizer = _optimizer(self.net, task)
-        self.schedule = _schedule(self.optimizer, task, task.epochs * (len(self.train) // task.batch))
+        self.schedule = _schedule(
+            self.optimizer, task, task.epochs * (len(self.train) // task.batch)
+        )
         self.epoch = 0
         self.stale = 0
-        self.curve: list[float] = []  # mean validation score after each epoch, without diverged replicas
+        self.curve: list[
+            float
+        ] = []  # mean validation score after each epoch, without diverged replicas
         self.best: list[_Result | None] = [None] * self.replicas
         self.stopped = False
 
@@ -266,9 +321,15 @@ class _Training:
             self._validate()
 
     def _recalibrate(self) -> None:
-        """Compute running statistics on training samples, since those of the whole model do not fit a part of it."""
-        some = self.train.inputs[np.random.default_rng(0).permutation(len(self.train))[:CALIBRATION_SAMPLES]]
-        count = max(1, len(some) // self.task.batch)  # no batch is so small that its statistics are noise
+        """Compute running statistics on training samples, since those of the whole model do not fit
+        a part of it.
+        """
+        some = self.train.inputs[
+            np.random.default_rng(0).permutation(len(self.train))[:CALIBRATION_SAMPLES]
+        ]
+        count = max(
+            1, len(some) // self.task.batch
+        )  # no batch is so small that its statistics are noise
         batches = (torch.from_numpy(part).to(self.device) for part in np.array_split(some, count))
         recalibrate(self.net, batches, self._outputs)
 
@@ -297,7 +358,9 @@ class _Training:
         self.stale = 0 if any(better) else self.stale + 1
         if any(better):
             new = self._current_results(scores)
-            self.best = [a if rose else b for a, b, rose in zip(new, self.best, better, strict=True)]
+            self.best = [
+                a if rose else b for a, b, rose in zip(new, self.best, better, strict=True)
+            ]
 
     def results(self) -> list[_Result]:
         """Scores and tensors of each replica."""
@@ -325,14 +388,18 @@ class _Training:
         return [self.goal.score(mean) for mean in (total / len(part)).tolist()]
 
     def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Batches of one epoch: inputs (n, replicas · channels, …), targets (n, replicas) or (n, replicas, outputs)."""
+        """Batches of one epoch: inputs (n, replicas · channels, …), targets (n, replicas) or (n,
+        replicas, outputs).
+        """
         batch, count = self.task.batch, len(self.train) // self.task.batch
         orders = [rng.permutation(len(self.train)) for rng in self.rngs]
         per_block = max(1, AUGMENTATION_BLOCK // batch)
         for first in range(0, count, per_block):
             last = min(first + per_block, count)
             rows = slice(first * batch, last * batch if last < count else None)
-            views = [self._inputs(order[rows], rng) for order, rng in zip(orders, self.rngs, strict=True)]
+            views = [
+                self._inputs(order[rows], rng) for order, rng in zip(orders, self.rngs, strict=True)
+            ]
             x = torch.from_numpy(np.concatenate(views, 1))
             if self.has_images:
                 x = x.to(memory_format=torch.channels_last)
@@ -341,11 +408,15 @@ class _Training:
                 yield x[i * batch :][:batch].to(self.device), y[i * batch :][:batch].to(self.device)
 
     def _inputs(self, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Inputs of these samples. The augmentation of an image does not depend on the order within `rows`."""
+        """Inputs of these samples. The augmentation of an image does not depend on the order within
+        `rows`.
+        """
         if not self.has_images:
             return self.train.inputs[rows]
         ordered = np.sort(rows)
-        views = augment(self.train.inputs[ordered], rng, self.task.shift, self.task.noise, self.task.flip)
+        views = augment(
+            self.train.inputs[ordered], rng, self.task.shift, self.task.noise, self.task.flip
+        )
         return views[np.searchsorted(ordered, rows)]
 
     # --- checkpoints
@@ -383,10 +454,15 @@ class _Training:
             state: dict[str, Any] = torch.load(path, map_location=self.device, weights_only=True)
             settings = json.loads(state["settings"])
         except Exception as error:  # torch's errors on damaged files share no base class
-            raise InputError(f"{path}: not a training checkpoint ({type(error).__name__}): remove it") from error
+            raise InputError(
+                f"{path}: not a training checkpoint ({type(error).__name__}): remove it"
+            ) from error
         for key, value in self.settings.items():
             if settings.get(key) != value:
-                raise InputError(f"{path}: this checkpoint is of a training that differs in {key}: give another folder")
+                raise InputError(
+                    f"{path}: this checkpoint is of a training that differs in {key}: give another "
+                    "folder"
+                )
         self.net.load_state_dict(state["net"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
@@ -401,16 +477,22 @@ class _Training:
 
 def _optimizer(net: torch.nn.Module, task: TrainingTask) -> torch.optim.Optimizer:
     if task.optimizer == "adamw":
-        return torch.optim.AdamW(net.parameters(), task.learning_rate, weight_decay=task.weight_decay, foreach=True)
+        return torch.optim.AdamW(
+            net.parameters(), task.learning_rate, weight_decay=task.weight_decay, foreach=True
+        )
     return torch.optim.SGD(
         net.parameters(), task.learning_rate, momentum=0.9, weight_decay=task.weight_decay, nesterov=True, foreach=True,
     )  # fmt: skip
 
 
-def _schedule(optimizer: torch.optim.Optimizer, task: TrainingTask, steps: int) -> torch.optim.lr_scheduler.LRScheduler:
+def _schedule(
+    optimizer: torch.optim.Optimizer, task: TrainingTask, steps: int
+) -> torch.optim.lr_scheduler.LRScheduler:
     if task.schedule == "cosine":
         return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(steps, 1))
-    return torch.optim.lr_scheduler.OneCycleLR(optimizer, task.learning_rate, total_steps=max(steps, 1))
+    return torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, task.learning_rate, total_steps=max(steps, 1)
+    )
 
 
 def _device(name: str) -> torch.device:

@@ -35,16 +35,21 @@ class Network:
         architecture: the network.
         notation: the same in the space's notation.
         search: label of the search that evaluated it; "" if it is only proposed.
-        evaluation: its number among the architectures of that search, from 1; 0 if it is only proposed.
+        evaluation: its number among the architectures of that search, from 1; 0 if it is only
+            proposed.
         trial: number of its trial in the study and its log.
         origin: values of `nas.search.distinct.ORIGIN_COLUMNS`; empty if it is only proposed.
-        others: label of the search and number of the trial of its other evaluations; the values are means over all.
+        others: label of the search and number of the trial of its other evaluations; the values are
+            means over all.
         plan: what the search would do with a proposed network; "" for an ordinary evaluation.
         values: objectives, then all other known metrics.
-        spreads: for each metric, low and high value of repeated measurements, and their description.
-        test: values that must not guide a choice, such as test scores; only for networks on the front.
+        spreads: for each metric, low and high value of repeated measurements, and their
+            description.
+        test: values that must not guide a choice, such as test scores; only for networks on the
+            front.
         predicted: mean and standard deviation of each metric before it was measured.
-        violation: largest constraint violation, relative to its bound; at most 0 if all are satisfied.
+        violation: largest constraint violation, relative to its bound; at most 0 if all are
+            satisfied.
         place: index on the front of all searches; None if it is not on the front.
         file: name of its files in the folder `front`, without extension; None if it has none there.
         text: ONNX text; None if it was not built.
@@ -72,7 +77,9 @@ def collect(studies: Studies) -> list[Network]:
     """The networks of `studies.distinct` in their order."""
     labels = [label for label, _ in labelled(studies)]
     front = len(studies.front_networks)
-    networks = [_network(found, labels, place, front) for place, found in enumerate(studies.distinct)]
+    networks = [
+        _network(found, labels, place, front) for place, found in enumerate(studies.distinct)
+    ]
     if studies.benchmark is not None:
         for network, found in zip(networks, studies.distinct, strict=True):
             _add_repeats(network, found.architectures, studies.benchmark)
@@ -98,11 +105,17 @@ def _network(network: DistinctNetwork, labels: Sequence[str], place: int, front:
         evaluation=first.row + 1,
         trial=first.trial,
         origin=dict(zip(ORIGIN_COLUMNS, network.origin.values(), strict=True)),
-        others=[(labels[other.search], other.trial) for other in network.evaluations if other is not first],
+        others=[
+            (labels[other.search], other.trial)
+            for other in network.evaluations
+            if other is not first
+        ],
         values=dict(network.values),
         spreads=dict(network.spreads),
         test=dict(network.test) if network.on_front else {},
-        predicted=next(filter(None, (evaluation.predicted for evaluation in network.evaluations)), {}),
+        predicted=next(
+            filter(None, (evaluation.predicted for evaluation in network.evaluations)), {}
+        ),
         violation=network.violation,
         place=place if network.on_front else None,
         file=network_name(place, front) if network.on_front else None,
@@ -139,9 +152,15 @@ def _add_repeats(network: Network, architectures: Sequence[Architecture], table:
     for name in [name for name in table.metrics if _REPEAT.fullmatch(name)]:
         network.values.pop(name, None)
         metric = name.rpartition("_seed")[0]
-        repeats.setdefault(metric, []).extend(table.query(one, [name])[name] for one in architectures)
+        repeats.setdefault(metric, []).extend(
+            table.query(one, [name])[name] for one in architectures
+        )
     for name, repeated in repeats.items():
         some = [value for value in repeated if np.isfinite(value)]
         if len(some) > 1 and name in network.values:
             value, std = network.values[name], float(np.std(some, ddof=1))
-            network.spreads[name] = (value - std, value + std, f"± standard deviation over {len(some)} seeds")
+            network.spreads[name] = (
+                value - std,
+                value + std,
+                f"± standard deviation over {len(some)} seeds",
+            )

@@ -12,7 +12,10 @@ from search_spaces.ir.text.blocks import Block, Item
 MIN_FUNCTION_OPERATORS = 3  # operators; smaller functions are not drawn
 MAX_FUNCTIONS = 3  # functions per network
 MAX_MAIN_OPERATORS = 40  # a larger main block is not drawn
-BOX, GAP = (92, 22), (14, 26)  # width and height of an operator box, and of the gap between two, in pixels
+BOX, GAP = (
+    (92, 22),
+    (14, 26),
+)  # width and height of an operator box, and of the gap between two, in pixels
 _WIDTHS = ("channels", "features")
 
 
@@ -36,9 +39,13 @@ def draw_blocks(text: str) -> dict[str, str]:
     program = read(text)
     functions = sorted(program.functions.items(), key=lambda named: -len(named[1].items))
     drawn = {
-        name: draw(block) for name, block in functions[:MAX_FUNCTIONS] if len(block.items) >= MIN_FUNCTION_OPERATORS
+        name: draw(block)
+        for name, block in functions[:MAX_FUNCTIONS]
+        if len(block.items) >= MIN_FUNCTION_OPERATORS
     }
-    return ({"net": draw(program.main)} if len(program.main.items) <= MAX_MAIN_OPERATORS else {}) | drawn
+    return (
+        {"net": draw(program.main)} if len(program.main.items) <= MAX_MAIN_OPERATORS else {}
+    ) | drawn
 
 
 def draw(block: Block) -> str:
@@ -69,13 +76,21 @@ def _edges(block: Block) -> list[tuple[int, int]]:
 def _label(item: Item) -> str:
     attrs = dict(item.attrs)
     size = attrs.get("kernel", attrs.get("kernel_shape"))
-    name = item.op.removeprefix("net.").replace("AveragePool", "AvgPool").replace("BatchNorm", "Norm")
-    shape = "×".join(map(str, size)) if isinstance(size, tuple) and all(isinstance(n, int) for n in size) else ""
+    name = (
+        item.op.removeprefix("net.").replace("AveragePool", "AvgPool").replace("BatchNorm", "Norm")
+    )
+    shape = (
+        "×".join(map(str, size))
+        if isinstance(size, tuple) and all(isinstance(n, int) for n in size)
+        else ""
+    )
     return f"{name} {shape}".strip()
 
 
 def _layout(edges: Sequence[tuple[int, int]], labels: Sequence[str]) -> list[Spot]:
-    """Place nodes in layers by the longest path from an input, sorted within a layer by the mean position of inputs."""
+    """Place nodes in layers by the longest path from an input, sorted within a layer by the mean
+    position of inputs.
+    """
     before: list[list[int]] = [[] for _ in labels]
     for start, end in edges:
         before[end].append(start)
@@ -88,7 +103,11 @@ def _layout(edges: Sequence[tuple[int, int]], labels: Sequence[str]) -> list[Spo
     across = [0.0] * len(labels)
     widest = max(map(len, rows))
     for row in rows:
-        row.sort(key=lambda node: sum(across[start] for start in before[node]) / max(1, len(before[node])))
+        row.sort(
+            key=lambda node: (
+                sum(across[start] for start in before[node]) / max(1, len(before[node]))
+            )
+        )
         for place, node in enumerate(row):
             across[node] = place + (widest - len(row)) / 2
     step = (BOX[0] + GAP[0], BOX[1] + GAP[1])
@@ -103,9 +122,8 @@ def _line(start: Spot, end: Spot) -> str:
     # A line that skips layers bends sideways, around the boxes between them.
     aside = 0.0 if bottom - top <= GAP[1] + 1 else BOX[0] / 2 + GAP[0] / 2
     bend = (top + bottom) / 2
-    return (
-        f'<path d="M{start.x:g} {top:g}C{start.x + aside:g} {bend:g} {end.x + aside:g} {bend:g} {end.x:g} {bottom:g}"/>'
-    )
+    curve = f"{start.x + aside:g} {bend:g} {end.x + aside:g} {bend:g} {end.x:g} {bottom:g}"
+    return f'<path d="M{start.x:g} {top:g}C{curve}"/>'
 
 
 def _box(spot: Spot) -> str:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 def save_studies(folder: Path, studies: Studies) -> None:
     """Write the result folder of searches.
 
-    `front.csv` and `front/NN.onnx|txt` are the front of all searches together, `networks.csv` all networks,
-    `summary.json` all figures; then the figures of `plot_studies` and `report.html`.
+    `front.csv` and `front/NN.onnx|txt` are the front of all searches together, `networks.csv` all
+    networks, `summary.json` all figures; then the figures of `plot_studies` and `report.html`.
     """
     texts = {
         "front.csv": studies.front_csv,
@@ -44,19 +44,29 @@ def save_studies(folder: Path, studies: Studies) -> None:
 def save_comparison(folder: Path, compared: Compared) -> None:
     """Write the results of a comparison.
 
-    `scores.csv` has a row per score, `summary.json` means over seeds and differences between predictors. The figures
-    are `tau.png`, `predicted.png` and `ranks.png`.
+    `scores.csv` has a row per score, `summary.json` means over seeds and differences between
+    predictors. The figures are `tau.png`, `predicted.png` and `ranks.png`.
     """
-    with replacing(folder / "scores.csv") as path, path.open("w", newline="", encoding="utf-8") as file:
+    with (
+        replacing(folder / "scores.csv") as path,
+        path.open("w", newline="", encoding="utf-8") as file,
+    ):
         writer = csv.DictWriter(file, [field.name for field in fields(Score)])
         writer.writeheader()
         writer.writerows(asdict(score) for score in compared.scores)
     rows = compared.rows()
     with replacing(folder / "summary.json") as path:
-        path.write_text(json.dumps({"predictors": rows, "pairs": compared.pairs()}, indent=1) + "\n")
+        path.write_text(
+            json.dumps({"predictors": rows, "pairs": compared.pairs()}, indent=1) + "\n"
+        )
     learned, ranked = compared.comparison.learned.name, compared.comparison.test_metric
     plot_learning_curves(folder / "tau.png", rows)
     plot_kendall(
-        folder / "predicted.png", {(n, learned): (p.learned, p.predicted) for n, p in compared.predicted.items()}
+        folder / "predicted.png",
+        {(n, learned): (p.learned, p.predicted) for n, p in compared.predicted.items()},
     )
-    plot_ranks(folder / "ranks.png", {n: (p.truth, p.predicted) for n, p in compared.predicted.items()}, ranked)
+    plot_ranks(
+        folder / "ranks.png",
+        {n: (p.truth, p.predicted) for n, p in compared.predicted.items()},
+        ranked,
+    )

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from nas.search.result import SearchResult
 
 MAX_CURVE_POINTS = 200  # per sampler
-MAX_MODEL_BYTES = 6_000_000  # of all ONNX models that are embedded in the page; beyond it, they are linked
+# Of all ONNX models that are embedded in the page; beyond it, they are linked
+MAX_MODEL_BYTES = 6_000_000
 
 
 def page_data(studies: Studies, models: Path) -> dict[str, Any]:
@@ -51,7 +52,9 @@ def page_data(studies: Studies, models: Path) -> dict[str, Any]:
         "searches": [label for label, _ in labelled(studies)],
         "objectives": len(studies.objectives),
         "origin_columns": ORIGIN_COLUMNS,
-        "metrics": [{"name": m.name, "label": metric_label(m.name), "sign": m.sign} for m in metrics],
+        "metrics": [
+            {"name": m.name, "label": metric_label(m.name), "sign": m.sign} for m in metrics
+        ],
         "constraints": [
             {"metric": c.metric, "sign": 1 if c.op == "<=" else -1, "bound": c.bound}
             for c in parse_constraints(settings.get("constraints"))
@@ -59,15 +62,21 @@ def page_data(studies: Studies, models: Path) -> dict[str, Any]:
         "networks": [_network(network, names, links) for network in networks],
         "not_built": studies.not_built,
         "failures": [
-            {"search": label, **failure} for label, result in labelled(studies) for failure in result.failures
+            {"search": label, **failure}
+            for label, result in labelled(studies)
+            for failure in result.failures
         ],
-        "paused": [row for label, result in labelled(studies) for row in _paused(label, result, names)],
+        "paused": [
+            row for label, result in labelled(studies) for row in _paused(label, result, names)
+        ],
         "yardstick": "true front" if studies.benchmark else "best front of all searches here",
         "true_front": _true_front(studies),
         "samplers": studies.table(),
         "curves": _curves(studies),
         "agreement": [_agreement(name, values) for name, values in studies.first.predicted.items()],
-        "made": [{"title": title, "rows": list(_rows(value))} for title, value in _made(studies).items()],
+        "made": [
+            {"title": title, "rows": list(_rows(value))} for title, value in _made(studies).items()
+        ],
     }
     return _plain(data)
 
@@ -117,7 +126,9 @@ def _paused(search: str, result: SearchResult, names: Sequence[str]) -> Iterator
         yield {
             "notation": result.space.format(run.architecture),
             "search": search,
-            "epochs": "none, breaks a constraint" if run.ruled_out else f"{run.reached} of {runs.fidelities.last}",
+            "epochs": "none, breaks a constraint"
+            if run.ruled_out
+            else f"{run.reached} of {runs.fidelities.last}",
             "values": [run.values[run.reached].get(name) for name in names],
         }
 
@@ -145,7 +156,9 @@ def _curves(studies: Studies) -> list[dict[str, Any]]:
     curves = []
     for name, shares in studies.curves().items():
         at = np.unique(np.linspace(0, shares.shape[1] - 1, MAX_CURVE_POINTS).astype(int))
-        curves.append({"name": name, "points": np.column_stack([at + 1, shares.mean(axis=0)[at]]).tolist()})
+        curves.append(
+            {"name": name, "points": np.column_stack([at + 1, shares.mean(axis=0)[at]]).tolist()}
+        )
     return curves
 
 
@@ -172,7 +185,9 @@ def _made(studies: Studies) -> dict[str, Any]:
     study = studies.first.study
     own = {key: value for key, value in study.user_attrs.items() if not key.startswith("nas:")}
     trials = study.get_trials(deepcopy=False)
-    times = [time for trial in trials for time in (trial.datetime_start, trial.datetime_complete) if time]
+    times = [
+        time for trial in trials for time in (trial.datetime_start, trial.datetime_complete) if time
+    ]
     states: dict[str, int] = {}
     for trial in trials:
         states[trial.state.name.lower()] = states.get(trial.state.name.lower(), 0) + 1

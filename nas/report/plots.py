@@ -19,11 +19,26 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Palette of Okabe and Ito, which colour-blind readers can tell apart; black is reserved for the truth.
+# Palette of Okabe and Ito, which colour-blind readers can tell apart; black is reserved for the
+# truth.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # one more than colours, so that styles do not repeat
+_MARKERS = (
+    "o",
+    "s",
+    "^",
+    "D",
+    "v",
+    "P",
+    "X",
+)  # one more than colours, so that styles do not repeat
 _LINES = ("-", "--", "-.", ":")
-_CLOUD: dict[str, Any] = {"s": 5, "c": "#B4BAC2", "alpha": 0.35, "linewidths": 0, "rasterized": True}
+_CLOUD: dict[str, Any] = {
+    "s": 5,
+    "c": "#B4BAC2",
+    "alpha": 0.35,
+    "linewidths": 0,
+    "rasterized": True,
+}
 _TRUTH: dict[str, Any] = {"color": "black", "linewidth": 1.3, "linestyle": (0, (4, 2))}
 _STYLE: Any = {
     "font.family": "sans-serif",
@@ -42,15 +57,37 @@ _STYLE: Any = {
 _METADATA: dict[str, dict[str, Any]] = {".svg": {"Date": None}}  # equal figures give equal files
 _UNITS = {"percent": "%"} | {
     unit.lower(): unit.replace("u", "µ")
-    for unit in ("ns", "us", "ms", "s", "nJ", "uJ", "mJ", "J", "mW", "W", "kB", "KiB", "MB", "MiB", "GB", "GiB")
+    for unit in (
+        "ns",
+        "us",
+        "ms",
+        "s",
+        "nJ",
+        "uJ",
+        "mJ",
+        "J",
+        "mW",
+        "W",
+        "kB",
+        "KiB",
+        "MB",
+        "MiB",
+        "GB",
+        "GiB",
+    )
 }
-_WORDS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet16": "ImageNet16", "flops": "FLOPs"} | {
-    word: word.upper() for word in ("fpga", "cpu", "gpu", "onnx")
-}
+_WORDS = {
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "imagenet16": "ImageNet16",
+    "flops": "FLOPs",
+} | {word: word.upper() for word in ("fpga", "cpu", "gpu", "onnx")}
 
 
 def metric_label(metric: str, prefix: str = "") -> str:
-    """Axis label with the unit: `cifar10_validation_accuracy` becomes `CIFAR-10 validation accuracy (%)`."""
+    """Axis label with the unit: `cifar10_validation_accuracy` becomes `CIFAR-10 validation accuracy
+    (%)`.
+    """
     *words, last = metric.split("_")
     unit = _UNITS.get(last.lower()) if words and words[-1] != "per" else None
     if unit is None:
@@ -74,14 +111,15 @@ def plot_front(
 ) -> None:
     """Plot the front of each search, and the true front if it is known.
 
-    All values are in the metrics' own units. The view shows the true front if it is known, else the fronts found.
+    All values are in the metrics' own units. The view shows the true front if it is known, else the
+    fronts found.
 
     Args:
         path: of the figure.
         table_values: (n, 2) values of the whole table, drawn as a grey cloud; None without a table.
         true_front: (k, 2) values of the true front; None if it is unknown.
-        fronts: for each sampler, values (n, 2) of one search per seed, of which the non-dominated ones are drawn, the
-            first sampler's on top.
+        fronts: for each sampler, values (n, 2) of one search per seed, of which the non-dominated
+            ones are drawn, the first sampler's on top.
         objectives: the two metrics.
     """
     with _figure(path, (6.0, 4.8)) as figure:
@@ -93,7 +131,9 @@ def plot_front(
             shown = [_front(true_front, objectives)]
             axes.plot(*_staircase(shown[0], objectives), **_TRUTH, zorder=4, label="true front")
         styles = zip(cycle(_COLOURS), cycle(_MARKERS), strict=False)
-        for i, ((name, seeds), (colour, marker)) in enumerate(zip(fronts.items(), styles, strict=False)):
+        for i, ((name, seeds), (colour, marker)) in enumerate(
+            zip(fronts.items(), styles, strict=False)
+        ):
             for seed, values in enumerate(seeds):
                 front = _front(values, objectives)
                 look: dict[str, Any] = {"color": colour, "zorder": 3 - i / len(fronts)}
@@ -114,7 +154,8 @@ def plot_hypervolume(
     yardstick: str = "true front",
     unit: str = "True evaluations",
 ) -> None:
-    """Plot the hypervolume ratio over evaluations or cost: mean over seeds with a band of ± one standard deviation.
+    """Plot the hypervolume ratio over evaluations or cost: mean over seeds with a band of ± one
+    standard deviation.
 
     Args:
         path: of the figure.
@@ -125,15 +166,22 @@ def plot_hypervolume(
     with _figure(path, (6.0, 4.4)) as figure:
         axes = figure.subplots()
         styles = zip(cycle(_COLOURS), cycle(_LINES), strict=False)
-        for i, ((name, ratios), (colour, line)) in enumerate(zip(curves.items(), styles, strict=False)):
+        for i, ((name, ratios), (colour, line)) in enumerate(
+            zip(curves.items(), styles, strict=False)
+        ):
             evaluations = np.arange(1, ratios.shape[1] + 1)
             mean, std = ratios.mean(axis=0), ratios.std(axis=0)
             look: dict[str, Any] = {"color": colour, "zorder": 3 - i / len(curves)}
             axes.plot(evaluations, mean, **look, linestyle=line, linewidth=1.8, label=name)
-            axes.fill_between(evaluations, mean - std, np.minimum(mean + std, 1), **look, alpha=0.13, linewidth=0)
+            axes.fill_between(
+                evaluations, mean - std, np.minimum(mean + std, 1), **look, alpha=0.13, linewidth=0
+            )
         axes.axhline(1, **_TRUTH, label=yardstick)
         # Every search starts near 0; the view begins where curves begin to differ.
-        start = min((float(ratios.mean(axis=0)[ratios.shape[1] // 20]) for ratios in curves.values()), default=0.0)
+        start = min(
+            (float(ratios.mean(axis=0)[ratios.shape[1] // 20]) for ratios in curves.values()),
+            default=0.0,
+        )
         axes.set_ylim(max(0.0, start - 0.05), 1.01)
         axes.set_xlim(0, max((ratios.shape[1] for ratios in curves.values()), default=1))
         axes.set_xlabel(unit)
@@ -142,7 +190,8 @@ def plot_hypervolume(
 
 
 def plot_learning_curves(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Plot Kendall's τ over the number of training architectures, with a band of ± one standard deviation.
+    """Plot Kendall's τ over the number of training architectures, with a band of ± one standard
+    deviation.
 
     Args:
         path: of the figure.
@@ -153,9 +202,22 @@ def plot_learning_curves(path: str | Path, rows: Sequence[Mapping[str, Any]]) ->
         styles = zip(cycle(_COLOURS), cycle(_LINES), cycle(_MARKERS), strict=False)
         names = dict.fromkeys(row["predictor"] for row in rows)
         for name, (colour, line, marker) in zip(names, styles, strict=False):
-            own = sorted((row for row in rows if row["predictor"] == name), key=lambda row: row["size"])
-            sizes, tau, std = (np.array([row[key] for row in own]) for key in ("size", "tau", "tau_std"))
-            axes.plot(sizes, tau, color=colour, linestyle=line, marker=marker, markersize=5, linewidth=1.8, label=name)
+            own = sorted(
+                (row for row in rows if row["predictor"] == name), key=lambda row: row["size"]
+            )
+            sizes, tau, std = (
+                np.array([row[key] for row in own]) for key in ("size", "tau", "tau_std")
+            )
+            axes.plot(
+                sizes,
+                tau,
+                color=colour,
+                linestyle=line,
+                marker=marker,
+                markersize=5,
+                linewidth=1.8,
+                label=name,
+            )
             axes.fill_between(sizes, tau - std, tau + std, color=colour, alpha=0.13, linewidth=0)
         ticks = sorted({row["size"] for row in rows})
         axes.set_xscale("log")
@@ -166,7 +228,9 @@ def plot_learning_curves(path: str | Path, rows: Sequence[Mapping[str, Any]]) ->
         _legend(figure, axes)
 
 
-def plot_scores(path: str | Path, scores: Mapping[str, Mapping[str, Mapping[str, float]]], label: str) -> None:
+def plot_scores(
+    path: str | Path, scores: Mapping[str, Mapping[str, Mapping[str, float]]], label: str
+) -> None:
     """Plot means ± one standard deviation, with a mark per row at each column.
 
     Args:
@@ -178,11 +242,26 @@ def plot_scores(path: str | Path, scores: Mapping[str, Mapping[str, Mapping[str,
     with _figure(path, (1.1 * len(columns) + 1.2, 4.2)) as figure:
         axes = figure.subplots()
         styles = zip(cycle(_COLOURS), cycle(_MARKERS), strict=False)
-        for i, ((name, row), (colour, marker)) in enumerate(zip(scores.items(), styles, strict=False)):
-            places = [columns.index(column) + 0.7 * ((i + 0.5) / len(scores) - 0.5) for column in row]
+        for i, ((name, row), (colour, marker)) in enumerate(
+            zip(scores.items(), styles, strict=False)
+        ):
+            places = [
+                columns.index(column) + 0.7 * ((i + 0.5) / len(scores) - 0.5) for column in row
+            ]
             mean, std = ([cell[key] for cell in row.values()] for key in ("mean", "std"))
-            axes.errorbar(places, mean, std, color=colour, fmt=marker, markersize=5, elinewidth=1.2, label=name)
-        axes.set_xticks(range(len(columns)), columns, rotation=30 if len(columns) > 6 else 0, ha="center")
+            axes.errorbar(
+                places,
+                mean,
+                std,
+                color=colour,
+                fmt=marker,
+                markersize=5,
+                elinewidth=1.2,
+                label=name,
+            )
+        axes.set_xticks(
+            range(len(columns)), columns, rotation=30 if len(columns) > 6 else 0, ha="center"
+        )
         axes.grid(visible=False, axis="x")
         for border in range(1, len(columns)):
             axes.axvline(border - 0.5, color="#E8E8E8", linewidth=0.8)
@@ -191,15 +270,19 @@ def plot_scores(path: str | Path, scores: Mapping[str, Mapping[str, Mapping[str,
         _legend(figure, axes)
 
 
-def plot_kendall(path: str | Path, panels: Mapping[tuple[str, str], tuple[np.ndarray, np.ndarray]]) -> None:
-    """Plot predicted against true values, one panel per predictor and metric, with Kendall's τ in its title.
+def plot_kendall(
+    path: str | Path, panels: Mapping[tuple[str, str], tuple[np.ndarray, np.ndarray]]
+) -> None:
+    """Plot predicted against true values, one panel per predictor and metric, with Kendall's τ in
+    its title.
 
-    All predictors of a metric share a view, which omits the outermost 2 % of values on each side. τ covers all pairs.
+    All predictors of a metric share a view, which omits the outermost 2 % of values on each side. τ
+    covers all pairs.
 
     Args:
         path: of the figure.
-        panels: by (predictor, metric), true and predicted values (n,) in the metric's own unit. Pairs with NaN are
-            omitted.
+        panels: by (predictor, metric), true and predicted values (n,) in the metric's own unit.
+            Pairs with NaN are omitted.
     """
     from scipy.stats import kendalltau
 
@@ -216,8 +299,12 @@ def plot_kendall(path: str | Path, panels: Mapping[tuple[str, str], tuple[np.nda
             known = np.isfinite(true) & np.isfinite(predicted)
             pairs = np.stack([true[known], predicted[known]], axis=1)
             row = [pair for (_, other), pair in panels.items() if other == metric]
-            low, high = np.nanquantile(np.concatenate([np.concatenate(pair) for pair in row]), [0.02, 0.98])
-            few = min(1.0, 1000 / max(1, len(pairs)))  # many points are smaller and paler, to show their density
+            low, high = np.nanquantile(
+                np.concatenate([np.concatenate(pair) for pair in row]), [0.02, 0.98]
+            )
+            few = min(
+                1.0, 1000 / max(1, len(pairs))
+            )  # many points are smaller and paler, to show their density
             look: dict[str, Any] = {"c": _COLOURS[column % len(_COLOURS)], "linewidths": 0}
             look |= {"s": 6 * few**0.4, "alpha": max(0.08, 0.3 * few)}
             axes.scatter(*pairs.T, **look, rasterized=True)
@@ -230,12 +317,16 @@ def plot_kendall(path: str | Path, panels: Mapping[tuple[str, str], tuple[np.nda
 
 
 def plot_ranks(
-    path: str | Path, panels: Mapping[str, tuple[np.ndarray, np.ndarray]], metric: str, bins: int = 20
+    path: str | Path,
+    panels: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    metric: str,
+    bins: int = 20,
 ) -> None:
-    """Plot predicted against true ranks as a heat map, one panel per predictor, with Kendall's τ in its title.
+    """Plot predicted against true ranks as a heat map, one panel per predictor, with Kendall's τ in
+    its title.
 
-    Ranks are in % of all networks, with the best at the lower left. Colour is the number of networks in a cell, in
-    multiples of the number for a random ranking.
+    Ranks are in % of all networks, with the best at the lower left. Colour is the number of
+    networks in a cell, in multiples of the number for a random ranking.
 
     Args:
         path: of the figure.
@@ -250,7 +341,9 @@ def plot_ranks(
     sign = Metric.parse(metric).sign
     maps = {}
     for name, (true, predicted) in panels.items():
-        ranks = [100 * (rankdata(sign * values) - 0.5) / len(values) for values in (true, predicted)]
+        ranks = [
+            100 * (rankdata(sign * values) - 0.5) / len(values) for values in (true, predicted)
+        ]
         edges = np.linspace(0, 100, bins + 1)
         counts, _, _ = np.histogram2d(ranks[0], ranks[1], bins=[edges, edges])
         maps[name] = counts * bins**2 / len(true)
@@ -270,11 +363,13 @@ def plot_ranks(
 
 
 def plot_predicted(path: str | Path, panels: Mapping[str, np.ndarray]) -> None:
-    """Plot predictions of a search for its evaluated networks, ± one standard deviation, against measured values.
+    """Plot predictions of a search for its evaluated networks, ± one standard deviation, against
+    measured values.
 
     Args:
         path: of the figure.
-        panels: for each metric (n, 3): predicted mean, its standard deviation and measured value, in the metric's unit.
+        panels: for each metric (n, 3): predicted mean, its standard deviation and measured value,
+            in the metric's unit.
     """
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
@@ -285,14 +380,18 @@ def plot_predicted(path: str | Path, panels: Mapping[str, np.ndarray]) -> None:
         for axes, (metric, values) in zip(grid, panels.items(), strict=False):
             mean, std, measured = values.T
             look: dict[str, Any] = {"color": _COLOURS[0], "alpha": 0.7}
-            axes.errorbar(measured, mean, std, **look, fmt="o", markersize=3, elinewidth=0.7, linewidth=0)
+            axes.errorbar(
+                measured, mean, std, **look, fmt="o", markersize=3, elinewidth=0.7, linewidth=0
+            )
             axes.axline((measured[0], measured[0]), slope=1, **_TRUTH)
             axes.set_xlabel(metric_label(metric, "measured"))
             axes.set_ylabel(metric_label(metric, "predicted"))
 
 
 def plot_parallel(path: str | Path, front: np.ndarray, objectives: Sequence[Metric]) -> None:
-    """Plot a front (k, m) of many objectives in parallel coordinates, a line per network; up is better on each axis."""
+    """Plot a front (k, m) of many objectives in parallel coordinates, a line per network; up is
+    better on each axis.
+    """
     losses = to_losses(front, objectives)
     low, high = losses.min(axis=0), losses.max(axis=0)
     heights = 1 - (losses - low) / np.where(high > low, high - low, 1.0)
@@ -303,14 +402,22 @@ def plot_parallel(path: str | Path, front: np.ndarray, objectives: Sequence[Metr
         by = f"better half by {metric_label(objectives[0].name).partition(' (')[0]}"
         for rows, colour, label in ((better, _COLOURS[0], by), (worse, _COLOURS[1], "other half")):
             for row in rows:
-                axes.plot(heights[row], color=colour, alpha=0.6, linewidth=1.2, label=label if row == rows[0] else None)
+                axes.plot(
+                    heights[row],
+                    color=colour,
+                    alpha=0.6,
+                    linewidth=1.2,
+                    label=label if row == rows[0] else None,
+                )
         for column, objective in enumerate(objectives):
             axes.axvline(column, color="black", linewidth=0.8)
             for height, loss in ((1.03, low[column]), (-0.09, high[column])):
                 value = loss * objective.sign
                 shown = f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
                 axes.annotate(shown, (column, height), ha="center", annotation_clip=False)
-        axes.set_xticks(range(len(objectives)), [metric_label(o.name).replace(" (", "\n(") for o in objectives])
+        axes.set_xticks(
+            range(len(objectives)), [metric_label(o.name).replace(" (", "\n(") for o in objectives]
+        )
         axes.tick_params(axis="x", pad=18, length=0)
         axes.set_yticks([])
         axes.set_ylabel("better →")
@@ -345,7 +452,9 @@ def _zoom(axes: Axes, low: np.ndarray, high: np.ndarray) -> None:
 def _legend(figure: Figure, axes: Axes) -> None:
     """Add a legend above the axes, where it covers no data and fits narrow screens."""
     handles, labels = axes.get_legend_handles_labels()
-    columns = -(-len(labels) // -(-len(labels) // 4)) if labels else 1  # at most four, of similar length
+    columns = (
+        -(-len(labels) // -(-len(labels) // 4)) if labels else 1
+    )  # at most four, of similar length
     place: dict[str, Any] = {"loc": "outside upper left", "ncols": columns, "columnspacing": 1.2}
     legend = figure.legend(handles, labels, **place, markerscale=1.3)
     for handle in legend.legend_handles:
@@ -355,7 +464,9 @@ def _legend(figure: Figure, axes: Axes) -> None:
 
 @contextmanager
 def _figure(
-    path: str | Path, size: tuple[float, float], layout: Literal["constrained", "compressed"] = "constrained"
+    path: str | Path,
+    size: tuple[float, float],
+    layout: Literal["constrained", "compressed"] = "constrained",
 ) -> Iterator[Figure]:
     """Create a figure in the common style, and write it atomically to `path` at the end.
 
@@ -370,6 +481,9 @@ def _figure(
         figure = Figure(figsize=size, layout=layout)
         FigureCanvasAgg(figure)
         yield figure
-        look: dict[str, Any] = {"transparent": path.suffix == ".svg", "metadata": _METADATA.get(path.suffix)}
+        look: dict[str, Any] = {
+            "transparent": path.suffix == ".svg",
+            "metadata": _METADATA.get(path.suffix),
+        }
         with replacing(path) as file:
             figure.savefig(file, format=path.suffix[1:], **look)

@@ -25,8 +25,9 @@ def propose(studies: Studies) -> list[Network]:
     """Networks that the first search would evaluate next, best first.
 
     Returns:
-        The next batch of a sampler with a predictor, or the next trainings of a search by cost. Empty for other
-        samplers, for predictors in a file, which a report does not run, and if networks cannot be built.
+        The next batch of a sampler with a predictor, or the next trainings of a search by cost.
+        Empty for other samplers, for predictors in a file, which a report does not run, and if
+        networks cannot be built.
     """
     search = studies.first
     sampler = search.study.user_attrs.get(SETTINGS_KEY, {}).get("sampler", "")

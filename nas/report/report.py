@@ -20,8 +20,12 @@ _SCRIPTS = ("networks.js", "charts.js", "scatter.js", "tables.js", "page.js")
 
 
 def write_report(path: Path, studies: Studies) -> None:
-    """Write the page to `path`. ONNX models of `SearchResult.save` are read from `front/` beside it."""
-    data = json.dumps(page_data(studies, path.parent / "front"), allow_nan=False, separators=(",", ":"))
+    """Write the page to `path`. ONNX models of `SearchResult.save` are read from `front/` beside
+    it.
+    """
+    data = json.dumps(
+        page_data(studies, path.parent / "front"), allow_nan=False, separators=(",", ":")
+    )
     charts, script = _asset("echarts.min.js"), "\n".join(map(_asset, _SCRIPTS))
     content = Template(_asset("report.html")).substitute(
         scripts=f"{_hash(charts)} {_hash(script)}",

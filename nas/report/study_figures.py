@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def plot_studies(folder: Path, studies: Studies, kind: str = "png") -> list[Path]:
-    """Write the figures `hypervolume`, `pareto` (two objectives) or `parallel` (more), and `predicted`.
+    """Write the figures `hypervolume`, `pareto` (two objectives) or `parallel` (more), and
+    `predicted`.
 
     `predicted` needs a first search with a predictor.
 
@@ -28,7 +29,10 @@ def plot_studies(folder: Path, studies: Studies, kind: str = "png") -> list[Path
         The paths of the figures.
     """
     yardstick = "best front found" if studies.benchmark is None else "true front"
-    shape, predicted = "pareto" if len(studies.objectives) == 2 else "parallel", studies.first.predicted
+    shape, predicted = (
+        "pareto" if len(studies.objectives) == 2 else "parallel",
+        studies.first.predicted,
+    )
     drawn = bool(studies.front_networks) and len(studies.objectives) > 1
     names = ["hypervolume", *([shape] if drawn else []), *(["predicted"] if predicted else [])]
     paths = {name: folder / f"{name}.{kind}" for name in names}
@@ -44,7 +48,10 @@ def plot_studies(folder: Path, studies: Studies, kind: str = "png") -> list[Path
 
 
 def _plot_front(path: Path, studies: Studies) -> None:
-    fronts = {name: [_network_values(result) for result in results] for name, results in studies.results.items()}
+    fronts = {
+        name: [_network_values(result) for result in results]
+        for name, results in studies.results.items()
+    }
     if studies.benchmark is None:
         plot_front(path, None, None, fronts, studies.objectives)
         return

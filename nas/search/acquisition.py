@@ -1,9 +1,11 @@
-"""Acquisition functions on predicted samples: expected hypervolume improvement and Thompson sampling.
+"""Acquisition functions on predicted samples: expected hypervolume improvement and Thompson
+sampling.
 
-With up to `MAX_BOX_OBJECTIVES` objectives, the region that a front does not dominate is stored as disjoint boxes. The
-improvement of a point is the volume of these boxes that it dominates: exact, and computed for many points at once. The
-number of boxes grows quickly with the objectives: a front of 100 points has 100 boxes with two, 700 with three, and
-4,000 with four. With more objectives, the region is stored as the free part of `RAYS` rays, which gives an estimate.
+With up to `MAX_BOX_OBJECTIVES` objectives, the region that a front does not dominate is stored as
+disjoint boxes. The improvement of a point is the volume of these boxes that it dominates: exact,
+and computed for many points at once. The number of boxes grows quickly with the objectives: a front
+of 100 points has 100 boxes with two, 700 with three, and 4,000 with four. With more objectives, the
+region is stored as the free part of `RAYS` rays, which gives an estimate.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ import numpy as np
 
 MAX_BOX_OBJECTIVES = 3  # regions with more objectives are estimated by rays
 RAYS = 1024  # of an estimated region
-_CHUNK = 64  # candidates per numpy call, which bounds the memory of arrays (candidates, boxes or rays, m)
+# Candidates per numpy call, which bounds the memory of arrays (candidates, boxes or rays, m)
+_CHUNK = 64
 
 
 class Region(Protocol):
@@ -28,7 +31,9 @@ class Region(Protocol):
         """The region without the part that a further point (m,) dominates."""
 
     def gains(self, points: np.ndarray) -> np.ndarray:
-        """The volume (n,) of the region that each point (n, m) dominates; not finite for infinite points."""
+        """The volume (n,) of the region that each point (n, m) dominates; not finite for infinite
+        points.
+        """
 
 
 def free_region(front: np.ndarray, reference: np.ndarray) -> Region:
@@ -57,8 +62,9 @@ class Boxes:
 class Rays:
     """A region as rays from the reference point towards lower losses. Volumes are estimates.
 
-    A point dominates the first `length` of each ray. A hypervolume is the mean of length^m over all directions, times a
-    constant (Deng and Zhang 2019, "Approximating hypervolume and hypervolume contributions using polar coordinate").
+    A point dominates the first `length` of each ray. A hypervolume is the mean of length^m over all
+    directions, times a constant (Deng and Zhang 2019, "Approximating hypervolume and hypervolume
+    contributions using polar coordinate").
 
     Attributes:
         reference: (m,) reference point.
@@ -81,7 +87,9 @@ class Rays:
 
     def gains(self, points: np.ndarray) -> np.ndarray:
         m = len(self.reference)
-        constant = math.pi ** (m / 2) / math.gamma(m / 2 + 1) / 2**m  # volume of the unit ball in one orthant
+        constant = (
+            math.pi ** (m / 2) / math.gamma(m / 2 + 1) / 2**m
+        )  # volume of the unit ball in one orthant
         further = np.maximum(self._lengths(points), self.taken) ** m - self.taken**m  # (n, RAYS)
         return constant * further.mean(axis=1)
 
@@ -89,7 +97,9 @@ class Rays:
         """The length (n, RAYS) of each ray that each point (n, m) dominates."""
         directions = _directions(len(self.reference))
         lengths = np.full((len(points), RAYS), np.inf)
-        for j, depth in enumerate((self.reference - points).T):  # one objective at a time saves memory
+        for j, depth in enumerate(
+            (self.reference - points).T
+        ):  # one objective at a time saves memory
             np.minimum(lengths, depth[:, None] / directions[:, j], out=lengths)
         return np.maximum(lengths, 0.0)
 
@@ -102,7 +112,8 @@ def _directions(m: int) -> np.ndarray:
 
 
 def cut(boxes: np.ndarray, point: np.ndarray) -> np.ndarray:
-    """Remove from disjoint boxes (b, 2, m) the region that `point` (m,) dominates: all that exceeds it in every loss.
+    """Remove from disjoint boxes (b, 2, m) the region that `point` (m,) dominates: all that exceeds
+    it in every loss.
 
     A box consists of its lower corner, which may be -inf, and its upper corner.
 
@@ -122,14 +133,18 @@ def cut(boxes: np.ndarray, point: np.ndarray) -> np.ndarray:
 
 
 def free_boxes(front: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """Disjoint boxes (b, 2, m) of the region below the reference point (m,) that the front (k, m) does not dominate."""
+    """Disjoint boxes (b, 2, m) of the region below the reference point (m,) that the front (k, m)
+    does not dominate.
+    """
     boxes = np.stack([np.full_like(reference, -np.inf), reference])[None]
     for point in front[np.argsort(front[:, 0], kind="stable")]:
         boxes = cut(boxes, point)
     return boxes
 
 
-def sample_improvements(samples: np.ndarray, weights: np.ndarray, regions: Sequence[Region]) -> np.ndarray:
+def sample_improvements(
+    samples: np.ndarray, weights: np.ndarray, regions: Sequence[Region]
+) -> np.ndarray:
     """Hypervolume improvement of each sample.
 
     Args:
@@ -146,11 +161,17 @@ def sample_improvements(samples: np.ndarray, weights: np.ndarray, regions: Seque
         for s, region in enumerate(regions):
             with np.errstate(over="ignore", invalid="ignore"):
                 gains[rows, s] = weights[rows, s] * region.gains(samples[rows, s])
-    return np.nan_to_num(gains, nan=0.0, posinf=np.inf)  # an infinite side times one of 0, or an infinite gain times 0
+    return np.nan_to_num(
+        gains, nan=0.0, posinf=np.inf
+    )  # an infinite side times one of 0, or an infinite gain times 0
 
 
-def expected_improvement(samples: np.ndarray, weights: np.ndarray, regions: Sequence[Region]) -> np.ndarray:
-    """Mean hypervolume improvement (n,) over s samples; higher is better. See `sample_improvements`."""
+def expected_improvement(
+    samples: np.ndarray, weights: np.ndarray, regions: Sequence[Region]
+) -> np.ndarray:
+    """Mean hypervolume improvement (n,) over s samples; higher is better. See
+    `sample_improvements`.
+    """
     return sample_improvements(samples, weights, regions).cumsum(axis=1)[:, -1] / len(regions)
 
 
@@ -175,7 +196,8 @@ def choose_batch(
     gains = expected_improvement(samples, weights, regions)
     chosen: list[int] = []
     while len(chosen) < min(size, len(samples)):
-        # A choice can only lower the other gains. Old gains are upper bounds, so only the highest need an update.
+        # A choice can only lower the other gains. Old gains are upper bounds, so only the highest
+        # need an update.
         fresh = np.isneginf(gains)
         while not fresh[best := int(np.argmax(gains))]:
             top = np.argsort(np.where(fresh, np.inf, -gains), kind="stable")[:_CHUNK]
@@ -184,16 +206,21 @@ def choose_batch(
             fresh[top] = True
         chosen.append(best)
         gains[best] = -np.inf
-        regions = [free.cut(samples[best, s]) if weights[best, s] > 0 else free for s, free in enumerate(regions)]
+        regions = [
+            free.cut(samples[best, s]) if weights[best, s] > 0 else free
+            for s, free in enumerate(regions)
+        ]
     return chosen
 
 
 def choose_by_thompson(
     samples: np.ndarray, weights: np.ndarray, front: np.ndarray, reference: np.ndarray, size: int
 ) -> list[int]:
-    """Choose a batch by Thompson sampling (Thompson 1933); arguments and result as in `choose_batch`.
+    """Choose a batch by Thompson sampling (Thompson 1933); arguments and result as in
+    `choose_batch`.
 
-    Each choice has the largest hypervolume improvement in one sample. Successive choices use different samples.
+    Each choice has the largest hypervolume improvement in one sample. Successive choices use
+    different samples.
     """
     chosen: list[int] = []
     for place in range(min(size, len(samples))):

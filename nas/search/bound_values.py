@@ -1,7 +1,9 @@
-"""Values that a function depends on besides its code: closures, defaults, bound arguments and attributes.
+"""Values that a function depends on besides its code: closures, defaults, bound arguments and
+attributes.
 
-They are encoded as short texts that are equal in every process, so that a search that resumes can compare them. What
-has no such text, such as a data loader, a path or an open file, is listed as unknown instead.
+They are encoded as short texts that are equal in every process, so that a search that resumes can
+compare them. What has no such text, such as a data loader, a path or an open file, is listed as
+unknown instead.
 """
 
 from __future__ import annotations
@@ -28,7 +30,19 @@ MAX_DEPTH = 8  # of nested containers and objects
 MAX_ITEMS = 100_000  # of one value, nested ones included
 FLOATS = "float array"  # such values may differ in their last bits between processors
 _DIGITS = 16  # hexadecimal digits of a digest
-_BY_REPR = ("range", "slice", "date", "datetime", "time", "timedelta", "Decimal", "Fraction", "dtype", "device", "Size")
+_BY_REPR = (
+    "range",
+    "slice",
+    "date",
+    "datetime",
+    "time",
+    "timedelta",
+    "Decimal",
+    "Fraction",
+    "dtype",
+    "device",
+    "Size",
+)
 
 
 @dataclass(frozen=True)
@@ -49,15 +63,20 @@ def bound_values(function: Callable[..., Any], with_module: bool = False) -> Bou
 
     Args:
         function: a function, a method, a `functools.partial`, or an object with `__call__`.
-        with_module: include the code, and plain values and functions of the module that the code names. Leave it out if
-            the module's file is compared as a whole.
+        with_module: include the code, and plain values and functions of the module that the code
+            names. Leave it out if the module's file is compared as a whole.
     """
     return _encoded(_bound(function, with_module), with_module)
 
 
 def attribute_values(owner: object, without: Container[str] = ()) -> BoundValues:
-    """The values of an object's own attributes, without cached properties, private ones and those in `without`."""
-    return _encoded(((name, value) for name, value in _attributes(owner) if name not in without), with_module=False)
+    """The values of an object's own attributes, without cached properties, private ones and those
+    in `without`.
+    """
+    return _encoded(
+        ((name, value) for name, value in _attributes(owner) if name not in without),
+        with_module=False,
+    )
 
 
 def _encoded(named: Iterable[tuple[str, Any]], with_module: bool) -> BoundValues:
@@ -85,7 +104,9 @@ def _bound(function: Any, with_module: bool) -> Iterator[tuple[str, Any]]:
             yield "code", _code(function)
         yield from _closure(function)
         parameters = inspect.signature(function, follow_wrapped=False).parameters.values()
-        yield from ((f"default of {p.name}", p.default) for p in parameters if p.default is not p.empty)
+        yield from (
+            (f"default of {p.name}", p.default) for p in parameters if p.default is not p.empty
+        )
         yield from _module_values(function) if with_module else ()
     elif hasattr(function, "__dict__") and not isinstance(function, type):
         yield from _bound(types.MethodType(type(function).__call__, function), with_module)
@@ -102,11 +123,19 @@ def _closure(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _module_values(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """Plain values and the user's own functions and classes of the module that a function's code names."""
+    """Plain values and the user's own functions and classes of the module that a function's code
+    names.
+    """
     for name in sorted(_names(function.__code__)):
         value = function.__globals__.get(name)
-        is_code = isinstance(value, types.FunctionType | type) and _is_users(value) and value is not function
-        if is_code or isinstance(value, bool | int | float | complex | str | bytes | tuple | list | dict | set | Enum):
+        is_code = (
+            isinstance(value, types.FunctionType | type)
+            and _is_users(value)
+            and value is not function
+        )
+        if is_code or isinstance(
+            value, bool | int | float | complex | str | bytes | tuple | list | dict | set | Enum
+        ):
             yield f"{name} of the module", value
 
 
@@ -118,7 +147,9 @@ def _names(code: types.CodeType) -> set[str]:
 
 def _attributes(owner: object) -> Iterator[tuple[str, Any]]:
     for name, value in getattr(owner, "__dict__", {}).items():
-        cached = isinstance(inspect.getattr_static(type(owner), name, None), functools.cached_property)
+        cached = isinstance(
+            inspect.getattr_static(type(owner), name, None), functools.cached_property
+        )
         if not cached and not name.startswith("_"):
             yield name, value
 
@@ -139,7 +170,8 @@ class _Encoder:
     """Encodes one value.
 
     Attributes:
-        unknown: types of the parts that cannot be encoded, by their path such as `.loader` or `['data']`.
+        unknown: types of the parts that cannot be encoded, by their path such as `.loader` or
+            `['data']`.
         has_float_arrays: the value has an array of floating-point numbers.
     """
 
@@ -154,7 +186,9 @@ class _Encoder:
         self._items += 1
         if self._items > MAX_ITEMS or len(self._inside) > MAX_DEPTH:
             return self._give_up(path, value)
-        if value is None or (isinstance(value, bool | int | str | bytes | complex) and not isinstance(value, Enum)):
+        if value is None or (
+            isinstance(value, bool | int | str | bytes | complex) and not isinstance(value, Enum)
+        ):
             return repr(value)
         if isinstance(value, float):
             return f"{value:.12g}"
@@ -171,7 +205,10 @@ class _Encoder:
         if isinstance(value, Enum):
             return f"{type(value).__qualname__}.{value.name}"
         if isinstance(value, Mapping):
-            pairs = {self.encode(key, path): self.encode(item, f"{path}[{key!r}]") for key, item in value.items()}
+            pairs = {
+                self.encode(key, path): self.encode(item, f"{path}[{key!r}]")
+                for key, item in value.items()
+            }
             return f"{{{', '.join(f'{key}: {pairs[key]}' for key in sorted(pairs))}}}"
         if isinstance(value, tuple | list):
             return f"{kind}({', '.join(self.encode(item, f'{path}[{i}]') for i, item in enumerate(value))})"
@@ -190,10 +227,15 @@ class _Encoder:
         if isinstance(value, types.FunctionType | types.MethodType | functools.partial):
             return self._encode_function(value, path)
         if isinstance(value, type):
-            return f"{value.__module__}.{value.__qualname__} {_code(value) if _is_users(value) else ''}"
+            return (
+                f"{value.__module__}.{value.__qualname__} "
+                f"{_code(value) if _is_users(value) else ''}"
+            )
         if isinstance(value, PurePath) or not self._is_plain_object(value):
             return self._give_up(path, value)
-        parts = ", ".join(f"{name}={self.encode(item, f'{path}.{name}')}" for name, item in _attributes(value))
+        parts = ", ".join(
+            f"{name}={self.encode(item, f'{path}.{name}')}" for name, item in _attributes(value)
+        )
         return f"{type(value).__qualname__}({parts})"
 
     def _encode_array(self, array: np.ndarray) -> str:
@@ -208,14 +250,19 @@ class _Encoder:
         return f"{tensor.dtype}{list(tensor.shape)} {_digest(content)}"
 
     def _encode_function(self, function: Any, path: str) -> str:
-        parts = [f"{name}={self.encode(value, f'{path}.{name}')}" for name, value in _bound(function, self.with_module)]
+        parts = [
+            f"{name}={self.encode(value, f'{path}.{name}')}"
+            for name, value in _bound(function, self.with_module)
+        ]
         inner = function.func if isinstance(function, functools.partial) else function
         name = getattr(inner, "__qualname__", type(inner).__name__)
         is_users = isinstance(inner, types.FunctionType | types.MethodType) and _is_users(inner)
         return f"{name} {_code(inner) if is_users else ''}({', '.join(parts)})"
 
     def _is_plain_object(self, value: object) -> bool:
-        """True for objects whose state is in their attributes: of the user's classes, and simple containers."""
+        """True for objects whose state is in their attributes: of the user's classes, and simple
+        containers.
+        """
         simple = isinstance(value, Namespace | types.SimpleNamespace) or is_dataclass(value)
         return hasattr(value, "__dict__") and (simple or _is_users(type(value)))
 
@@ -245,5 +292,7 @@ def _instructions(code: types.CodeType | None) -> object:
     """Instructions, names and constants of compiled code."""
     if code is None:
         return None
-    constants = [_instructions(one) if isinstance(one, types.CodeType) else one for one in code.co_consts]
+    constants = [
+        _instructions(one) if isinstance(one, types.CodeType) else one for one in code.co_consts
+    ]
     return code.co_code, code.co_names, code.co_varnames, constants

@@ -1,4 +1,6 @@
-"""Files that a search's values depend on besides its code, such as a configuration that the evaluator reads."""
+"""Files that a search's values depend on besides its code, such as a configuration that the
+evaluator reads.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ _IGNORED = {"__pycache__"}
 
 
 def content_hashes(paths: Iterable[str | Path]) -> dict[str, str]:
-    """SHA-256 of the contents by absolute path; of a folder, of all files in it by relative name and content.
+    """SHA-256 of the contents by absolute path; of a folder, of all files in it by relative name
+    and content.
 
     Raises:
         InputError: a path does not exist or cannot be read.
@@ -25,12 +28,16 @@ def _hash(path: Path) -> str:
         if not path.is_dir():
             return _file_hash(path)
         digest = hashlib.sha256()
-        files = (file for file in path.rglob("*") if file.is_file() and _IGNORED.isdisjoint(file.parts))
+        files = (
+            file for file in path.rglob("*") if file.is_file() and _IGNORED.isdisjoint(file.parts)
+        )
         for file in sorted(files, key=lambda file: file.relative_to(path).as_posix()):
             digest.update(f"{file.relative_to(path).as_posix()}\0{_file_hash(file)}\0".encode())
         return digest.hexdigest()
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}), but the search depends on it") from error
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror}), but the search depends on it"
+        ) from error
 
 
 def _file_hash(file: Path) -> str:
@@ -53,12 +60,16 @@ def moved(stored: Mapping[str, str], overrides: Iterable[str | Path]) -> list[Pa
     names = [Path(path).name for path in stored]
     if strange := [path for name, path in by_name.items() if name not in names]:
         known = ", ".join(names) or "nothing"
-        raise InputError(f"{strange[0]}: the search was started with --depends {known}, not {strange[0].name}")
+        raise InputError(
+            f"{strange[0]}: the search was started with --depends {known}, not {strange[0].name}"
+        )
     return [by_name.get(Path(path).name, Path(path)) for path in stored]
 
 
 def differences(stored: Mapping[str, str], present: Mapping[str, str]) -> Iterator[str]:
-    """What distinguishes stored dependencies from the present ones, in words. Files may have moved."""
+    """What distinguishes stored dependencies from the present ones, in words. Files may have
+    moved.
+    """
     moved_to = [path for path in present if path not in stored]
     for path, content in stored.items():
         if path in present:

@@ -1,7 +1,9 @@
-"""Distinct networks: what one or several searches found, with one entry per network, and their Pareto front.
+"""Distinct networks: what one or several searches found, with one entry per network, and their
+Pareto front.
 
-Architectures with equal texts are one network (duplicates), also if several searches evaluated them. Terminal,
-`front.csv`, `networks.csv`, the folder `front`, reports and figures all show these networks, numbered in this order.
+Architectures with equal texts are one network (duplicates), also if several searches evaluated
+them. Terminal, `front.csv`, `networks.csv`, the folder `front`, reports and figures all show these
+networks, numbered in this order.
 """
 
 from __future__ import annotations
@@ -43,12 +45,14 @@ class Evaluation:
         architecture: the architecture.
         network: what identifies its network.
         trial: number of the trial in its study and log.
-        sampler: name of the search's sampler; of the study if the user made it; `KNOWN` for a prior observation.
+        sampler: name of the search's sampler; of the study if the user made it; `KNOWN` for a prior
+            observation.
         seed: of the search; "" for a study that the user made, and for a prior observation.
         values: objectives and metrics with constraints, in the metrics' own units.
         further: other values that the evaluator returned, such as test scores.
         spreads: by metric low and high value of repeated measurements, and what these are.
-        violations: of each constraint, relative to its bound; at most 0 if it is satisfied, NaN if unknown.
+        violations: of each constraint, relative to its bound; at most 0 if it is satisfied, NaN if
+            unknown.
         predicted: mean and standard deviation of each metric before it was measured.
         weights: path to which the trained weights were written; None if nothing was trained.
     """
@@ -75,15 +79,16 @@ class DistinctNetwork:
 
     Attributes:
         evaluations: in the order of the searches, then of the trials.
-        representative: the first evaluation that no other of this network dominates. Its weights are the likeliest to
-            be kept, so that it gives the network its choices and its files.
-        values: by metric in its own unit, means over all evaluations. Each architecture counts once, however many
-            searches evaluated it, since a table gives all of them the same value.
+        representative: the first evaluation that no other of this network dominates. Its weights
+            are the likeliest to be kept, so that it gives the network its choices and its files.
+        values: by metric in its own unit, means over all evaluations. Each architecture counts
+            once, however many searches evaluated it, since a table gives all of them the same
+            value.
         test: the same for test scores, which must not guide a choice.
-        spreads: by metric low and high value and what these are; of repeated measurements, or of the evaluations if
-            they differ.
-        violation: largest violation of a constraint by the means, relative to its bound; at most 0 if all are
-            satisfied, NaN if unknown.
+        spreads: by metric low and high value and what these are; of repeated measurements, or of
+            the evaluations if they differ.
+        violation: largest violation of a constraint by the means, relative to its bound; at most 0
+            if all are satisfied, NaN if unknown.
         on_front: True if no other of the networks dominates it.
     """
 
@@ -113,14 +118,26 @@ class DistinctNetwork:
     @property
     def further(self) -> dict[str, float]:
         """Values that the evaluator returned besides objectives, such as test scores: means."""
-        names = dict.fromkeys(name for evaluation in self.evaluations for name in evaluation.further)
-        return {name: value for name, value in {**self.values, **self.test}.items() if name in names}
+        names = dict.fromkeys(
+            name for evaluation in self.evaluations for name in evaluation.further
+        )
+        return {
+            name: value for name, value in {**self.values, **self.test}.items() if name in names
+        }
 
     @property
     def origin(self) -> dict[str, Any]:
-        """Where the network comes from: sampler, seed and trial of the representative, and number of evaluations."""
+        """Where the network comes from: sampler, seed and trial of the representative, and number
+        of evaluations.
+        """
         first = self.representative
-        return dict(zip(ORIGIN_COLUMNS, (first.sampler, first.seed, first.trial, len(self.evaluations)), strict=True))
+        return dict(
+            zip(
+                ORIGIN_COLUMNS,
+                (first.sampler, first.seed, first.trial, len(self.evaluations)),
+                strict=True,
+            )
+        )
 
     def row(self, objectives: Iterable[Metric]) -> dict[str, Any]:
         """Notation and objectives."""
@@ -132,12 +149,14 @@ class DistinctNetwork:
         return row | {name: value for name, value in self.origin.items() if name not in row}
 
 
-def distinct_networks(evaluations: Iterable[Evaluation], objectives: Sequence[Metric]) -> list[DistinctNetwork]:
+def distinct_networks(
+    evaluations: Iterable[Evaluation], objectives: Sequence[Metric]
+) -> list[DistinctNetwork]:
     """The networks that searches with the same objectives evaluated.
 
     Returns:
-        The front, sorted by the first objective from the best on, then the other networks in the order in which they
-        were evaluated.
+        The front, sorted by the first objective from the best on, then the other networks in the
+        order in which they were evaluated.
     """
     # 1. Evaluations of equal texts belong to one network.
     of_network: dict[str, list[Evaluation]] = {}
@@ -148,7 +167,9 @@ def distinct_networks(evaluations: Iterable[Evaluation], objectives: Sequence[Me
 
     # 2. The front of the networks' mean values.
     networks = [_merged(repeated, objectives) for repeated in of_network.values()]
-    values = np.array([[network.values[o.name] for o in objectives] for network in networks])  # (n, m)
+    values = np.array(
+        [[network.values[o.name] for o in objectives] for network in networks]
+    )  # (n, m)
     losses = to_losses(values, objectives)
     feasible = np.array([network.violation <= 0 for network in networks])
     on_front = non_dominated(np.where(feasible[:, None], losses, np.nan))
@@ -160,8 +181,12 @@ def distinct_networks(evaluations: Iterable[Evaluation], objectives: Sequence[Me
     return [networks[i] for i in [*front[np.lexsort(losses[front].T[::-1])], *rest]]
 
 
-def least_violating(networks: Sequence[DistinctNetwork], objectives: Sequence[Metric]) -> list[dict[str, Any]]:
-    """Rows of the `SHOWN_VIOLATIONS` networks with the smallest violations: notation, values, violation."""
+def least_violating(
+    networks: Sequence[DistinctNetwork], objectives: Sequence[Metric]
+) -> list[dict[str, Any]]:
+    """Rows of the `SHOWN_VIOLATIONS` networks with the smallest violations: notation, values,
+    violation.
+    """
     known = [network for network in networks if not math.isnan(network.violation)]
     return [
         network.row(objectives)
@@ -182,14 +207,21 @@ def missing_weights(front: Sequence[DistinctNetwork], folder: Path) -> dict[int,
         By place on the front, the path to which the weights were written.
     """
     recorded = {place: network.representative.weights for place, network in enumerate(front)}
-    return {place: path for place, path in recorded.items() if path and find_weights(path, folder) is None}
+    return {
+        place: path
+        for place, path in recorded.items()
+        if path and find_weights(path, folder) is None
+    }
 
 
-def networks_table(networks: Sequence[DistinctNetwork], objectives: Sequence[Metric]) -> pd.DataFrame:
-    """Networks as rows: `architecture` in the space's notation, metrics, and where the network comes from.
+def networks_table(
+    networks: Sequence[DistinctNetwork], objectives: Sequence[Metric]
+) -> pd.DataFrame:
+    """Networks as rows: `architecture` in the space's notation, metrics, and where the network
+    comes from.
 
-    Missing values are NaN. Test scores are those of the front only. A metric named like one of `ORIGIN_COLUMNS` takes
-    its place.
+    Missing values are NaN. Test scores are those of the front only. A metric named like one of
+    `ORIGIN_COLUMNS` takes its place.
     """
     import pandas as pd
 
@@ -197,7 +229,11 @@ def networks_table(networks: Sequence[DistinctNetwork], objectives: Sequence[Met
         {**network.row(objectives), **network.values, **(network.test if network.on_front else {})}
         for network in networks
     ]
-    names = ["architecture", *(o.name for o in objectives), *(name for row in metrics for name in row)]
+    names = [
+        "architecture",
+        *(o.name for o in objectives),
+        *(name for row in metrics for name in row),
+    ]
     rows = [{**network.origin, **row} for network, row in zip(networks, metrics, strict=True)]
     return pd.DataFrame(rows, columns=list(dict.fromkeys([*names, *ORIGIN_COLUMNS])))
 
@@ -213,12 +249,15 @@ def _merged(evaluations: Sequence[Evaluation], objectives: Sequence[Metric]) -> 
     for evaluation in evaluations:
         test = {name: value for name, value in evaluation.further.items() if is_test_score(name)}
         own = {name: value for name, value in evaluation.further.items() if name not in test}
-        # Objectives come first. They replace further values of the same name, and both replace counts.
+        # Objectives come first. They replace further values of the same name, and both replace
+        # counts.
         measured = {**evaluation.values, **own, **evaluation.values}
         metrics.append({**measured, **evaluation.network.counts, **measured})
         tests.append(test)
         violations.append(dict(enumerate(evaluation.violations)))
-    is_unknown = any(math.isnan(violation) for evaluation in evaluations for violation in evaluation.violations)
+    is_unknown = any(
+        math.isnan(violation) for evaluation in evaluations for violation in evaluation.violations
+    )
     return DistinctNetwork(
         tuple(evaluations),
         _representative(evaluations, objectives),
@@ -236,18 +275,29 @@ def is_test_score(metric: str) -> bool:
 
 def _representative(evaluations: Sequence[Evaluation], objectives: Sequence[Metric]) -> Evaluation:
     """The first evaluation that no other dominates."""
-    values = np.array([[evaluation.values[o.name] for o in objectives] for evaluation in evaluations])
+    values = np.array(
+        [[evaluation.values[o.name] for o in objectives] for evaluation in evaluations]
+    )
     return evaluations[int(np.argmax(non_dominated(to_losses(values, objectives))))]
 
 
-def _means(evaluations: Sequence[Evaluation], rows: Sequence[Mapping[Any, float]]) -> dict[Any, float]:
-    """Means of the known values by name: over the evaluations of each architecture, then over the architectures."""
+def _means(
+    evaluations: Sequence[Evaluation], rows: Sequence[Mapping[Any, float]]
+) -> dict[Any, float]:
+    """Means of the known values by name: over the evaluations of each architecture, then over the
+    architectures.
+    """
     of_architecture: dict[Any, dict[Architecture, list[float]]] = {}
     for evaluation, row in zip(evaluations, rows, strict=True):
         for name, value in row.items():
             if value == value:
-                of_architecture.setdefault(name, {}).setdefault(evaluation.architecture, []).append(value)
-    return {name: mean([mean(own) for own in values.values()]) for name, values in of_architecture.items()}
+                of_architecture.setdefault(name, {}).setdefault(evaluation.architecture, []).append(
+                    value
+                )
+    return {
+        name: mean([mean(own) for own in values.values()])
+        for name, values in of_architecture.items()
+    }
 
 
 def mean(values: Sequence[float]) -> float:
@@ -263,5 +313,9 @@ def _spreads(
     for name in rows[0]:
         values = [row[name] for row in rows if name in row and row[name] == row[name]]
         if values and min(values) < max(values):
-            spreads[name] = (min(values), max(values), f"range of {len(values)} evaluations, whose mean is shown")
+            spreads[name] = (
+                min(values),
+                max(values),
+                f"range of {len(values)} evaluations, whose mean is shown",
+            )
     return spreads

@@ -10,7 +10,8 @@ ROUNDING = 1e-6  # relative: two processors round the result of one training dif
 
 
 def repeat_exactly(results: Iterable[tuple[Hashable, Sequence[float] | np.ndarray]]) -> bool:
-    """True if duplicates were trained and always reached equal accuracies, so that training another is useless.
+    """True if duplicates were trained and always reached equal accuracies, so that training another
+    is useless.
 
     Accuracies that differ by `ROUNDING` are equal: another machine may have computed them.
 

@@ -1,4 +1,6 @@
-"""An evolutionary search on predictions proposes candidates. A prediction is cheap compared with an evaluation."""
+"""An evolutionary search on predictions proposes candidates. A prediction is cheap compared with an
+evaluation.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,12 @@ PARENTS = 50
 RANDOM_SHARE = 0.2
 
 
-def random_unseen(space: SearchSpace, seen: Set[Architecture], rng: np.random.Generator) -> Architecture | None:
-    """A random architecture outside `seen`; None if there is none, or if 1,000 draws find none in a large space."""
+def random_unseen(
+    space: SearchSpace, seen: Set[Architecture], rng: np.random.Generator
+) -> Architecture | None:
+    """A random architecture outside `seen`; None if there is none, or if 1,000 draws find none in a
+    large space.
+    """
     for _ in range(1000):
         architecture = space.sample(rng)
         if architecture not in seen:
@@ -29,7 +35,9 @@ def random_unseen(space: SearchSpace, seen: Set[Architecture], rng: np.random.Ge
 
 
 def best_first(ranks: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Indices (n,) that sort the ranks (n,), lowest first. Ties, which are frequent on a front, are shuffled."""
+    """Indices (n,) that sort the ranks (n,), lowest first. Ties, which are frequent on a front, are
+    shuffled.
+    """
     return np.lexsort((rng.random(len(ranks)), ranks))
 
 
@@ -58,7 +66,11 @@ def evolve(
     """
     population = list(start)
     if space.size is not None and space.size <= size + len(seen):
-        return [a for a in space.enumerate() if a not in seen and accept(a)] if len(seen) < space.size else []
+        return (
+            [a for a in space.enumerate() if a not in seen and accept(a)]
+            if len(seen) < space.size
+            else []
+        )
     found: dict[Architecture, None] = {}
     for generation in range(1, GENERATIONS + 1):
         parents = [population[i] for i in best_first(rank(population), rng)[:PARENTS]]
@@ -74,7 +86,9 @@ def evolve(
     return list(found)
 
 
-def _child(space: SearchSpace, parents: Sequence[Architecture], rng: np.random.Generator) -> Architecture:
+def _child(
+    space: SearchSpace, parents: Sequence[Architecture], rng: np.random.Generator
+) -> Architecture:
     if rng.random() < RANDOM_SHARE:
         return space.sample(rng)
     first, second = (parents[i] for i in rng.integers(len(parents), size=2))

@@ -1,4 +1,6 @@
-"""Main module of a search's helper processes. `nas.search.jobs` starts it and sends one line of JSON."""
+"""Main module of a search's helper processes. `nas.search.jobs` starts it and sends one line of
+JSON.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +32,16 @@ def main() -> None:
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     checkpoints, share = arguments.pop("checkpoints", None), Share(**arguments.pop("share"))
-    join(**arguments, share=share, checkpoints=Path(checkpoints) if checkpoints else None, trust=True)
+    join(
+        **arguments, share=share, checkpoints=Path(checkpoints) if checkpoints else None, trust=True
+    )
 
 
 def end_with_input() -> None:
     """Interrupt this process when its standard input ends.
 
-    A shell starts background jobs of a script with interrupts ignored, so the default handler is restored first. It
-    handles a termination as well.
+    A shell starts background jobs of a script with interrupts ignored, so the default handler is
+    restored first. It handles a termination as well.
     """
     for number in SIGNALS:
         signal.signal(number, signal.default_int_handler)

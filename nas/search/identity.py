@@ -1,7 +1,9 @@
-"""The identity of a search: the settings it was started with, and whether another run may continue it.
+"""The identity of a search: the settings it was started with, and whether another run may continue
+it.
 
-If space, data or training changed between two runs, the study would mix values of different origin unnoticed.
-Therefore a study stores a fingerprint of everything that its values depend on, and rejects runs with another one.
+If space, data or training changed between two runs, the study would mix values of different origin
+unnoticed. Therefore a study stores a fingerprint of everything that its values depend on, and
+rejects runs with another one.
 """
 
 from __future__ import annotations
@@ -43,7 +45,10 @@ if TYPE_CHECKING:
 
 SAMPLED_NETWORKS = 32
 MAX_SAMPLING_SECONDS = 1.0  # no network is sampled afterwards: one text may take a second
-REMEDY = "continue with the original settings, or start another search (--new; another --out, --storage or --study)"
+REMEDY = (
+    "continue with the original settings, or start another search (--new; another --out, "
+    "--storage or --study)"
+)
 MEASURING = ("torch", "onnxruntime")  # packages whose minor versions may change measured values
 _FILE_NAMES = ("benchmark", "predictor", "measurement.data.source", "evaluator.function")
 _OTHERWISE_KNOWN = ("name", "input_shape", "num_classes", "example_input")  # attributes of a space
@@ -66,12 +71,14 @@ def begun_with(
         depends: files and folders whose contents are compared, too.
 
     Returns:
-        Plain values under `settings`, `source` and `identity`. The identity holds text version, networks, values that
-        `build` is bound to, dependencies, machine, package versions and command. `networks` are fingerprint pairs
-        (choices, text) of up to `SAMPLED_NETWORKS` random architectures, the same ones in every process; a slow space
-        has fewer.
+        Plain values under `settings`, `source` and `identity`. The identity holds text version,
+        networks, values that `build` is bound to, dependencies, machine, package versions and
+        command. `networks` are fingerprint pairs (choices, text) of up to `SAMPLED_NETWORKS` random
+        architectures, the same ones in every process; a slow space has fewer.
     """
-    device = evaluator.device if isinstance(evaluator, MeasuredEvaluator | FunctionEvaluator) else "cpu"
+    device = (
+        evaluator.device if isinstance(evaluator, MeasuredEvaluator | FunctionEvaluator) else "cpu"
+    )
     return {
         "settings": {
             "space": space.reference,
@@ -92,7 +99,9 @@ def begun_with(
     }
 
 
-@lru_cache(maxsize=8)  # as they were first in this process: `build` may count its calls in an attribute
+@lru_cache(
+    maxsize=8
+)  # as they were first in this process: `build` may count its calls in an attribute
 def values_of_build(space: SearchSpace) -> BoundValues:
     """Values that the user's own `build` is bound to, or attributes of the user's own class.
 
@@ -114,7 +123,10 @@ def note_unknown(space: SearchSpace, evaluator: Evaluator) -> None:
     own = evaluator.values.unknown if isinstance(evaluator, FunctionEvaluator) else {}
     for owner, values in (("evaluator", own), ("space", values_of_build(space).unknown)):
         names = ", ".join(f"{name} ({kind})" for name, kind in values.items())
-        note = f"changes of these values of the {owner} will not be noticed when the search resumes: {names}"
+        note = (
+            f"changes of these values of the {owner} will not be noticed when the search "
+            f"resumes: {names}"
+        )
         if names and note not in _said:
             _said.add(note)
             log.warning("%s; --depends (depends=) compares the contents of files", note)
@@ -132,7 +144,9 @@ def _sampled(space: SearchSpace) -> tuple[tuple[str, str], ...]:
 
 
 def _sample(space: SearchSpace) -> Iterator[tuple[str, str]]:
-    """Fingerprints of random architectures. If one cannot be built, the exception's name replaces its text."""
+    """Fingerprints of random architectures. If one cannot be built, the exception's name replaces
+    its text.
+    """
     started, rng = time.monotonic(), np.random.default_rng(0)
     for _ in range(SAMPLED_NETWORKS):
         choices = text = ""
@@ -147,21 +161,28 @@ def _sample(space: SearchSpace) -> Iterator[tuple[str, str]]:
 
 
 class Difference(NamedTuple):
-    """A difference between two runs in words. `forbids` is true if their values must not be mixed."""
+    """A difference between two runs in words. `forbids` is true if their values must not be
+    mixed.
+    """
 
     text: str
     forbids: bool = True
 
 
 def is_unused(study: optuna.Study) -> bool:
-    """True if the study has no evaluation yet and no process works on it, so that its settings may still change."""
+    """True if the study has no evaluation yet and no process works on it, so that its settings may
+    still change.
+    """
     trials = study.get_trials(deepcopy=False)
     started = any(is_evaluated(trial) or trial.state == TrialState.PRUNED for trial in trials)
     return not started and not Worker(study).has_others()
 
 
-def check_same(where: str, stored: Mapping[str, Any], present: Mapping[str, Any], is_worker: bool = False) -> None:
-    """Check that this run may continue a stored search. Differences that do no harm are logged as warnings.
+def check_same(
+    where: str, stored: Mapping[str, Any], present: Mapping[str, Any], is_worker: bool = False
+) -> None:
+    """Check that this run may continue a stored search. Differences that do no harm are logged as
+    warnings.
 
     Args:
         where: folder or storage that holds the search.
@@ -175,33 +196,53 @@ def check_same(where: str, stored: Mapping[str, Any], present: Mapping[str, Any]
     try:
         found = [*_differences(stored, present, is_worker)]
     except (AttributeError, LookupError, TypeError) as error:
-        raise InputError(f"{where} is damaged: a stored setting is missing or malformed ({error})") from error
+        raise InputError(
+            f"{where} is damaged: a stored setting is missing or malformed ({error})"
+        ) from error
     if conflicts := [difference.text for difference in found if difference.forbids]:
-        raise InputError(f"{where} holds another search, started with {'; '.join(conflicts)}: {REMEDY}")
+        raise InputError(
+            f"{where} holds another search, started with {'; '.join(conflicts)}: {REMEDY}"
+        )
     for difference in found:
         log.warning("%s: the search was started with %s", where, difference.text)
 
 
-def _differences(stored: Mapping[str, Any], present: Mapping[str, Any], is_worker: bool) -> Iterator[Difference]:
+def _differences(
+    stored: Mapping[str, Any], present: Mapping[str, Any], is_worker: bool
+) -> Iterator[Difference]:
     for key, old, new in _changes(stored["settings"], present["settings"]):
         if not _is_moved_file(key, old, new):
             yield Difference(f"{key} {old!r}, not {new!r}")
     processors = [run["identity"].get("machine", {}).get("processor") for run in (stored, present)]
     has_moved = processors[0] != processors[1]
-    yield from _source_differences(used_settings(stored["source"]), used_settings(present["source"]), has_moved)
-    yield from _identity_differences(stored["identity"], present["identity"], present["source"], is_worker)
+    yield from _source_differences(
+        used_settings(stored["source"]), used_settings(present["source"]), has_moved
+    )
+    yield from _identity_differences(
+        stored["identity"], present["identity"], present["source"], is_worker
+    )
 
 
-def _source_differences(stored: Mapping[str, Any], present: Mapping[str, Any], has_moved: bool) -> list[Difference]:
-    """Differences between two sources of values. File names are ignored if the files' checksums are equal.
+def _source_differences(
+    stored: Mapping[str, Any], present: Mapping[str, Any], has_moved: bool
+) -> list[Difference]:
+    """Differences between two sources of values. File names are ignored if the files' checksums are
+    equal.
 
     has_moved: this is another processor.
     """
     changes = [change for change in _changes(stored, present) if not _is_older(change)]
     if stored.keys() == present.keys() and not any(key.endswith("sha256") for key, _, _ in changes):
-        changes = [change for change in changes if change[0] not in _FILE_NAMES and not _is_moved_file(*change)]
+        changes = [
+            change
+            for change in changes
+            if change[0] not in _FILE_NAMES and not _is_moved_file(*change)
+        ]
     return [
-        Difference(f"{key} {_short(old)}, not {_short(new)}", forbids=not (has_moved and _is_float_array(old, new)))
+        Difference(
+            f"{key} {_short(old)}, not {_short(new)}",
+            forbids=not (has_moved and _is_float_array(old, new)),
+        )
         for key, old, new in changes
     ]
 
@@ -218,14 +259,19 @@ def _is_float_array(old: object, new: object) -> bool:
 
 
 def _is_moved_file(key: str, old: Any, new: Any) -> bool:
-    """True for two files of a space, whose networks are compared instead of their names, and for a sampler's two."""
+    """True for two files of a space, whose networks are compared instead of their names, and for a
+    sampler's two.
+    """
     if key == "sampler":
         return sampler_label(str(old)) == sampler_label(str(new))
     return key == "space" and plug_ins.is_file(str(old)) and plug_ins.is_file(str(new))
 
 
 def _identity_differences(
-    stored: Mapping[str, Any], present: Mapping[str, Any], source: Mapping[str, Any], is_worker: bool
+    stored: Mapping[str, Any],
+    present: Mapping[str, Any],
+    source: Mapping[str, Any],
+    is_worker: bool,
 ) -> Iterator[Difference]:
     if not stored:
         yield Difference("a version of rlm-nas that stored no fingerprint of the space")
@@ -234,7 +280,10 @@ def _identity_differences(
     yield from map(Difference, differences(stored.get("depends", {}), present.get("depends", {})))
     yield from _build_differences(stored, present)
     measured = measured_metrics(source)
-    matters = {"processor": any(m.startswith("cpu_") or m == memory.METRIC for m in measured), "device": bool(measured)}
+    matters = {
+        "processor": any(m.startswith("cpu_") or m == memory.METRIC for m in measured),
+        "device": bool(measured),
+    }
     for key, old, new in _changes(stored["machine"], present["machine"]):
         if key in matters:
             yield Difference(f"{key} {old!r}, not {new!r}", matters[key] and not is_worker)
@@ -243,8 +292,12 @@ def _identity_differences(
         yield Difference(f"{package} {old}, not {new}", forbids)
 
 
-def _build_differences(stored: Mapping[str, Any], present: Mapping[str, Any]) -> Iterator[Difference]:
-    """Differences between the values that `build` is bound to; none if the stored search is an older version's."""
+def _build_differences(
+    stored: Mapping[str, Any], present: Mapping[str, Any]
+) -> Iterator[Difference]:
+    """Differences between the values that `build` is bound to; none if the stored search is an
+    older version's.
+    """
     if "build" not in stored:
         return
     has_moved = stored["machine"].get("processor") != present["machine"].get("processor")
@@ -253,19 +306,31 @@ def _build_differences(stored: Mapping[str, Any], present: Mapping[str, Any]) ->
         yield Difference(f"{name} {_short(old)} of the space, not {_short(new)}", forbids)
 
 
-def _network_differences(stored: Mapping[str, Any], present: Mapping[str, Any]) -> Iterator[Difference]:
-    pairs = [*zip(stored["networks"], present["networks"], strict=False)]  # a slow space may have fewer in one run
+def _network_differences(
+    stored: Mapping[str, Any], present: Mapping[str, Any]
+) -> Iterator[Difference]:
+    pairs = [
+        *zip(stored["networks"], present["networks"], strict=False)
+    ]  # a slow space may have fewer in one run
     changed = sum(old != new for old, new in pairs)
     if any(old[0] != new[0] for old, new in pairs):
         yield Difference("a space with other choices")
     elif changed and stored["text_version"] != present["text_version"]:
-        yield Difference(f"texts of version {stored['text_version']}, not {present['text_version']}")
+        yield Difference(
+            f"texts of version {stored['text_version']}, not {present['text_version']}"
+        )
     elif changed:
-        yield Difference(f"a space that builds other networks ({changed} of {len(pairs)} sampled ones differ)")
+        yield Difference(
+            f"a space that builds other networks ({changed} of {len(pairs)} sampled ones differ)"
+        )
 
 
-def _changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Name, old value and new value of each difference; nested names are joined, as in `training.epochs`."""
+def _changes(
+    old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, Any, Any]]:
+    """Name, old value and new value of each difference; nested names are joined, as in
+    `training.epochs`.
+    """
     for key in dict.fromkeys([*old, *new]):
         a, b = old.get(key), new.get(key)
         if isinstance(a, Mapping) and isinstance(b, Mapping):

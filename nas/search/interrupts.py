@@ -1,7 +1,7 @@
 """Interrupts: a termination counts as Ctrl-C, and both wait for the end of a storage call.
 
-If Ctrl-C interrupted a database driver, its open cursor would keep the lock of an SQLite file. Then neither this
-process could give back its trial nor could any other one write.
+If Ctrl-C interrupted a database driver, its open cursor would keep the lock of an SQLite file. Then
+neither this process could give back its trial nor could any other one write.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def termination_as_interrupt() -> Iterator[None]:
-    """A context in which SIGTERM, as sent by `kill`, job schedulers and containers, raises KeyboardInterrupt.
+    """A context in which SIGTERM, as sent by `kill`, job schedulers and containers, raises
+    KeyboardInterrupt.
 
-    A further one within the same clean-up is as a second Ctrl-C. Other threads than the main one cannot set this.
+    A further one within the same clean-up is as a second Ctrl-C. Other threads than the main one
+    cannot set this.
     """
     before = signal.getsignal(signal.SIGTERM)
     if threading.current_thread() is not threading.main_thread() or before != signal.SIG_DFL:
@@ -35,9 +37,13 @@ def termination_as_interrupt() -> Iterator[None]:
 
 @contextmanager
 def interrupts_wait() -> Iterator[None]:
-    """A context in which an interrupt or termination of the main thread takes effect at the end; a second at once."""
+    """A context in which an interrupt or termination of the main thread takes effect at the end; a
+    second at once.
+    """
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
-    callables: dict[int, Callable[..., Any]] = {n: handler for n, handler in handlers.items() if callable(handler)}
+    callables: dict[int, Callable[..., Any]] = {
+        n: handler for n, handler in handlers.items() if callable(handler)
+    }
     if threading.current_thread() is not threading.main_thread() or not callables:
         yield
         return

@@ -41,9 +41,12 @@ def check_jobs(jobs: int, storage: object, sampler: object, source: Mapping[str,
     """
     if jobs < 1:
         raise InputError(f"jobs must be at least 1, not {jobs}")
-    if jobs > 1 and not (isinstance(storage, str | Path) and isinstance(sampler, str) and source.keys() - {SCRIPT}):
+    if jobs > 1 and not (
+        isinstance(storage, str | Path) and isinstance(sampler, str) and source.keys() - {SCRIPT}
+    ):
         raise InputError(
-            f"{jobs} jobs need a storage, a sampler given by name, and an evaluator that another process can open: a "
+            f"{jobs} jobs need a storage, a sampler given by name, and an evaluator that another "
+            "process can open: a "
             "table, a measurement, or FILE.py:FUNCTION"
         )
 
@@ -59,9 +62,10 @@ def helpers(
 ) -> Iterator[None]:
     """A context in which `count` further processes work on a stored study.
 
-    On exit it waits until they reach the search's own limits. They end at once if an exception leaves the context or
-    if this process dies. GPUs are assigned in turn; this process has the first one. Each gets an equal part of the
-    share that this process has. `depends` are paths on this machine of files that the search depends on.
+    On exit it waits until they reach the search's own limits. They end at once if an exception
+    leaves the context or if this process dies. GPUs are assigned in turn; this process has the
+    first one. Each gets an equal part of the share that this process has. `depends` are paths on
+    this machine of files that the search depends on.
     """
     device = getattr(evaluator, "device", "cpu")
     join = {"storage": str(storage), "name": name, "device": device, "depends": [*depends]}
@@ -73,7 +77,11 @@ def helpers(
     if space is not None and plug_ins.is_file(space.reference):
         join["space"] = space.reference
     gpus = visible_gpus() if count and device == "cuda" else []
-    parts = [share.take(share.evaluations // (count + 1 - i)) for i in range(count)] if share else [None] * count
+    parts = (
+        [share.take(share.evaluations // (count + 1 - i)) for i in range(count)]
+        if share
+        else [None] * count
+    )
     started = [
         _Helper(join | {"share": part.plain if part else {}}, gpus[i % len(gpus)] if gpus else None)
         for i, part in enumerate(parts, 1)
@@ -97,7 +105,9 @@ def visible_gpus() -> list[str]:
 
 
 class _Helper:
-    """A helper process. It ends when its standard input is closed. If it fails, its last line of output is logged."""
+    """A helper process. It ends when its standard input is closed. If it fails, its last line of
+    output is logged.
+    """
 
     def __init__(self, join: dict[str, Any], gpu: str | None) -> None:
         self.output: IO[str] = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
@@ -108,10 +118,13 @@ class _Helper:
             stderr=self.output,
             env=os.environ | ({VISIBLE: gpu} if gpu is not None else {}),
             text=True,
-            start_new_session=True,  # Ctrl-C at the terminal reaches it only once, through its standard input
+            # Ctrl-C at the terminal reaches it only once, through its standard input
+            start_new_session=True,
         )
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(join) + "\n")  # not an argument: a storage's URL may hold a password
+        self.process.stdin.write(
+            json.dumps(join) + "\n"
+        )  # not an argument: a storage's URL may hold a password
         self.process.stdin.flush()
 
     def end(self) -> None:
@@ -127,4 +140,6 @@ class _Helper:
             self.output.seek(0)
             last: Sequence[str] = self.output.read().strip().splitlines()[-1:]
         if status not in (0, INTERRUPTED):
-            log.warning("a helper process of the search ended with status %d: %s", status, " ".join(last))
+            log.warning(
+                "a helper process of the search ended with status %d: %s", status, " ".join(last)
+            )

@@ -52,19 +52,22 @@ def join(
         name: the study's name.
         path_override, device: see `nas.search.sources.open_evaluator`.
         progress: called at the start and after each evaluation.
-        trust: run the Python files that the search names as its space, its sampler and its evaluator.
+        trust: run the Python files that the search names as its space, its sampler and its
+            evaluator.
         evaluator: the evaluator's path on this machine, `FILE.py:function`. The file is run.
-        weights: folder for the trained weights of the front, by default the one that the search was started with.
-        checkpoints: folder for paused trainings, by default the one that the search was started with.
+        weights: folder for the trained weights of the front, by default the one that the search was
+            started with.
+        checkpoints: folder for paused trainings, by default the one that the search was started
+            with.
         jobs: number of processes.
         space: the space's path on this machine, `FILE.py:NAME`. The file is run.
         share: what this process may evaluate; it is used up.
-        depends: paths on this machine of files that the search depends on, by their names; by default those of the
-            process that started it.
+        depends: paths on this machine of files that the search depends on, by their names; by
+            default those of the process that started it.
 
     Raises:
-        InputError: the storage has no such search, its code is not trusted, or its evaluator or sampler exists only in
-            the script that started it.
+        InputError: the storage has no such search, its code is not trusted, or its evaluator or
+            sampler exists only in the script that started it.
     """
     study = _load(storage, name)
     stored = SearchAttributes.of(study)
@@ -72,24 +75,36 @@ def join(
     if space is not None and source.get("space"):
         source["space"] = space
     elif is_untrusted(source.get("space"), trust):
-        raise InputError(f"study {name!r}: its table's space {source['space']} is Python code: give --trust to run it")
+        raise InputError(
+            f"study {name!r}: its table's space {source['space']} is Python code: give --trust to "
+            "run it"
+        )
     result = read_study(study, space, trust)
     if isinstance(result.space, RecordedSpace):
         raise InputError(f"study {name!r}: {result.space.reason}")
     if is_untrusted(settings["sampler"], trust):
-        raise InputError(f"study {name!r}: its sampler {settings['sampler']} is Python code: give --trust to run it")
+        raise InputError(
+            f"study {name!r}: its sampler {settings['sampler']} is Python code: give --trust to "
+            "run it"
+        )
     try:
         (check_policy if stored.has_fidelities else check_sampler)(settings["sampler"])
     except InputError as error:
-        raise InputError(f"study {name!r} uses a sampler that has no name: join it from a script") from error
-    metrics = TrialReader(result.space, result.objectives, parse_constraints(settings["constraints"])).metrics
+        raise InputError(
+            f"study {name!r} uses a sampler that has no name: join it from a script"
+        ) from error
+    metrics = TrialReader(
+        result.space, result.objectives, parse_constraints(settings["constraints"])
+    ).metrics
     if stored.has_fidelities and settings["cost"] not in (EPOCHS, SECONDS, *metrics):
         metrics = (*metrics, settings["cost"])
     if trust and evaluator is None:
         evaluator = source.get("evaluator", {}).get("function")
     if checkpoints is None and stored.checkpoints:
         checkpoints = Path(stored.checkpoints)
-    opened = open_evaluator(source, result.space, metrics, path_override, device, evaluator, checkpoints)
+    opened = open_evaluator(
+        source, result.space, metrics, path_override, device, evaluator, checkpoints
+    )
     if weights is None and stored.weights_folder:
         weights = Path(stored.weights_folder)
     shared: dict[str, Any] = {
@@ -145,7 +160,9 @@ def is_unfinished(storage: str | Path | BaseStorage, name: str) -> bool:
     return evaluated - sum(trial.is_prior for trial in trials) < stored.evaluations
 
 
-def read_search(storage: str | Path | BaseStorage, name: str = "search", trust: bool = False) -> SearchResult:
+def read_search(
+    storage: str | Path | BaseStorage, name: str = "search", trust: bool = False
+) -> SearchResult:
     """The result of a search so far.
 
     Args:

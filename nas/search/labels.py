@@ -9,7 +9,9 @@ from search_spaces.common import plug_ins
 
 
 def sampler_label(name: str) -> str:
-    """A sampler's name in tables, studies and folders: `mine.Nearest` for `folder/mine.py:Nearest`."""
+    """A sampler's name in tables, studies and folders: `mine.Nearest` for
+    `folder/mine.py:Nearest`.
+    """
     path, _, of_class = name.partition(":")
     return ".".join(filter(None, (Path(path).stem, of_class))) if plug_ins.is_file(name) else name
 

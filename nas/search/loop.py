@@ -1,4 +1,6 @@
-"""The search loop: ask a sampler for architectures, evaluate them, and store everything in an Optuna study."""
+"""The search loop: ask a sampler for architectures, evaluate them, and store everything in an
+Optuna study.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,12 @@ from nas.search.evolution import random_unseen
 from nas.search.identity import begun_with, check_same, is_unused, note_unknown
 from nas.search.jobs import check_jobs, helpers
 from nas.search.labels import sampler_label
-from nas.search.objectives import ConstraintsLike, ObjectivesLike, parse_constraints, parse_objectives
+from nas.search.objectives import (
+    ConstraintsLike,
+    ObjectivesLike,
+    parse_constraints,
+    parse_objectives,
+)
 from nas.search.prior import PriorObservations, add_prior_observations
 from nas.search.progress import GrowingFront, SearchProgress
 from nas.search.record import TrialRecord
@@ -63,7 +70,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 RESULT_VERSION = 16  # raise it whenever a search with the same seed evaluates other architectures
 MAX_REPEATS = 50  # after so many repeated architectures in a row, a random new one is evaluated
-MAX_FRUITLESS = 500  # after so many trials in a row without an evaluation, a search ends: it would run for ever
+# After so many trials in a row without an evaluation, a search ends: it would run for ever
+MAX_FRUITLESS = 500
 MAX_FAILURES = 10  # after so many failed evaluations in a row, the search ends with an error
 _POLL_SECONDS = 0.2  # between two checks whether other workers have finished
 _MANY_UNFINISHED = 20  # with more unfinished trials, all trials are read at once
@@ -95,51 +103,58 @@ def run_search(
 ) -> SearchResult:
     """Evaluate `evaluations` distinct architectures and return the result.
 
-    An architecture that the sampler proposes again gets its stored values and does not count. The search ends early
-    if the space has fewer architectures. An evaluation fails if it raises an exception or returns a value that is not
-    valid: not a number, or above `predictors.values.MAX_VALUE`. A failed evaluation counts, its reason is stored, and
-    ten in a row end the search. An evaluation that raises `optuna.TrialPruned` has failed, too, but any number of them
-    may follow each other. A trial whose choices
-    `build` rejects fails without counting, but a search ends after `MAX_FRUITLESS` trials in a row that are rejected or
-    repeat an architecture.
+    An architecture that the sampler proposes again gets its stored values and does not count. The
+    search ends early if the space has fewer architectures. An evaluation fails if it raises an
+    exception or returns a value that is not valid: not a number, or above
+    `predictors.values.MAX_VALUE`. A failed evaluation counts, its reason is stored, and ten in a
+    row end the search. An evaluation that raises `optuna.TrialPruned` has failed, too, but any
+    number of them may follow each other. A trial whose choices `build` rejects fails without
+    counting, but a search ends after `MAX_FRUITLESS` trials in a row that are rejected or repeat an
+    architecture.
 
-    With a storage, an interrupted search resumes, even after SIGKILL: the trial that was being evaluated is finished
-    first, and nothing is evaluated twice. Several processes may work on one study. An uninterrupted search gives the
-    same result for the same seed.
+    With a storage, an interrupted search resumes, even after SIGKILL: the trial that was being
+    evaluated is finished first, and nothing is evaluated twice. Several processes may work on one
+    study. An uninterrupted search gives the same result for the same seed.
 
     Args:
         space: the search space.
         objectives: metric names, see `nas.search.objectives.parse_objectives`.
         evaluator: gives at least the metrics of objectives and constraints.
-        sampler: a name of `nas.search.samplers.list_samplers()`, `FILE.py:CLASS`, or any Optuna sampler.
+        sampler: a name of `nas.search.samplers.list_samplers()`, `FILE.py:CLASS`, or any Optuna
+            sampler.
         evaluations: number of evaluations in the study, without prior observations.
         seed: of a sampler given by name, and of the loop's own random choices.
         storage: None (in memory), a path (journal file), a database URL or an Optuna storage.
-        constraints: such as `"pixel3_latency_ms <= 8"`. Architectures that violate one stay off the front.
-        progress: called with the progress at the start, after each evaluation, and, by another thread, when other
-            processes finish evaluations in the meantime.
+        constraints: such as `"pixel3_latency_ms <= 8"`. Architectures that violate one stay off the
+            front.
+        progress: called with the progress at the start, after each evaluation, and, by another
+            thread, when other processes finish evaluations in the meantime.
         name: the study's name in the storage.
-        sampler_options: further options of `nas.search.samplers.create_sampler` for a sampler given by name.
-        prior: prior observations, in the order of the evaluator's metrics. They come first and do not count.
-        seconds: time limit since this call, after which no evaluation starts. With 0, the search is only prepared for
-            workers, which have no time limit.
+        sampler_options: further options of `nas.search.samplers.create_sampler` for a sampler given
+            by name.
+        prior: prior observations, in the order of the evaluator's metrics. They come first and do
+            not count.
+        seconds: time limit since this call, after which no evaluation starts. With 0, the search is
+            only prepared for workers, which have no time limit.
         patience: the search ends after so many evaluations in a row that do not improve the front.
         joins: this process joins a search that another one started, perhaps on another machine.
         weights: folder for the trained weights of the front, not shared with other searches.
-        jobs: processes that share the search. More than one needs a storage, a sampler given by name, and an evaluator
-            that another process can open (`nas.search.sources`). GPUs are assigned to them in turn.
-        callbacks: called with the study and each trial that has finished since this call, in any process, as in
-            Optuna's `Study.optimize`. For trackers see `nas.search.tracking`.
-        share: what this process may evaluate, in addition to the limits of the search; it is used up.
-        depends: files and folders that the evaluator or `build` reads, such as a configuration. The search resumes only
-            with the same contents.
+        jobs: processes that share the search. More than one needs a storage, a sampler given by
+            name, and an evaluator that another process can open (`nas.search.sources`). GPUs are
+            assigned to them in turn.
+        callbacks: called with the study and each trial that has finished since this call, in any
+            process, as in Optuna's `Study.optimize`. For trackers see `nas.search.tracking`.
+        share: what this process may evaluate, in addition to the limits of the search; it is used
+            up.
+        depends: files and folders that the evaluator or `build` reads, such as a configuration. The
+            search resumes only with the same contents.
 
     Returns:
         The evaluated architectures, their values and the Pareto front.
 
     Raises:
-        InputError: bad settings, a stored study with other settings, networks or data (`nas.search.identity`), an
-            unusable storage, or ten failed evaluations in a row.
+        InputError: bad settings, a stored study with other settings, networks or data
+            (`nas.search.identity`), an unusable storage, or ten failed evaluations in a row.
     """
     if isinstance(evaluator, TableEvaluator):
         space = among_rows(space, evaluator.rows)
@@ -151,16 +166,25 @@ def run_search(
         note_unknown(space, evaluator)
     check_jobs(jobs, storage, sampler, origin["source"])
     origin["settings"] |= {
-        "sampler": plug_ins.absolute(sampler) if isinstance(sampler, str) else type(sampler).__name__,
+        "sampler": plug_ins.absolute(sampler)
+        if isinstance(sampler, str)
+        else type(sampler).__name__,
         "sampler_options": dict(sampler_options or {}),
         "seed": check_seed(seed),
     }
     if isinstance(sampler, str):
         sampler = create_sampler(
-            sampler, space, reader.objectives, seed, constraints=reader.constraints, **(sampler_options or {})
+            sampler,
+            space,
+            reader.objectives,
+            seed,
+            constraints=reader.constraints,
+            **(sampler_options or {}),
         )
     check_objectives(sampler, len(reader.objectives))
-    study = open_study(storage, name, reader.objectives, sampler_of_rows(sampler, space, seed), origin, joins)
+    study = open_study(
+        storage, name, reader.objectives, sampler_of_rows(sampler, space, seed), origin, joins
+    )
     if prior:
         add_prior_observations(study, reader, prior, evaluator.metrics)
     limits = Limits(evaluations, time.time() + seconds, patience)
@@ -171,8 +195,12 @@ def run_search(
     folder = WeightFolder(Path(weights)) if weights else None
     others = helpers(jobs - 1, evaluator, storage, name, share, origin["identity"]["depends"])
     with others, Worker(study) as worker:
-        loop = _Search(study, reader, evaluator, np.random.default_rng(seed), worker, folder, callbacks)
-        shared = progress if storage is not None else None  # nobody else finishes anything in memory
+        loop = _Search(
+            study, reader, evaluator, np.random.default_rng(seed), worker, folder, callbacks
+        )
+        shared = (
+            progress if storage is not None else None
+        )  # nobody else finishes anything in memory
         with watched(shared, lambda: loop.look(limits.evaluations)) as report:
             loop.run(limits, report or progress, share or Share())
     return SearchResult.of_study(study, reader)
@@ -193,17 +221,25 @@ def open_study(
         joins: this process joins a search that another one started.
 
     Raises:
-        InputError: the stored study is already in use with another origin, or was not made by a search.
+        InputError: the stored study is already in use with another origin, or was not made by a
+            search.
     """
     directions = [objective.direction for objective in objectives]
     study = optuna.create_study(
-        storage=open_storage(storage), sampler=sampler, study_name=name, directions=directions, load_if_exists=True
+        storage=open_storage(storage),
+        sampler=sampler,
+        study_name=name,
+        directions=directions,
+        load_if_exists=True,
     )
     keys = {"settings": SETTINGS_KEY, "source": SOURCE_KEY, "identity": IDENTITY_KEY}
     stored = {part: study.user_attrs.get(key) for part, key in keys.items()}
     foreign = [direction.name.lower() for direction in study.directions] != directions
     if stored["settings"] is None and (foreign or study.get_trials(deepcopy=False)):
-        raise InputError(f"study {name!r} in {address(storage)} was not made by a search: give another name or storage")
+        raise InputError(
+            f"study {name!r} in {address(storage)} was not made by a search: give another name or "
+            "storage"
+        )
     same_kind = (stored["source"] or {}).keys() == origin["source"].keys()
     changed = stored["settings"] not in (None, origin["settings"])
     if changed and same_kind and not joins and is_unused(study):
@@ -212,11 +248,15 @@ def open_study(
             optuna_adapter.fail(study, trial)
         stored["settings"] = None
     if stored["settings"] is None:
-        for part, key in reversed(keys.items()):  # settings last: a study that has them has the other parts, too
+        for part, key in reversed(
+            keys.items()
+        ):  # settings last: a study that has them has the other parts, too
             study.set_user_attr(key, origin[part])
         optuna_adapter.name_metrics(study, [objective.name for objective in objectives])
     else:
-        check_same(address(storage), {part: value or {} for part, value in stored.items()}, origin, joins)
+        check_same(
+            address(storage), {part: value or {} for part, value in stored.items()}, origin, joins
+        )
     return study
 
 
@@ -237,7 +277,9 @@ class Limits(NamedTuple):
         """Write the limits into the study, where workers read them."""
         study.set_user_attr(EVALUATIONS_KEY, self.evaluations)
         shared = {name: getattr(self, name) for name in ("until", "patience")}
-        study.set_user_attr(LIMITS_KEY, {name: value for name, value in shared.items() if value < math.inf})
+        study.set_user_attr(
+            LIMITS_KEY, {name: value for name, value in shared.items() if value < math.inf}
+        )
 
 
 class _Search:
@@ -266,9 +308,14 @@ class _Search:
         self.observed: dict[Architecture, np.ndarray] = {}
         self.front = GrowingFront(len(reader.objectives))
         self.prior = 0  # number of prior observations
-        self.rejected: list[str] = []  # why `build` rejected the choices of the latest trials without an evaluation
-        self.failures: list[str] = []  # reasons of the latest evaluations, as far back as all failed
-        self.stale = 0  # evaluations since the last improvement of the front, without prior observations
+        self.rejected: list[
+            str
+        ] = []  # why `build` rejected the choices of the latest trials without an evaluation
+        self.failures: list[
+            str
+        ] = []  # reasons of the latest evaluations, as far back as all failed
+        # Evaluations since the last improvement of the front, without prior observations
+        self.stale = 0
         self._last = SearchProgress(0, 0, 0, 0.0, {})  # as reported
         self._read = 0  # trials with lower numbers have been read
         self._unfinished: list[int] = []  # trial ids
@@ -282,8 +329,12 @@ class _Search:
         """Number of evaluations so far, without prior observations."""
         return len(self.observed) - self.prior
 
-    def run(self, limits: Limits, progress: Callable[[SearchProgress], None] | None, share: Share) -> None:
-        repeats = fruitless = 0  # trials in a row without an evaluation, since a random one and in all
+    def run(
+        self, limits: Limits, progress: Callable[[SearchProgress], None] | None, share: Share
+    ) -> None:
+        repeats = fruitless = (
+            0  # trials in a row without an evaluation, since a random one and in all
+        )
         if progress:
             progress(self._progress(limits.evaluations))
         while self.done < limits.evaluations and self.stale < limits.patience:
@@ -298,7 +349,10 @@ class _Search:
                     progress(self._progress(limits.evaluations))
                 continue
             if len(self.failures) >= MAX_FAILURES:
-                raise InputError(f"{len(self.failures)} evaluations in a row failed; the last: {self.failures[-1]}")
+                raise InputError(
+                    f"{len(self.failures)} evaluations in a row failed; the last: "
+                    f"{self.failures[-1]}"
+                )
             if fruitless == MAX_FRUITLESS:
                 self._end_fruitless()
                 return
@@ -327,18 +381,31 @@ class _Search:
                 progress(self._progress(limits.evaluations))
 
     def _end_fruitless(self) -> None:
-        """End a search whose trials evaluate nothing, with an error if `build` rejects their choices."""
+        """End a search whose trials evaluate nothing, with an error if `build` rejects their
+        choices.
+        """
         if self.rejected:
             raise InputError(
-                f"none of {MAX_FRUITLESS} trials in a row made a new network, and `build` rejected the choices of "
+                f"none of {MAX_FRUITLESS} trials in a row made a new network, and `build` rejected "
+                "the choices of "
                 f"{len(self.rejected)}; the last: {self.rejected[-1]}"
             )
-        log.warning("%s: %d trials in a row repeated evaluated networks: the search ends", self.label, MAX_FRUITLESS)
+        log.warning(
+            "%s: %d trials in a row repeated evaluated networks: the search ends",
+            self.label,
+            MAX_FRUITLESS,
+        )
 
     def look(self, wanted: int) -> SearchProgress:
-        """The progress with what other processes have finished since the last `_sync`; another thread may call it."""
-        trials = self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.FAIL))
-        finished = {str(t.params) for t in trials if is_evaluated(t) and PRIOR_KEY not in t.user_attrs}
+        """The progress with what other processes have finished since the last `_sync`; another
+        thread may call it.
+        """
+        trials = self.study.get_trials(
+            deepcopy=False, states=(TrialState.COMPLETE, TrialState.FAIL)
+        )
+        finished = {
+            str(t.params) for t in trials if is_evaluated(t) and PRIOR_KEY not in t.user_attrs
+        }
         return self._last._replace(done=min(max(self._last.done, len(finished)), wanted))
 
     def _progress(self, wanted: int) -> SearchProgress:
@@ -352,7 +419,8 @@ class _Search:
         while self.worker.interrupted:
             trial_id = self.worker.interrupted.pop(0)
             if optuna_adapter.stored_trial(self.study, trial_id).state == TrialState.RUNNING:
-                # This trial object keeps the choices already made and asks the sampler for the others.
+                # This trial object keeps the choices already made and asks the sampler for the
+                # others.
                 return optuna.Trial(self.study, trial_id)
         return self.worker.ask()
 
@@ -389,7 +457,8 @@ class _Search:
         self.study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
 
     def _tell(self, trial: optuna.Trial, values: np.ndarray) -> None:
-        # Another worker may have reclaimed and finished the trial if this one sent no heartbeat for too long.
+        # Another worker may have reclaimed and finished the trial if this one sent no heartbeat for
+        # too long.
         if reason := self.reader.reason(values):
             self._fail(trial, reason)
             return
@@ -398,15 +467,20 @@ class _Search:
             if str(constraint) not in stored:
                 value = values[self.reader.metrics.index(constraint.metric)]
                 trial.set_constraint(str(constraint), float(constraint.violation(value)))
-        self.study.tell(trial, values[: len(self.reader.objectives)].tolist(), skip_if_finished=True)
+        self.study.tell(
+            trial, values[: len(self.reader.objectives)].tolist(), skip_if_finished=True
+        )
 
     def _sync(self, begins: bool = False) -> None:
         """Read the trials that any process has finished since the last call.
 
-        begins: read all trials at the start of the loop, without logging them or passing them to callbacks.
+        begins: read all trials at the start of the loop, without logging them or passing them to
+            callbacks.
         """
         trials = list(self._changing())
-        self._unfinished = [optuna_adapter.trial_id(trial) for trial in trials if not trial.state.is_finished()]
+        self._unfinished = [
+            optuna_adapter.trial_id(trial) for trial in trials if not trial.state.is_finished()
+        ]
         self._running = [trial for trial in trials if trial.state == TrialState.RUNNING]
         for trial in trials if self.weights else ():
             self._settle_weights(trial)
@@ -429,23 +503,34 @@ class _Search:
                 self.stale = 0 if improved else self.stale + (not is_prior)
 
     def _settle_weights(self, trial: optuna.trial.FrozenTrial) -> None:
-        """Keep the weights of a finished trial if it is on the front; remove those of dominated and failed trials."""
+        """Keep the weights of a finished trial if it is on the front; remove those of dominated and
+        failed trials.
+        """
         assert self.weights is not None
         architecture = self.reader.architecture(trial.params)
         if trial.state.is_finished() and architecture is not None:
-            self.weights.settle(architecture, trial.number, self._front_losses(self.reader.values(trial)))
+            self.weights.settle(
+                architecture, trial.number, self._front_losses(self.reader.values(trial))
+            )
 
     def _changing(self) -> Iterator[optuna.trial.FrozenTrial]:
         """Trials that were unfinished at the last call, and new ones.
 
-        A few unfinished trials are read one by one, because reading a whole study takes longer the more trials it has.
+        A few unfinished trials are read one by one, because reading a whole study takes longer the
+        more trials it has.
         """
         if not self._read or len(self._unfinished) > _MANY_UNFINISHED:
             trials, unfinished = self.study.get_trials(deepcopy=False), set(self._unfinished)
-            yield from (t for t in trials if t.number >= self._read or optuna_adapter.trial_id(t) in unfinished)
+            yield from (
+                t
+                for t in trials
+                if t.number >= self._read or optuna_adapter.trial_id(t) in unfinished
+            )
             self._read = len(trials)
             return
-        yield from (optuna_adapter.stored_trial(self.study, trial_id) for trial_id in self._unfinished)
+        yield from (
+            optuna_adapter.stored_trial(self.study, trial_id) for trial_id in self._unfinished
+        )
         with suppress(KeyError):
             while True:
                 trial_id = optuna_adapter.trial_id_of_number(self.study, self._read)

@@ -1,4 +1,6 @@
-"""The folder of a front: each network's ONNX model, text and, if it was trained, its weights; and tables."""
+"""The folder of a front: each network's ONNX model, text and, if it was trained, its weights; and
+tables.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ MAX_ATTEMPTS = 10  # to replace a folder that other processes replace, too
 
 
 def network_name(place: int, count: int) -> str:
-    """File name of the network at a place (from 0) on a front of `count` networks, such as 03 for the fourth."""
+    """File name of the network at a place (from 0) on a front of `count` networks, such as 03 for
+    the fourth.
+    """
     return f"{place:0{max(2, len(str(count - 1)))}d}"
 
 
@@ -57,7 +61,9 @@ def save_front(folder: Path, front: Sequence[DistinctNetwork], texts: Mapping[st
 
 
 def _write_evaluated(stem: Path, evaluation: Evaluation, results: Path) -> None:
-    """Write the files of an evaluated network, with its stored weights if there are any, and with their own values."""
+    """Write the files of an evaluated network, with its stored weights if there are any, and with
+    their own values.
+    """
     weights = find_weights(evaluation.weights, results) if evaluation.weights else None
     notation = evaluation.space.format(evaluation.architecture)
     values = {"architecture": notation} | evaluation.further | evaluation.values
@@ -65,13 +71,18 @@ def _write_evaluated(stem: Path, evaluation: Evaluation, results: Path) -> None:
 
 
 def write_network(
-    stem: Path, space: SearchSpace, architecture: Architecture, values: Mapping[str, Any], weights: Weights | None
+    stem: Path,
+    space: SearchSpace,
+    architecture: Architecture,
+    values: Mapping[str, Any],
+    weights: Weights | None,
 ) -> None:
     """Write `STEM.onnx`, `STEM.txt` and, with trained weights, `STEM.safetensors`.
 
-    Without trained weights, the ONNX model has random ones. Its metadata name the kind of weights (`weights`), the
-    measured values (`values`, JSON) and, for trained weights, the normalization of inputs. A model that an ONNX file
-    cannot hold is left out. The weights are a hard link to the file of the trial where the file system has links.
+    Without trained weights, the ONNX model has random ones. Its metadata name the kind of weights
+    (`weights`), the measured values (`values`, JSON) and, for trained weights, the normalization of
+    inputs. A model that an ONNX file cannot hold is left out. The weights are a hard link to the
+    file of the trial where the file system has links.
     """
     from nas.evaluation.export import load_weights, save_onnx
     from nas.evaluation.trainable import Trainable
@@ -83,14 +94,17 @@ def write_network(
         write_weights(kept, weights)
     state, about = (None, {}) if weights is None else load_weights(kept)
     try:
-        save_onnx(stem.with_suffix(".onnx"), network, state, {"values": json.dumps(values), **about})
+        save_onnx(
+            stem.with_suffix(".onnx"), network, state, {"values": json.dumps(values), **about}
+        )
     except ModelTooLarge as error:
         log.warning("%s is not written: %s", f"{stem.name}.onnx", error)
     stem.with_suffix(".txt").write_text(network.text, encoding="utf-8")
 
 
 def trained_module(network: DistinctNetwork, folder: Path) -> nn.Module:
-    """An evaluated network as a PyTorch module in evaluation mode, with its trained weights if these were stored.
+    """An evaluated network as a PyTorch module in evaluation mode, with its trained weights if
+    these were stored.
 
     Args:
         network: the network.
@@ -107,7 +121,9 @@ def trained_module(network: DistinctNetwork, folder: Path) -> nn.Module:
     if evaluation.weights:
         path = find_weights(evaluation.weights, folder)
         if path is None:
-            raise InputError(f"{evaluation.weights}: the trained weights of this network are missing or damaged")
+            raise InputError(
+                f"{evaluation.weights}: the trained weights of this network are missing or damaged"
+            )
         module.load_state_dict(load_weights(path)[0])
     return module.eval()
 

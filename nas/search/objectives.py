@@ -21,12 +21,13 @@ def parse_objectives(objectives: ObjectivesLike) -> tuple[Metric, ...]:
     """Parse objectives, whose order is kept.
 
     Args:
-        objectives: a comma-separated string (`"top1,params"`), one Metric, a list or another sequence of strings (see
-            `Metric.parse`) and Metrics, or a dictionary from metric to direction (`{"top1": "max", "params": "min"}`,
-            also with `"maximize"` and `"minimize"`).
+        objectives: a comma-separated string (`"top1,params"`), one Metric, a list or another
+            sequence of strings (see `Metric.parse`) and Metrics, or a dictionary from metric to
+            direction (`{"top1": "max", "params": "min"}`, also with `"maximize"` and `"minimize"`).
 
     Raises:
-        InputError: for an empty list, a bad direction, a repeated metric, or anything else that is no objective.
+        InputError: for an empty list, a bad direction, a repeated metric, or anything else that is
+            no objective.
     """
     if isinstance(objectives, Mapping):
         parsed = tuple(_with_direction(name, direction) for name, direction in objectives.items())
@@ -41,12 +42,18 @@ def parse_objectives(objectives: ObjectivesLike) -> tuple[Metric, ...]:
     return parsed
 
 
-_OBJECTIVES_REMEDY = 'write "top1:max,params", ["top1:max", "params"] or {"top1": "max", "params": "min"}'
+_OBJECTIVES_REMEDY = (
+    'write "top1:max,params", ["top1:max", "params"] or {"top1": "max", "params": "min"}'
+)
 
 
 def _with_direction(name: object, direction: object) -> Metric:
     """The objective of one entry of a dictionary."""
-    if isinstance(name, str) and isinstance(direction, str) and direction.strip().lower() in DIRECTIONS:
+    if (
+        isinstance(name, str)
+        and isinstance(direction, str)
+        and direction.strip().lower() in DIRECTIONS
+    ):
         return Metric.parse(f"{name}:{direction}")
     raise InputError(f"bad objective {{{name!r}: {direction!r}}}: {_OBJECTIVES_REMEDY}")
 
@@ -61,9 +68,11 @@ def _objective(item: object) -> Metric:
 
 
 def _listed(items: object, single: type, remedy: str) -> list[object]:
-    """The entries of a comma-separated string, of one object of the type `single`, or of an ordered collection.
+    """The entries of a comma-separated string, of one object of the type `single`, or of an ordered
+    collection.
 
-    Sets are refused: the order of objectives matters, and Python's sets have another order in each process.
+    Sets are refused: the order of objectives matters, and Python's sets have another order in each
+        process.
     """
     if isinstance(items, str):
         return list(items.split(","))
@@ -75,17 +84,29 @@ def _listed(items: object, single: type, remedy: str) -> list[object]:
 
 
 # Costs that `Metric` guesses without a word for them.
-_FURTHER_COST = re.compile(r"param|flop|mac|cost|count|cycle|area|weight|byte|depth|layer", re.IGNORECASE)
+_FURTHER_COST = re.compile(
+    r"param|flop|mac|cost|count|cycle|area|weight|byte|depth|layer", re.IGNORECASE
+)
 
 
 def unclear_directions(objectives: Iterable[str]) -> list[str]:
-    """Objectives that are minimized only by default: their names say nothing, and they have no suffix."""
-    names = [name for name in map(str.strip, objectives) if not COST.search(name) and not _FURTHER_COST.search(name)]
-    return [name for name in names if Metric.parse(name) == Metric(name, "measured", "minimize", "")]
+    """Objectives that are minimized only by default: their names say nothing, and they have no
+    suffix.
+    """
+    names = [
+        name
+        for name in map(str.strip, objectives)
+        if not COST.search(name) and not _FURTHER_COST.search(name)
+    ]
+    return [
+        name for name in names if Metric.parse(name) == Metric(name, "measured", "minimize", "")
+    ]
 
 
 def to_losses(values: np.ndarray, objectives: Sequence[Metric]) -> np.ndarray:
-    """Convert objective values (..., m) in their own units to losses (..., m), all minimized; NaN stays NaN."""
+    """Convert objective values (..., m) in their own units to losses (..., m), all minimized; NaN
+    stays NaN.
+    """
     return np.asarray(values, dtype=float) * [objective.sign for objective in objectives]
 
 
@@ -102,7 +123,9 @@ class Constraint:
 
     @classmethod
     def parse(cls, text: str) -> Constraint:
-        """Parse `"pixel3_latency_ms <= 8"` or `"cifar10_validation_accuracy >= 90"`. Raises InputError."""
+        """Parse `"pixel3_latency_ms <= 8"` or `"cifar10_validation_accuracy >= 90"`. Raises
+        InputError.
+        """
         match = _CONSTRAINT.fullmatch(text)
         if not match:
             raise InputError(f"bad constraint {text!r}: write METRIC <= NUMBER or METRIC >= NUMBER")
@@ -116,7 +139,9 @@ class Constraint:
         return cls(metric, op, bound)  # type: ignore[arg-type]  # the pattern admits only the two operators
 
     def violation(self, values: np.ndarray) -> np.ndarray:
-        """How far values (...) exceed the bound, in the metric's unit; at most zero if they satisfy it."""
+        """How far values (...) exceed the bound, in the metric's unit; at most zero if they satisfy
+        it.
+        """
         excess = np.asarray(values, dtype=float) - self.bound
         return excess if self.op == "<=" else -excess
 
@@ -136,18 +161,21 @@ def parse_constraints(constraints: ConstraintsLike) -> tuple[Constraint, ...]:
     """Parse constraints.
 
     Args:
-        constraints: None for no constraint, a comma-separated string (`"params <= 2e5, top1 >= 90"`), one Constraint, a
-            list or another sequence of strings and Constraints, or a dictionary from metric to bound
-            (`{"params": "<= 2e5"}`).
+        constraints: None for no constraint, a comma-separated string (`"params <= 2e5, top1 >=
+            90"`), one Constraint, a list or another sequence of strings and Constraints, or a
+            dictionary from metric to bound (`{"params": "<= 2e5"}`).
 
     Raises:
-        InputError: for anything else. A bare number is refused, since it does not say which side is good.
+        InputError: for anything else. A bare number is refused, since it does not say which side is
+            good.
     """
     if constraints is None:
         return ()
     if isinstance(constraints, Mapping):
         return tuple(_bounded(metric, bound) for metric, bound in constraints.items())
-    return tuple(_constraint(item) for item in _listed(constraints, Constraint, _CONSTRAINTS_REMEDY))
+    return tuple(
+        _constraint(item) for item in _listed(constraints, Constraint, _CONSTRAINTS_REMEDY)
+    )
 
 
 _CONSTRAINTS_REMEDY = 'write "params <= 2e5", ["params <= 2e5", "top1 >= 90"] or {"params": "<= 2e5", "top1": ">= 90"}'

@@ -1,8 +1,8 @@
 """The only module that uses private attributes of Optuna.
 
-Optuna has no public way to address a stored trial by id, to write a system attribute from a sampler, or to send
-heartbeats outside `Study.optimize`. `pyproject.toml` caps Optuna's version. If a newer version lacks an attribute,
-`test_optuna_adapter.py` names it.
+Optuna has no public way to address a stored trial by id, to write a system attribute from a
+sampler, or to send heartbeats outside `Study.optimize`. `pyproject.toml` caps Optuna's version. If
+a newer version lacks an attribute, `test_optuna_adapter.py` names it.
 """
 
 from __future__ import annotations
@@ -46,14 +46,18 @@ def stored_trials(study: Study) -> list[FrozenTrial]:
 
 
 def name_metrics(study: Study, names: Sequence[str]) -> None:
-    """Name the objectives, which Optuna's plots and dashboard show, without its warning that this is experimental."""
+    """Name the objectives, which Optuna's plots and dashboard show, without its warning that this
+    is experimental.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         study.set_metric_names(list(names))
 
 
 def add_trials(study: Study, trials: Iterable[FrozenTrial]) -> None:
-    """Add finished trials. A journal file syncs to disk once, an SQLite file once per `MAX_TRANSACTION_TRIALS`."""
+    """Add finished trials. A journal file syncs to disk once, an SQLite file once per
+    `MAX_TRANSACTION_TRIALS`.
+    """
     backend = getattr(study._storage, "_backend", None)
     if isinstance(backend, JournalFile):
         with backend.one_sync():
@@ -67,16 +71,22 @@ def add_trials(study: Study, trials: Iterable[FrozenTrial]) -> None:
 
 @contextmanager
 def _one_transaction(storage: RDBStorage) -> Iterator[None]:
-    """A context that is one transaction in an SQLite file. Any other database commits each trial by itself."""
+    """A context that is one transaction in an SQLite file. Any other database commits each trial by
+    itself.
+    """
     if storage.engine.dialect.name != "sqlite":
         yield
         return
     from sqlalchemy.orm import scoped_session, sessionmaker
 
     with storage.engine.connect() as connection:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")  # Python's driver starts no transaction before a savepoint
+        connection.exec_driver_sql(
+            "BEGIN IMMEDIATE"
+        )  # Python's driver starts no transaction before a savepoint
         sessions = storage.scoped_session
-        storage.scoped_session = scoped_session(sessionmaker(connection, join_transaction_mode="create_savepoint"))
+        storage.scoped_session = scoped_session(
+            sessionmaker(connection, join_transaction_mode="create_savepoint")
+        )
         try:
             yield
             connection.commit()
@@ -98,7 +108,9 @@ def fail(study: Study, trial: FrozenTrial) -> bool:
 
 
 def first_generation(sampler: BaseSampler) -> dict[str, Any]:
-    """System attributes that make a trial part of a genetic sampler's first generation; none for other samplers."""
+    """System attributes that make a trial part of a genetic sampler's first generation; none for
+    other samplers.
+    """
     inner = getattr(sampler, "sampler", sampler)
     return {inner._get_generation_key(): 0} if isinstance(inner, BaseGASampler) else {}
 
@@ -110,7 +122,9 @@ def has_heartbeat(study: Study) -> bool:
 
 @contextmanager
 def heartbeat(study: Study, trial: Trial) -> Iterator[None]:
-    """A context that sends the trial's heartbeats, if the storage records them. The first is sent on entry."""
+    """A context that sends the trial's heartbeats, if the storage records them. The first is sent
+    on entry.
+    """
     if has_heartbeat(study) and isinstance(study._storage, BaseHeartbeat):
         study._storage.record_heartbeat(trial._trial_id)
     with get_heartbeat_thread(trial._trial_id, study._storage):
@@ -118,7 +132,9 @@ def heartbeat(study: Study, trial: Trial) -> Iterator[None]:
 
 
 def set_intermediate_value(study: Study, trial: Trial, step: int, value: float) -> None:
-    """Write an intermediate value, which `Trial.report` does not support with several objectives."""
+    """Write an intermediate value, which `Trial.report` does not support with several
+    objectives.
+    """
     study._storage.set_trial_intermediate_value(trial._trial_id, step, value)
 
 
@@ -134,7 +150,9 @@ def pop_waiting(study: Study) -> Trial | None:
 
 
 def prune(study: Study, trial: Trial) -> None:
-    """Finish a trial as pruned. `Study.tell` would store one value even in a study of several objectives."""
+    """Finish a trial as pruned. `Study.tell` would store one value even in a study of several
+    objectives.
+    """
     try:
         study._storage.set_trial_state_values(trial._trial_id, TrialState.PRUNED)
     except UpdateFinishedTrialError:

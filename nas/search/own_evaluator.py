@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from nas.search.record import TrialRecord
     from search_spaces import Architecture, SearchSpace
 
-INITIAL_SEED = 0  # of torch before each network is built, so that its initial weights depend on the architecture only
+# Of torch before each network is built, so that its initial weights depend on the architecture only
+INITIAL_SEED = 0
 _ARGUMENTS = ("model", "architecture", "report")
 
 Report = Callable[[int, Mapping[str, float]], bool]
@@ -34,10 +35,12 @@ EvaluateFunction = Callable[..., Mapping[str, float]]
 
 
 class FunctionEvaluator:
-    """Evaluates networks by a function of the user's, and optionally measures latency and the like on this machine.
+    """Evaluates networks by a function of the user's, and optionally measures latency and the like
+    on this machine.
 
-    The function receives the network as a PyTorch module with fresh weights, trains it in place, and returns values by
-    metric. The trained weights and any further values are stored. If the function raises an exception, the trial fails.
+    The function receives the network as a PyTorch module with fresh weights, trains it in place,
+    and returns values by metric. The trained weights and any further values are stored. If the
+    function raises an exception, the trial fails.
 
     Args:
         space: the search space.
@@ -45,9 +48,9 @@ class FunctionEvaluator:
         metrics: metrics that the function returns.
         measurement: what is measured before the function is called, such as latency.
         options: keyword arguments of the function.
-        checkpoints: folder for paused trainings in searches by cost (`nas.search.by_cost`). A function with the
-            argument `checkpoint` gets a path there for each network. It loads that file if it exists, and writes it
-            before it returns.
+        checkpoints: folder for paused trainings in searches by cost (`nas.search.by_cost`). A
+            function with the argument `checkpoint` gets a path there for each network. It loads
+            that file if it exists, and writes it before it returns.
 
     Raises:
         InputError: the function does not take these arguments.
@@ -65,7 +68,9 @@ class FunctionEvaluator:
         self.space = space
         self.checkpoints = checkpoints
         self.reference = str(Path(function).absolute()) if isinstance(function, str) else ""
-        self.function = function_from_file(function, "evaluator") if isinstance(function, str) else function
+        self.function = (
+            function_from_file(function, "evaluator") if isinstance(function, str) else function
+        )
         self.returned = tuple(metrics)
         self.measurement = measurement or Measurement(())
         self.metrics = (*self.returned, *self.measurement.metrics)
@@ -98,34 +103,46 @@ class FunctionEvaluator:
             checkpoints: folder for paused trainings.
 
         Raises:
-            InputError: no function is given, since a stored search must not run code by itself, or its code differs
-                from that of the settings.
+            InputError: no function is given, since a stored search must not run code by itself, or
+                its code differs from that of the settings.
         """
         if function is None:
             raise InputError(
-                f"the search evaluates with {settings['function']}, Python code that was not run: give --trust to run "
+                f"the search evaluates with {settings['function']}, Python code that was not run: "
+                "give --trust to run "
                 "it, or --evaluator with its path on this machine"
             )
         replaced = {**settings["options"], **(options or {})}
         found = cls(
-            space, function, settings["metrics"], measurement_of(settings["measurement"]), replaced, checkpoints
+            space,
+            function,
+            settings["metrics"],
+            measurement_of(settings["measurement"]),
+            replaced,
+            checkpoints,
         )
         if found.settings["sha256"] != settings["sha256"]:
-            raise InputError(f"{function}: its code differs from the evaluator that the search was started with")
+            raise InputError(
+                f"{function}: its code differs from the evaluator that the search was started with"
+            )
         present = found.values.known
         for name, old in settings.get("values", {}).items():
-            # Computed numbers may differ in their last bits on another processor: `check_same` decides.
+            # Computed numbers may differ in their last bits on another processor: `check_same`
+            # decides.
             if present.get(name) != old and not old.startswith(FLOATS):
                 raise InputError(
-                    f"{function}: its value {name!r} differs from the evaluator that the search was started with"
+                    f"{function}: its value {name!r} differs from the evaluator that the search "
+                    "was started with"
                 )
         return found
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All settings that the values depend on, as plain values; {} if the function was not given as a file.
+        """All settings that the values depend on, as plain values; {} if the function was not given
+        as a file.
 
-        What the function reads from other files, and module-level values that it computes, are not among them.
+        What the function reads from other files, and module-level values that it computes, are not
+        among them.
         """
         if not self.reference:
             return {}
@@ -140,7 +157,9 @@ class FunctionEvaluator:
 
     @property
     def script(self) -> dict[str, Any]:
-        """As `settings`, of a function that was not given as a file and that only its own script can open."""
+        """As `settings`, of a function that was not given as a file and that only its own script
+        can open.
+        """
         return {
             "function": _name(self.function),
             "metrics": list(self.returned),
@@ -151,21 +170,30 @@ class FunctionEvaluator:
     def _bound_values(self) -> BoundValues:
         """Values that the function is bound to, as they were before its first call in this process.
 
-        Later differences of what the function itself changes, such as a list of results, are no changes by the user.
+        Later differences of what the function itself changes, such as a list of results, are no
+        changes by the user.
         """
         if self.reference:
             values = bound_values(self.function)
         else:
-            values = bound_values(functools.partial(self.function, **self.options), with_module=True)
-        kept = {name: text for name, text in _state_of(self.function).items() if name in values.known}
+            values = bound_values(
+                functools.partial(self.function, **self.options), with_module=True
+            )
+        kept = {
+            name: text for name, text in _state_of(self.function).items() if name in values.known
+        }
         return BoundValues({**values.known, **kept}, values.unknown)
 
     def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
         values = [self.evaluate(architecture) for architecture in architectures]
         return np.array(values, dtype=float).reshape(-1, len(self.metrics))
 
-    def evaluate(self, architecture: Architecture, record: TrialRecord | None = None) -> list[float]:
-        """Values (m,) of one architecture. Its learning curve, further values and weights go into the record."""
+    def evaluate(
+        self, architecture: Architecture, record: TrialRecord | None = None
+    ) -> list[float]:
+        """Values (m,) of one architecture. Its learning curve, further values and weights go into
+        the record.
+        """
         network = Trainable.of(self.space, architecture)
         if record:
             record.identify(network)
@@ -174,20 +202,38 @@ class FunctionEvaluator:
             measured = self.measurement(network, lambda: self.space.to_onnx(architecture)).values
             found = {metric: value.value for metric, value in measured.items()}
             if record:
-                record.spread({metric: (m.low, m.high, m.spread) for metric, m in measured.items() if m.spread})
+                record.spread(
+                    {
+                        metric: (m.low, m.high, m.spread)
+                        for metric, m in measured.items()
+                        if m.spread
+                    }
+                )
         returned, state = self.train(network, architecture, record.report if record else _go_on)
         found |= returned
         if record:
-            record.keep({metric: value for metric, value in found.items() if metric not in self.metrics}, (state, {}))
+            record.keep(
+                {metric: value for metric, value in found.items() if metric not in self.metrics},
+                (state, {}),
+            )
         return [found[metric] for metric in self.metrics]
 
     @property
     def continues(self) -> bool:
-        """True if the function can pause and continue trainings: it has an argument `checkpoint`."""
-        return "checkpoint" in inspect.signature(self.function).parameters and "checkpoint" not in self.options
+        """True if the function can pause and continue trainings: it has an argument
+        `checkpoint`.
+        """
+        return (
+            "checkpoint" in inspect.signature(self.function).parameters
+            and "checkpoint" not in self.options
+        )
 
     def train(
-        self, network: Trainable, architecture: Architecture, report: Report, checkpoint: Path | None = None
+        self,
+        network: Trainable,
+        architecture: Architecture,
+        report: Report,
+        checkpoint: Path | None = None,
     ) -> tuple[dict[str, float], State]:
         """Call the function on a network with fresh weights.
 
@@ -195,8 +241,8 @@ class FunctionEvaluator:
             The values by metric and the trained weights.
 
         Raises:
-            EvaluatorError: the function lacks a metric, returns one that is measured here, or changed the module's
-                parameters.
+            EvaluatorError: the function lacks a metric, returns one that is measured here, or
+                changed the module's parameters.
             InputError: it returns no dictionary, or a value that is not a number.
         """
         import torch
@@ -213,7 +259,9 @@ class FunctionEvaluator:
             self._remember_state(before)
         returned = self._returned(values)
         if module.state_dict().keys() != names:
-            raise EvaluatorError("the evaluator added or removed weights of the model: train it as it is")
+            raise EvaluatorError(
+                "the evaluator added or removed weights of the model: train it as it is"
+            )
         return returned, network.last_state(module)
 
     def _remember_state(self, before: BoundValues) -> None:
@@ -225,12 +273,16 @@ class FunctionEvaluator:
     def _returned(self, values: object) -> dict[str, float]:
         """Check and convert the function's return value."""
         if not isinstance(values, Mapping):  # perhaps a branch of the function lacks its return
-            raise InputError(f"the evaluator must return {{metric: value}}, not {type(values).__name__}")
+            raise InputError(
+                f"the evaluator must return {{metric: value}}, not {type(values).__name__}"
+            )
         if missing := [metric for metric in self.returned if metric not in values]:
             have = ", ".join(map(str, values)) or "nothing"
             raise EvaluatorError(f"the evaluator returned no {missing[0]!r}; it returned {have}")
         if measured := [metric for metric in self.measurement.metrics if metric in values]:
-            raise EvaluatorError(f"the evaluator returned {measured[0]!r}, which nas measures itself: rename it")
+            raise EvaluatorError(
+                f"the evaluator returned {measured[0]!r}, which nas measures itself: rename it"
+            )
         return {str(metric): plain_number(str(metric), value) for metric, value in values.items()}
 
     def _check_signature(self) -> None:
@@ -245,7 +297,9 @@ _STATES: WeakKeyDictionary[Any, dict[str, str]] = WeakKeyDictionary()
 
 
 def _state_of(function: Any) -> dict[str, str]:
-    """Values that calls of a function or methods of its object change, as they were before the first call."""
+    """Values that calls of a function or methods of its object change, as they were before the
+    first call.
+    """
     owner = getattr(function, "__self__", function)
     try:
         return _STATES.setdefault(owner, {})
@@ -264,7 +318,9 @@ def _go_on(epoch: int, metrics: Mapping[str, float]) -> bool:
 
 
 def code_checksum(file: Path) -> str:
-    """SHA-256 of the code of a Python file and of the files beside it that it imports, without comments and layout."""
+    """SHA-256 of the code of a Python file and of the files beside it that it imports, without
+    comments and layout.
+    """
     digest, seen, unread = hashlib.sha256(), {file}, [file]
     while unread:
         tree = _parsed(unread.pop(0))

@@ -1,4 +1,6 @@
-"""Parameters of an Optuna study for architectures that are not chosen by its sampler during a trial."""
+"""Parameters of an Optuna study for architectures that are not chosen by its sampler during a
+trial.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
 
 
 class StudySnapshot:
-    """The trials of a study at one time: architectures that are added together are named from one reading."""
+    """The trials of a study at one time: architectures that are added together are named from one
+    reading.
+    """
 
     def __init__(self, study: Study) -> None:
         self._trials = study.get_trials(deepcopy=False)
@@ -50,7 +54,9 @@ class OutsideTrial(ABC):
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
         return self._answer(name, CategoricalDistribution(choices))
 
-    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
+    def suggest_int(
+        self, name: str, low: int, high: int, *, step: int = 1, log: bool = False
+    ) -> int:
         return self._answer(name, IntDistribution(low, high, log, step))
 
     def suggest_float(
@@ -66,9 +72,13 @@ class OutsideTrial(ABC):
 
 
 class ReplayedTrial(OutsideTrial):
-    """The parameters of an architecture, for a trial that is added to a study (`optuna.trial.create_trial`)."""
+    """The parameters of an architecture, for a trial that is added to a study
+    (`optuna.trial.create_trial`).
+    """
 
-    def __init__(self, study: Study | StudySnapshot, space: SearchSpace, architecture: Architecture) -> None:
+    def __init__(
+        self, study: Study | StudySnapshot, space: SearchSpace, architecture: Architecture
+    ) -> None:
         super().__init__(study)
         self._choices = architecture.as_dict()
         space.choose(self)

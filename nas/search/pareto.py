@@ -1,6 +1,8 @@
-"""Pareto fronts and their quality indicators, hypervolume and IGD+, on losses (every objective is minimized).
+"""Pareto fronts and their quality indicators, hypervolume and IGD+, on losses (every objective is
+minimized).
 
-Rows with a NaN or infinite value are failed evaluations. They are never on a front and do not affect indicators.
+Rows with a NaN or infinite value are failed evaluations. They are never on a front and do not
+affect indicators.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ HYPERVOLUME_RAYS = 20_000  # of an estimate; its error falls with their square r
 
 
 def non_dominated(losses: np.ndarray) -> np.ndarray:
-    """Mask (n,) of the rows of losses (n, m) that no other row dominates. Equal rows are all kept."""
+    """Mask (n,) of the rows of losses (n, m) that no other row dominates. Equal rows are all
+    kept.
+    """
     import moocore
 
     losses = np.asarray(losses, dtype=float)
@@ -44,12 +48,14 @@ def joined(front: np.ndarray, point: np.ndarray) -> np.ndarray | None:
 
 
 def hypervolume(losses: np.ndarray, reference: Sequence[float] | np.ndarray) -> float:
-    """Volume that losses (n, m) dominate, up to the reference point (m,). Higher is better; 0 for no points.
+    """Volume that losses (n, m) dominate, up to the reference point (m,). Higher is better; 0 for
+    no points.
 
-    It is exact for up to `MAX_EXACT_OBJECTIVES` objectives, as the time of exact algorithms grows exponentially: 60
-    points take ten seconds with ten objectives, and days with more. With more objectives it is an estimate by
-    `HYPERVOLUME_RAYS` fixed rays from the reference point (Deng and Zhang 2019), within about 1 % of the exact value
-    for 6 to 10 objectives. As all calls use the same rays, a better front never has a lower estimate.
+    It is exact for up to `MAX_EXACT_OBJECTIVES` objectives, as the time of exact algorithms grows
+    exponentially: 60 points take ten seconds with ten objectives, and days with more. With more
+    objectives it is an estimate by `HYPERVOLUME_RAYS` fixed rays from the reference point (Deng and
+    Zhang 2019), within about 1 % of the exact value for 6 to 10 objectives. As all calls use the
+    same rays, a better front never has a lower estimate.
     """
     import moocore
 
@@ -60,7 +66,11 @@ def hypervolume(losses: np.ndarray, reference: Sequence[float] | np.ndarray) -> 
         return 0.0
     if len(reference) <= MAX_EXACT_OBJECTIVES:
         return float(moocore.hypervolume(inside, ref=reference))
-    return float(moocore.hv_approx(inside, ref=reference, nsamples=HYPERVOLUME_RAYS, seed=0, method="DZ2019-MC"))
+    return float(
+        moocore.hv_approx(
+            inside, ref=reference, nsamples=HYPERVOLUME_RAYS, seed=0, method="DZ2019-MC"
+        )
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +88,9 @@ class Reference:
     limit: np.ndarray
 
     @classmethod
-    def of_table(cls, values: np.ndarray, objectives: Sequence[Metric], floor: float | None = None) -> Reference:
+    def of_table(
+        cls, values: np.ndarray, objectives: Sequence[Metric], floor: float | None = None
+    ) -> Reference:
         """Compute the reference from a table.
 
         Args:
@@ -111,17 +123,25 @@ class Reference:
         return self.true_front.max(axis=0)
 
     def scale(self, losses: np.ndarray) -> np.ndarray:
-        """Scale losses (n, m) so that the true front's ideal is 0 and its nadir 1. Rows beyond the floor become NaN."""
+        """Scale losses (n, m) so that the true front's ideal is 0 and its nadir 1. Rows beyond the
+        floor become NaN.
+        """
         span = self.nadir - self.ideal
         scaled = (losses - self.ideal) / np.where(span > 0, span, 1.0)
         return np.where((losses <= self.limit).all(axis=1, keepdims=True), scaled, np.nan)
 
     def ratio(self, values: np.ndarray) -> float:
-        """Hypervolume of values (n, m) divided by that of the true front. Higher is better, 1 at most."""
-        return self._hypervolume(self.scale(to_losses(values, self.objectives))) / self._true_hypervolume
+        """Hypervolume of values (n, m) divided by that of the true front. Higher is better, 1 at
+        most.
+        """
+        return (
+            self._hypervolume(self.scale(to_losses(values, self.objectives)))
+            / self._true_hypervolume
+        )
 
     def igd_plus(self, values: np.ndarray) -> float:
-        """IGD+: mean distance from the true front to values (n, m), in units of the front's span. Lower is better.
+        """IGD+: mean distance from the true front to values (n, m), in units of the front's span.
+        Lower is better.
 
         It is infinite if no row of the values is finite and within the floor.
         """
@@ -129,7 +149,11 @@ class Reference:
 
         scaled = self.scale(to_losses(values, self.objectives))
         scaled = scaled[np.isfinite(scaled).all(axis=1)]
-        return float(moocore.igd_plus(scaled, ref=self.scale(self.true_front))) if len(scaled) else float("inf")
+        return (
+            float(moocore.igd_plus(scaled, ref=self.scale(self.true_front)))
+            if len(scaled)
+            else float("inf")
+        )
 
     def curve(self, values: np.ndarray) -> np.ndarray:
         """Hypervolume ratio (n,) after each of n evaluations with values (n, m), in their order."""
@@ -138,7 +162,8 @@ class Reference:
         curve = np.zeros(len(scaled))
         current = 0.0
         for i, point in enumerate(scaled):
-            # Most points leave the front as it is. NaN fails the first comparison; infinite values are on no front.
+            # Most points leave the front as it is. NaN fails the first comparison; infinite values
+            # are on no front.
             inside = (point < REFERENCE_POINT) & np.isfinite(point)
             if inside.all() and (better := joined(front, point)) is not None:
                 front = better

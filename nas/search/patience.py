@@ -1,4 +1,6 @@
-"""Storages that survive an outage of their database: calls wait and are repeated, no trial is lost or duplicated."""
+"""Storages that survive an outage of their database: calls wait and are repeated, no trial is lost
+or duplicated.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from search_spaces.common.errors import InputError, StorageError
 TIMEOUT = "NAS_STORAGE_TIMEOUT"  # environment variable, which helper processes of a search inherit
 DEFAULT_TIMEOUT_SECONDS = 600.0
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.5, 30.0
-SETTLING_SECONDS = 60.0  # after an outage: live workers send heartbeats first, before any worker counts as gone
+# After an outage: live workers send heartbeats first, before any worker counts as gone
+SETTLING_SECONDS = 60.0
 _PERMANENT_ERRORS = (
     "disk is full",
     "no space left",
@@ -38,7 +41,9 @@ Storage = TypeVar("Storage", bound=BaseStorage)
 
 
 def timeout_seconds() -> float:
-    """How long calls wait for a storage that does not answer. Raises InputError for a bad environment variable."""
+    """How long calls wait for a storage that does not answer. Raises InputError for a bad
+    environment variable.
+    """
     text = os.environ.get(TIMEOUT, "")
     try:
         return float(text) if text else DEFAULT_TIMEOUT_SECONDS
@@ -53,19 +58,27 @@ def set_timeout(seconds: float) -> None:
 
 @lru_cache
 def patient(kind: type[Storage]) -> type[Storage]:
-    """Subclass a storage so that its methods retry, with growing pauses, while the database does not answer.
+    """Subclass a storage so that its methods retry, with growing pauses, while the database does
+    not answer.
 
-    Methods raise StorageError if the database does not answer for `timeout_seconds()`, and at once if waiting does not
-    help, as with a full disk. The attribute `place` names the storage in messages.
+    Methods raise StorageError if the database does not answer for `timeout_seconds()`, and at once
+    if waiting does not help, as with a full disk. The attribute `place` names the storage in
+    messages.
     """
-    public = [name for name, value in vars(BaseStorage).items() if callable(value) and not name.startswith("_")]
+    public = [
+        name
+        for name, value in vars(BaseStorage).items()
+        if callable(value) and not name.startswith("_")
+    ]
     names = [name for name in (*public, *_CACHE_CALLS) if hasattr(kind, name)]
     methods: dict[str, Any] = {name: _retrying(getattr(kind, name)) for name in names}
     answers: dict[str, Any] = {"record_heartbeat": None, "_get_stale_trial_ids": []}
     for name, answer in answers.items():
         if hasattr(kind, name):
             methods[name] = _tried_once(getattr(kind, name), answer)
-    return type(kind.__name__, (kind,), {"place": "the storage", "came_back": -SETTLING_SECONDS, **methods})
+    return type(
+        kind.__name__, (kind,), {"place": "the storage", "came_back": -SETTLING_SECONDS, **methods}
+    )
 
 
 def _retrying(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,21 +96,31 @@ def _retrying(method: Callable[..., Any]) -> Callable[..., Any]:
                     raise
                 result = True  # the first call reached the database, only its answer was lost
             except JSONDecodeError as error:
-                raise StorageError(f"{self.place} is damaged: a stored attribute is not JSON ({error})") from error
+                raise StorageError(
+                    f"{self.place} is damaged: a stored attribute is not JSON ({error})"
+                ) from error
             except Exception as error:
                 reason = _reason(error)
                 if reason is None:
                     raise
                 if any(sign in reason.lower() for sign in _PERMANENT_ERRORS):
-                    raise StorageError(f"cannot use {self.place}: {reason}; stored trials are kept") from error
+                    raise StorageError(
+                        f"cannot use {self.place}: {reason}; stored trials are kept"
+                    ) from error
                 remaining = began + limit - time.monotonic()
                 if remaining <= 0:
                     raise StorageError(
-                        f"{self.place} has not answered for {limit:g} s ({reason}): nothing is lost; run the same "
+                        f"{self.place} has not answered for {limit:g} s ({reason}): nothing is "
+                        "lost; run the same "
                         "command again when it is back"
                     ) from error
                 if pause == FIRST_PAUSE_SECONDS:
-                    log.warning("%s does not answer (%s): retrying for up to %g s", self.place, reason, limit)
+                    log.warning(
+                        "%s does not answer (%s): retrying for up to %g s",
+                        self.place,
+                        reason,
+                        limit,
+                    )
                 time.sleep(min(pause, remaining))
                 pause = min(2 * pause, MAX_PAUSE_SECONDS)
                 continue
@@ -110,7 +133,9 @@ def _retrying(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _tried_once(method: Callable[..., Any], answer: Any) -> Callable[..., Any]:
-    """The method without retries, for calls that recur anyway. It returns `answer` while the database is away."""
+    """The method without retries, for calls that recur anyway. It returns `answer` while the
+    database is away.
+    """
 
     @wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -131,7 +156,9 @@ def _reason(error: BaseException) -> str | None:
     """Why a database or proxy did not answer, in one line; None for any other error."""
     from sqlalchemy.exc import SQLAlchemyError
 
-    cause = error.__cause__ if isinstance(error, StorageInternalError) and error.__cause__ else error
+    cause = (
+        error.__cause__ if isinstance(error, StorageInternalError) and error.__cause__ else error
+    )
     if isinstance(cause, SQLAlchemyError):
         return str(getattr(cause, "orig", None) or cause).splitlines()[0]
     if type(cause).__module__.startswith("grpc") and hasattr(cause, "details"):

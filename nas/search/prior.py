@@ -34,17 +34,28 @@ PriorObservations = Mapping["Architecture", Sequence[float]]
 def add_prior_observations(
     study: optuna.Study, reader: TrialReader, prior: PriorObservations, metrics: Sequence[str]
 ) -> None:
-    """Store prior observations as finished trials, except for architectures that the study has already evaluated.
+    """Store prior observations as finished trials, except for architectures that the study has
+    already evaluated.
 
     Args:
         metrics: the metrics of the observations' values, in their order.
     """
     before = StudySnapshot(study)
-    evaluated = {reader.architecture(trial.params) for trial in filter(is_evaluated, before.get_trials())}
+    evaluated = {
+        reader.architecture(trial.params) for trial in filter(is_evaluated, before.get_trials())
+    }
     columns = [metrics.index(metric) for metric in reader.metrics]
     generation = first_generation(study.sampler)
-    new = ((a, np.asarray(row, dtype=float)[columns]) for a, row in prior.items() if a not in evaluated)
-    add_trials(study, (_finished(before, reader, architecture, values, generation) for architecture, values in new))
+    new = (
+        (a, np.asarray(row, dtype=float)[columns]) for a, row in prior.items() if a not in evaluated
+    )
+    add_trials(
+        study,
+        (
+            _finished(before, reader, architecture, values, generation)
+            for architecture, values in new
+        ),
+    )
 
 
 def _finished(
@@ -57,7 +68,9 @@ def _finished(
     """A finished trial with these values (metrics,); a failed one if a value is not valid."""
     chosen, failure = ReplayedTrial(study, reader.space, architecture), reader.reason(values)
     violations = {
-        str(constraint): float(constraint.violation(values[reader.metrics.index(constraint.metric)]))
+        str(constraint): float(
+            constraint.violation(values[reader.metrics.index(constraint.metric)])
+        )
         for constraint in reader.constraints
     }
     return create_trial(
@@ -66,7 +79,8 @@ def _finished(
         constraints=violations if violations and not failure else None,
         params=chosen.params,
         distributions=chosen.distributions,
-        user_attrs={PRIOR_KEY: True} | ({FAILED_KEY: failure} if failure else _identity(reader.space, architecture)),
+        user_attrs={PRIOR_KEY: True}
+        | ({FAILED_KEY: failure} if failure else _identity(reader.space, architecture)),
         system_attrs=system_attrs,
     )
 
@@ -79,13 +93,16 @@ def _identity(space: SearchSpace, architecture: Architecture) -> dict[str, Any]:
         return {}
 
 
-def read_prior_observations(path: Path, space: SearchSpace, metrics: Sequence[str]) -> dict[Architecture, list[float]]:
+def read_prior_observations(
+    path: Path, space: SearchSpace, metrics: Sequence[str]
+) -> dict[Architecture, list[float]]:
     """Read prior observations from a CSV file. Incomplete rows are skipped.
 
     Args:
-        path: a file with a column `architecture` or `arch`, in the space's notation, and a column for each metric, such
-            as `front.csv` and `networks.csv` of another search, and the table that its report saves. Parameters and
-            FLOPs are counted in the networks. Other columns are ignored with a warning that names them.
+        path: a file with a column `architecture` or `arch`, in the space's notation, and a column
+            for each metric, such as `front.csv` and `networks.csv` of another search, and the table
+            that its report saves. Parameters and FLOPs are counted in the networks. Other columns
+            are ignored with a warning that names them.
         space: the search space.
         metrics: the m metrics of the evaluator.
 
@@ -96,20 +113,35 @@ def read_prior_observations(path: Path, space: SearchSpace, metrics: Sequence[st
         InputError: the file is unreadable or malformed. The message names the line or column.
     """
     table = parse_csv(read_bytes(path), path, only={*metrics} - COUNTS.keys())
-    if missing := [metric for metric in metrics if metric not in table.columns and metric not in COUNTS]:
+    if missing := [
+        metric for metric in metrics if metric not in table.columns and metric not in COUNTS
+    ]:
         raise InputError(
-            f"{path}: no column {missing[0]!r}; its columns: {', '.join([*table.columns, *table.skipped])}"
+            f"{path}: no column {missing[0]!r}; its columns: "
+            f"{', '.join([*table.columns, *table.skipped])}"
         )
     if unknown := [name for name in table.skipped if name not in (*ORIGIN_COLUMNS, *COUNTS)]:
-        log.warning("%s: not used, as they are no metrics of this search: %s", path, ", ".join(unknown))
+        log.warning(
+            "%s: not used, as they are no metrics of this search: %s", path, ", ".join(unknown)
+        )
     found: dict[Architecture, list[float]] = {}
     for i, (notation, line) in enumerate(zip(table.archs, table.lines, strict=True)):
         try:
             architecture = space.parse(notation)
-            counts = {metric: COUNTS[metric](space.graph(architecture)) for metric in metrics if metric in COUNTS}
-            row = [float(counts[metric] if metric in counts else table.columns[metric][i]) for metric in metrics]
+            counts = {
+                metric: COUNTS[metric](space.graph(architecture))
+                for metric in metrics
+                if metric in COUNTS
+            }
+            row = [
+                float(counts[metric] if metric in counts else table.columns[metric][i])
+                for metric in metrics
+            ]
         except InputError as error:
             raise InputError(f"{path}, line {line}: {error}") from error
         if np.isfinite(row).all() and found.setdefault(architecture, row) != row:
-            raise InputError(f"{path}, line {line}: {notation} has other values above: keep one row, or their means")
+            raise InputError(
+                f"{path}, line {line}: {notation} has other values above: keep one row, or their "
+                "means"
+            )
     return found

@@ -32,24 +32,31 @@ class SearchProgress(NamedTuple):
 
     def __str__(self) -> str:
         best = ", ".join(f"{metric} {value:.5g}" for metric, value in self.best.items())
-        return f"{self.front} on the front, hypervolume {self.hypervolume:.3f}{', best ' if best else ''}{best}"
+        return (
+            f"{self.front} on the front, hypervolume "
+            f"{self.hypervolume:.3f}{', best ' if best else ''}{best}"
+        )
 
 
 def labelled(
     progress: Progress | None, label: str, number: int = 0, count: int = 1
 ) -> Callable[[SearchProgress], None] | None:
-    """A callback for search `number` (from 0) of `count` equal searches. It reports the progress of all of them."""
+    """A callback for search `number` (from 0) of `count` equal searches. It reports the progress of
+    all of them.
+    """
     if progress is None:
         return None
-    return lambda now: progress(f"{label}: {now}", number * now.wanted + now.done, count * now.wanted)
+    return lambda now: progress(
+        f"{label}: {now}", number * now.wanted + now.done, count * now.wanted
+    )
 
 
 class GrowingFront:
     """A front of m losses that grows point by point, and its hypervolume.
 
-    The first `FRAME_POINTS` points span a box. Its worst corner is the reference point, its volume the unit of the
-    hypervolume. No true front is needed: the number shows the progress since the start. It never falls after these
-    points.
+    The first `FRAME_POINTS` points span a box. Its worst corner is the reference point, its volume
+    the unit of the hypervolume. No true front is needed: the number shows the progress since the
+    start. It never falls after these points.
     """
 
     def __init__(self, m: int) -> None:
@@ -70,10 +77,11 @@ class GrowingFront:
         return better is not None
 
     def _added(self, front: np.ndarray, point: np.ndarray) -> float:
-        """Hypervolume that a point (m,) adds to a front (k, m): its own, less the part that the front dominates.
+        """Hypervolume that a point (m,) adds to a front (k, m): its own, less the part that the
+        front dominates.
 
-        That part is the hypervolume of the front clipped at the point. Clipping makes most of its points dominated, so
-        this is much faster than the hypervolume of the whole front.
+        That part is the hypervolume of the front clipped at the point. Clipping makes most of its
+        points dominated, so this is much faster than the hypervolume of the whole front.
         """
         inside, corner = self._framed(np.maximum(front, point))
         alone, _ = self._framed(point[None])

@@ -1,4 +1,6 @@
-"""Read any Optuna study as the result of a search, with or without its space. The storage is not changed."""
+"""Read any Optuna study as the result of a search, with or without its space. The storage is not
+changed.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
 
 
 class RecordedSpace(SearchSpace):
-    """Stands for a space whose code is missing or not trusted. Its architectures are choices that cannot be built.
+    """Stands for a space whose code is missing or not trusted. Its architectures are choices that
+    cannot be built.
 
     Attributes:
         reason: why not, and the remedy, in one line.
@@ -45,12 +48,20 @@ class RecordedSpace(SearchSpace):
 
 
 def load_studies(storage: str | Path | BaseStorage, name: str | None = None) -> list[optuna.Study]:
-    """All studies of a storage, oldest first, or the one of this name. Raises InputError if it does not exist."""
+    """All studies of a storage, oldest first, or the one of this name. Raises InputError if it does
+    not exist.
+    """
     opened = open_storage(storage, existing=True)
     names = [study.study_name for study in opened.get_all_studies()]
     if name is not None and name not in names:
-        raise InputError(f"{storage} has no study {name!r}; it has {', '.join(map(repr, names)) or 'none'}")
-    return [optuna.load_study(study_name=found, storage=opened) for found in names if name in (None, found)]
+        raise InputError(
+            f"{storage} has no study {name!r}; it has {', '.join(map(repr, names)) or 'none'}"
+        )
+    return [
+        optuna.load_study(study_name=found, storage=opened)
+        for found in names
+        if name in (None, found)
+    ]
 
 
 def is_untrusted(reference: str | None, trust: bool) -> bool:
@@ -59,18 +70,23 @@ def is_untrusted(reference: str | None, trust: bool) -> bool:
 
 
 def read_study(
-    study: optuna.Study, space: str | None = None, trust: bool = False, options: Mapping[str, Any] | None = None
+    study: optuna.Study,
+    space: str | None = None,
+    trust: bool = False,
+    options: Mapping[str, Any] | None = None,
 ) -> SearchResult:
     """Read the result of a study so far.
 
     Args:
         study: a study of `nas.search`, or of `study.optimize` with any sampler.
-        space: the study's space, if the study does not name it or if its file has moved. A file is run.
+        space: the study's space, if the study does not name it or if its file has moved. A file is
+            run.
         trust: run the Python file that the study names as its space.
         options: options of `space`. They replace those that the study names.
 
     Returns:
-        The result. Its space is a `RecordedSpace` if the study names none, or if its code is missing or not trusted.
+        The result. Its space is a `RecordedSpace` if the study names none, or if its code is
+        missing or not trusted.
 
     Raises:
         InputError: the settings in the study are damaged, or `space` cannot be loaded.
@@ -84,37 +100,51 @@ def read_study(
         raise InputError(
             f"study {study.study_name!r} is damaged: a setting is missing or malformed ({error})"
         ) from error
-    reader = TrialReader(found, objectives, constraints, others=SETTINGS_KEY not in study.user_attrs)
+    reader = TrialReader(
+        found, objectives, constraints, others=SETTINGS_KEY not in study.user_attrs
+    )
     result = SearchResult.of_study(study, reader)
     if SETTINGS_KEY in study.user_attrs:
         done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
         if all(reader.architecture(trial.params) is not None for trial in done):
             return result
         reason = (
-            f"the space {found.name} has changed: it lacks choices of the search; give --space, the space as it was"
+            f"the space {found.name} has changed: it lacks choices of the search; give "
+            "--space, the space as it was"
         )
     elif result.evaluated.architectures:
         return result
-    else:  # The trials of the user's own objective function may have other parameters than the space.
+    # The trials of the user's own objective function may have other parameters than the space.
+    else:
         reason = f"its trials do not choose what the space {found.name} asks for"
     recorded = RecordedSpace(found.name, reason)
     return SearchResult.of_study(study, TrialReader(recorded, objectives, constraints))
 
 
 def _objectives(study: optuna.Study, settings: Mapping[str, Any]) -> tuple[Metric, ...]:
-    """Objectives as named by the search, by `study.set_metric_names`, by the study's sampler, or else by number."""
+    """Objectives as named by the search, by `study.set_metric_names`, by the study's sampler, or
+    else by number.
+    """
     if SETTINGS_KEY in study.user_attrs:
         return parse_objectives(settings["objectives"])
-    names = study.metric_names or [Metric.parse(text).name for text in settings.get("objectives", ())]
+    names = study.metric_names or [
+        Metric.parse(text).name for text in settings.get("objectives", ())
+    ]
     if len({name for name in names if name.strip()}) != len(study.directions):
         names = [f"objective {number}" for number in range(1, len(study.directions) + 1)]
-    return tuple(_metric(name, direction) for name, direction in zip(names, study.directions, strict=True))
+    return tuple(
+        _metric(name, direction) for name, direction in zip(names, study.directions, strict=True)
+    )
 
 
 def _metric(name: str, direction: StudyDirection) -> Metric:
     """A metric with any name, which may contain colons."""
     guess = Metric.parse(name.partition(":")[0].strip() or "?")
-    return replace(guess, name=name, direction="maximize" if direction == StudyDirection.MAXIMIZE else "minimize")
+    return replace(
+        guess,
+        name=name,
+        direction="maximize" if direction == StudyDirection.MAXIMIZE else "minimize",
+    )
 
 
 def _space(
@@ -126,7 +156,9 @@ def _space(
     if not name:
         return RecordedSpace("", "the study names no search space: give --space, if it has one")
     if is_untrusted(name, trust):
-        return RecordedSpace(name, f"the space {name} is Python code, which was not run: give --trust to run it")
+        return RecordedSpace(
+            name, f"the space {name} is Python code, which was not run: give --trust to run it"
+        )
     try:
         return get_space(name, **options)
     except InputError as error:

@@ -1,4 +1,6 @@
-"""What an evaluation stores in its trial besides objectives: learning curve, further values, trained weights."""
+"""What an evaluation stores in its trial besides objectives: learning curve, further values,
+trained weights.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ class NetworkId(NamedTuple):
     """What identifies a network, and its exact costs.
 
     Attributes:
-        text: fingerprint of the network's text, and of which weights it inherits; the choices if it cannot be built.
+        text: fingerprint of the network's text, and of which weights it inherits; the choices if it
+            cannot be built.
         counts: params and FLOPs; empty if the network cannot be built.
     """
 
@@ -41,12 +44,17 @@ class NetworkId(NamedTuple):
 
     @classmethod
     def of(cls, network: Trainable) -> NetworkId:
-        return cls(fingerprint(network.identity), {name: count(network.graph) for name, count in COUNTS.items()})
+        return cls(
+            fingerprint(network.identity),
+            {name: count(network.graph) for name, count in COUNTS.items()},
+        )
 
     @classmethod
     def of_stored(cls, stored: Mapping[str, Any]) -> NetworkId:
         """The identity that `stored` wrote."""
-        return cls(str(stored["text"]), {name: int(stored[name]) for name in COUNTS if name in stored})
+        return cls(
+            str(stored["text"]), {name: int(stored[name]) for name in COUNTS if name in stored}
+        )
 
     @property
     def stored(self) -> dict[str, Any]:
@@ -66,13 +74,17 @@ class TrialRecord:
         reported: the highest epoch that was reported to this record; 0 for none.
     """
 
-    def __init__(self, study: optuna.Study, trial: optuna.Trial, weights: WeightFolder | None) -> None:
+    def __init__(
+        self, study: optuna.Study, trial: optuna.Trial, weights: WeightFolder | None
+    ) -> None:
         self.study, self.trial, self.weights = study, trial, weights
         self.reported = 0
         self._identified = False
 
     def identify(self, network: Trainable) -> None:
-        """Store what identifies the network, once: duplicates are then told without building any network again."""
+        """Store what identifies the network, once: duplicates are then told without building any
+        network again.
+        """
         if not self._identified:
             self.trial.set_user_attr(NETWORK_KEY, NetworkId.of(network).stored)
             self._identified = True
@@ -80,22 +92,28 @@ class TrialRecord:
     def identify_architecture(self, space: SearchSpace, architecture: Architecture) -> None:
         """As `identify`, if the network has not been identified and can be built."""
         if not self._identified:
-            with suppress(InputError):  # an evaluator may know values of choices that build no network
+            with suppress(
+                InputError
+            ):  # an evaluator may know values of choices that build no network
                 self.identify(Trainable.of(space, architecture))
 
     def report(self, epoch: int, metrics: Mapping[str, float]) -> bool:
-        """Record values after an epoch. False if one is not valid, as when the training has diverged.
+        """Record values after an epoch. False if one is not valid, as when the training has
+        diverged.
 
-        The trial's user attribute `nas:epoch:N` stores them. The first value is also the trial's intermediate value,
-        which Optuna's plots show.
+        The trial's user attribute `nas:epoch:N` stores them. The first value is also the trial's
+        intermediate value, which Optuna's plots show.
 
         Raises:
-            EvaluatorError: the epoch is no whole number, which would damage a journal, or the metrics have no names.
+            EvaluatorError: the epoch is no whole number, which would damage a journal, or the
+                metrics have no names.
             InputError: a value is not a number.
         """
         epoch = whole_epoch(epoch)
         if not isinstance(metrics, Mapping):
-            raise EvaluatorError(f"report({epoch}, {metrics!r}): give the values by metric, as in {{'top1': 71.3}}")
+            raise EvaluatorError(
+                f"report({epoch}, {metrics!r}): give the values by metric, as in {{'top1': 71.3}}"
+            )
         values = {str(name): plain_number(str(name), value) for name, value in metrics.items()}
         self.reported = max(self.reported, epoch)
         self.trial.set_user_attr(f"{EPOCH_KEY}{epoch}", values)
@@ -104,10 +122,14 @@ class TrialRecord:
         return bool(is_valid(np.array(list(values.values()))).all())
 
     def spread(self, spreads: Mapping[str, tuple[float, float, str]]) -> None:
-        """Store the spread of repeated measurements by metric: low value, high value, and what these are."""
+        """Store the spread of repeated measurements by metric: low value, high value, and what
+        these are.
+        """
         if spreads:
             known = self.trial.user_attrs.get(SPREAD_KEY, {})
-            self.trial.set_user_attr(SPREAD_KEY, known | {metric: list(spread) for metric, spread in spreads.items()})
+            self.trial.set_user_attr(
+                SPREAD_KEY, known | {metric: list(spread) for metric, spread in spreads.items()}
+            )
 
     def keep(self, further: Mapping[str, float], weights: Weights | None = None) -> Path | None:
         """Store further values, and trained weights or a copy of their file.
@@ -125,12 +147,16 @@ class TrialRecord:
 
 
 def plain_number(metric: str, value: Any) -> float:
-    """A user's value of a metric: a number, or a NumPy array, PyTorch tensor or the like with one element.
+    """A user's value of a metric: a number, or a NumPy array, PyTorch tensor or the like with one
+    element.
 
     Raises:
-        InputError: for anything else, such as None or a text; the message names metric, value and type.
+        InputError: for anything else, such as None or a text; the message names metric, value and
+            type.
     """
-    number = value.detach() if hasattr(value, "detach") else value  # torch warns of a tensor with a gradient
+    number = (
+        value.detach() if hasattr(value, "detach") else value
+    )  # torch warns of a tensor with a gradient
     try:
         if hasattr(number, "item"):
             number = number.item()  # ValueError or RuntimeError for several elements
@@ -140,15 +166,20 @@ def plain_number(metric: str, value: Any) -> float:
         pass
     shown = " ".join(repr(value).split())
     raise InputError(
-        f"{metric} is {shown[:MAX_SHOWN]}{'…' if len(shown) > MAX_SHOWN else ''} ({type(value).__name__}): the "
+        f"{metric} is {shown[:MAX_SHOWN]}{'…' if len(shown) > MAX_SHOWN else ''} "
+        f"({type(value).__name__}): the "
         "evaluator must return one number per metric, and NaN for a failure"
     )
 
 
 def whole_epoch(epoch: object) -> int:
-    """An epoch as a plain integer: NumPy's and PyTorch's integers and 2.0 are whole numbers, too."""
+    """An epoch as a plain integer: NumPy's and PyTorch's integers and 2.0 are whole numbers,
+    too.
+    """
     with suppress(TypeError, ValueError, OverflowError):
         number = int(epoch)  # type: ignore[call-overload]  # what it does not accept is refused below
         if number == epoch and 0 <= number <= MAX_EPOCH:
             return int(number)
-    raise EvaluatorError(f"report({epoch!r}, …): the epoch must be a whole number; the first epoch is 1")
+    raise EvaluatorError(
+        f"report({epoch!r}, …): the epoch must be a whole number; the first epoch is 1"
+    )

@@ -1,4 +1,6 @@
-"""`ReplaySampler`: base class of samplers that choose a whole architecture before the trial's first `suggest_*`."""
+"""`ReplaySampler`: base class of samplers that choose a whole architecture before the trial's first
+`suggest_*`.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ class ReplaySampler(BaseSampler):
     def choose(self, study: Study, trial: FrozenTrial) -> Architecture:
         """The architecture of a new trial. One thread at a time calls it."""
 
-    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+    def infer_relative_search_space(
+        self, study: Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
         return {}
 
     def sample_relative(
@@ -56,7 +60,11 @@ class ReplaySampler(BaseSampler):
                 set_system_attr(study, trial, CHOICES_KEY, self.choose(study, trial).as_dict())
 
     def sample_independent(
-        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
     ) -> Any:
         """Replay the chosen architecture. A name outside the space gets a random value."""
         choices = trial.system_attrs.get(CHOICES_KEY, {})
@@ -65,5 +73,7 @@ class ReplaySampler(BaseSampler):
         return self._random.sample_independent(study, trial, param_name, param_distribution)
 
     def reseed_rng(self) -> None:
-        """Reseed names outside the space. The architecture's randomness follows from the seed and the trial number."""
+        """Reseed names outside the space. The architecture's randomness follows from the seed and
+        the trial number.
+        """
         self._random.reseed_rng()

@@ -57,7 +57,9 @@ if TYPE_CHECKING:
 
 
 class Evaluated(NamedTuple):
-    """n distinct architectures in the order of their trials, and objective values (n, m); NaN marks a failure."""
+    """n distinct architectures in the order of their trials, and objective values (n, m); NaN marks
+    a failure.
+    """
 
     architectures: list[Architecture]
     values: np.ndarray
@@ -67,20 +69,22 @@ class Evaluated(NamedTuple):
 class SearchResult:
     """The result of a search.
 
-    `evaluated` and all arrays (n, …) have a row per architecture. `networks` and `front` have an entry per network:
-    architectures of equal texts are one, whose values are means (`nas.search.distinct`). The hypervolume counts
-    every architecture with its own values, as benchmarks do.
+    `evaluated` and all arrays (n, …) have a row per architecture. `networks` and `front` have an
+    entry per network: architectures of equal texts are one, whose values are means
+    (`nas.search.distinct`). The hypervolume counts every architecture with its own values, as
+    benchmarks do.
 
     Attributes:
         study: the Optuna study.
         space: the search space.
         objectives: m objectives.
         evaluated: n architectures and their values.
-        violations: (n, c) violation of each constraint, relative to its bound; at most 0 if it is satisfied, NaN if
-            unknown.
+        violations: (n, c) violation of each constraint, relative to its bound; at most 0 if it is
+            satisfied, NaN if unknown.
         bounded: (n,) values of each metric that has a constraint and is no objective.
         prior: (n,) True for prior observations, which are no evaluations.
-        trials: n lists of the finished trials of each architecture, in their order. The first one's values count.
+        trials: n lists of the finished trials of each architecture, in their order. The first one's
+            values count.
     """
 
     study: optuna.Study
@@ -101,16 +105,30 @@ class SearchResult:
             if architecture is not None:
                 trials.setdefault(architecture, []).append(trial)
         first = [own[0] for own in trials.values()]
-        values = np.array([reader.values(trial) for trial in first]).reshape(-1, len(reader.metrics))
+        values = np.array([reader.values(trial) for trial in first]).reshape(
+            -1, len(reader.metrics)
+        )
         # A study of the user's own stores the violations of its constraints, not the constraints.
         known = set(map(str, reader.constraints))
-        stored = [max((v for name, v in t.constraints.items() if name not in known), default=0.0) for t in first]
+        stored = [
+            max((v for name, v in t.constraints.items() if name not in known), default=0.0)
+            for t in first
+        ]
         m = len(reader.objectives)
         bounded = dict(zip(reader.metrics[m:], values[:, m:].T, strict=True))
         violations = np.column_stack([reader.violations(values), np.array(stored, dtype=float)])
         evaluated = Evaluated(list(trials), values[:, :m])
         prior = np.array([PRIOR_KEY in trial.user_attrs for trial in first], bool)
-        return cls(study, reader.space, reader.objectives, evaluated, violations, bounded, prior, [*trials.values()])
+        return cls(
+            study,
+            reader.space,
+            reader.objectives,
+            evaluated,
+            violations,
+            bounded,
+            prior,
+            [*trials.values()],
+        )
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -119,7 +137,9 @@ class SearchResult:
 
     @property
     def violation(self) -> np.ndarray:
-        """(n,) largest violation of a constraint, relative to its bound; 0 if all are satisfied, NaN if unknown."""
+        """(n,) largest violation of a constraint, relative to its bound; 0 if all are satisfied,
+        NaN if unknown.
+        """
         return self.violations.max(axis=1, initial=0.0)
 
     @property
@@ -134,25 +154,33 @@ class SearchResult:
 
     @property
     def least_violating(self) -> list[dict[str, Any]]:
-        """The networks with the smallest violations: architecture, objectives, bounded metrics, violation."""
+        """The networks with the smallest violations: architecture, objectives, bounded metrics,
+        violation.
+        """
         return least_violating(self.distinct, self.objectives)
 
     @property
     def failures(self) -> list[dict[str, Any]]:
-        """Failed trials in their order: choices, reason, and how many trials failed with these choices.
+        """Failed trials in their order: choices, reason, and how many trials failed with these
+        choices.
 
-        They include trials that another program or an earlier version stored with values that are not valid.
+        They include trials that another program or an earlier version stored with values that are
+        not valid.
 
-        Trials that fail before `build` has made all choices have the choices so far. A proposal of a network whose
-        evaluation failed before is no further failure.
+        Trials that fail before `build` has made all choices have the choices so far. A proposal of
+        a network whose evaluation failed before is no further failure.
         """
         failures: dict[str, dict[str, Any]] = {}
-        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.FAIL, TrialState.COMPLETE)):
+        for trial in self.study.get_trials(
+            deepcopy=False, states=(TrialState.FAIL, TrialState.COMPLETE)
+        ):
             invalid = map(why_invalid, (o.name for o in self.objectives), trial.values or ())
             reason = str(trial.user_attrs.get(FAILED_KEY, "")) or ", ".join(filter(None, invalid))
             if reason and REPEAT_KEY not in trial.user_attrs:
                 choices = str(plain_names(trial.params))
-                failure = failures.setdefault(choices, {"choices": choices, "reason": reason, "trials": 0})
+                failure = failures.setdefault(
+                    choices, {"choices": choices, "reason": reason, "trials": 0}
+                )
                 failure["trials"] += 1
         return list(failures.values())
 
@@ -160,17 +188,23 @@ class SearchResult:
     def front(self) -> pd.DataFrame:
         """The Pareto front, one row per network, sorted by the first objective from the best on.
 
-        Columns: `architecture` in the space's notation, objectives, other metrics, and where the network comes from.
+        Columns: `architecture` in the space's notation, objectives, other metrics, and where the
+            network comes from.
         """
-        return networks_table([network for network in self.distinct if network.on_front], self.objectives)
+        return networks_table(
+            [network for network in self.distinct if network.on_front], self.objectives
+        )
 
     @property
     def networks(self) -> pd.DataFrame:
-        """All evaluated networks with finite objectives, one row each, the front first. Columns as in `front`."""
+        """All evaluated networks with finite objectives, one row each, the front first. Columns as
+        in `front`.
+        """
         return networks_table(self.distinct, self.objectives)
 
     def model(self, place: int, folder: str | Path = ".") -> nn.Module:
-        """A network of the front as a `torch.nn.Module` in evaluation mode, with its trained weights if it has some.
+        """A network of the front as a `torch.nn.Module` in evaluation mode, with its trained
+        weights if it has some.
 
         Args:
             place: row of `front`, from 0.
@@ -190,8 +224,13 @@ class SearchResult:
         return distinct_networks(self.evaluations(), self.objectives)
 
     def evaluations(self, search: int = 0) -> Iterator[Evaluation]:
-        """The evaluations with finite objectives. `search` is the search's number among those that are merged."""
-        names, sampler = [objective.name for objective in self.objectives], self.settings.get("sampler")
+        """The evaluations with finite objectives. `search` is the search's number among those that
+        are merged.
+        """
+        names, sampler = (
+            [objective.name for objective in self.objectives],
+            self.settings.get("sampler"),
+        )
         for row in np.flatnonzero(self._is_finite).tolist():
             architecture, is_prior = self.evaluated.architectures[row], self.prior[row]
             values = dict(zip(names, self.evaluated.values[row].tolist(), strict=True))
@@ -219,7 +258,8 @@ class SearchResult:
 
     @property
     def front_rows(self) -> list[dict[str, Any]]:
-        """The Pareto front as rows, sorted by the first objective: a network in the space's notation, and objectives.
+        """The Pareto front as rows, sorted by the first objective: a network in the space's
+        notation, and objectives.
 
         A network that was evaluated several times, also as a duplicate, is one row with the means.
         """
@@ -227,17 +267,23 @@ class SearchResult:
 
     @cached_property
     def _network_ids(self) -> list[NetworkId]:
-        """(n,) identities of the evaluated networks: stored ones, or made from the networks of older searches."""
+        """(n,) identities of the evaluated networks: stored ones, or made from the networks of
+        older searches.
+        """
         stored = self._attribute(NETWORK_KEY)
         return [
             NetworkId.of_stored(stored[architecture])
             if architecture in stored
             else self._identify(architecture, may_build=is_finite)
-            for architecture, is_finite in zip(self.evaluated.architectures, self._is_finite.tolist(), strict=True)
+            for architecture, is_finite in zip(
+                self.evaluated.architectures, self._is_finite.tolist(), strict=True
+            )
         ]
 
     def _identify(self, architecture: Architecture, may_build: bool) -> NetworkId:
-        """The network's identity; its choices stand for one that failed, or whose space cannot build it now."""
+        """The network's identity; its choices stand for one that failed, or whose space cannot
+        build it now.
+        """
         if may_build:
             with suppress(InputError):  # the space's code is missing, not trusted, or has changed
                 return NetworkId.of(Trainable.of(self.space, architecture))
@@ -245,8 +291,13 @@ class SearchResult:
 
     @cached_property
     def expected(self) -> dict[Architecture, dict[str, tuple[float, float]]]:
-        """Mean and standard deviation by metric that the sampler predicted before a network was measured."""
-        stored = ((architecture, trial.system_attrs.get(PREDICTED_KEY, {})) for architecture, trial in self._complete)
+        """Mean and standard deviation by metric that the sampler predicted before a network was
+        measured.
+        """
+        stored = (
+            (architecture, trial.system_attrs.get(PREDICTED_KEY, {}))
+            for architecture, trial in self._complete
+        )
         expected: dict[Architecture, dict[str, tuple[float, float]]] = {}
         for architecture, predicted in stored:
             if len(predicted) >= len(self.objectives):
@@ -257,12 +308,17 @@ class SearchResult:
 
     @property
     def predicted(self) -> dict[str, np.ndarray]:
-        """For each objective (k, 3): predicted mean, standard deviation and measured value of k guided choices.
+        """For each objective (k, 3): predicted mean, standard deviation and measured value of k
+        guided choices.
 
         Values that were counted instead of predicted, such as parameters, are left out.
         """
         expected = self.expected
-        rows = [i for i, architecture in enumerate(self.evaluated.architectures) if architecture in expected]
+        rows = [
+            i
+            for i, architecture in enumerate(self.evaluated.architectures)
+            if architecture in expected
+        ]
         if not rows:
             return {}
         guided = [expected[self.evaluated.architectures[i]] for i in rows]
@@ -271,16 +327,22 @@ class SearchResult:
             o.name: np.column_stack([[e[o.name] for e in guided], measured[:, column]])
             for column, o in enumerate(self.objectives)
         }
-        return {name: kept for name, column in columns.items() if len(kept := column[column[:, 1] > 0])}
+        return {
+            name: kept for name, column in columns.items() if len(kept := column[column[:, 1] > 0])
+        }
 
     @cached_property
     def further(self) -> dict[Architecture, dict[str, float]]:
-        """Values of metrics that are no objectives, such as test scores. Report them for the final front only."""
+        """Values of metrics that are no objectives, such as test scores. Report them for the final
+        front only.
+        """
         return self._attribute(FURTHER_KEY)
 
     @cached_property
     def trial_numbers(self) -> dict[Architecture, int]:
-        """Number of the first finished trial of each architecture, as in the study and in its log."""
+        """Number of the first finished trial of each architecture, as in the study and in its
+        log.
+        """
         first = (trials[0].number for trials in self.trials)
         return dict(zip(self.evaluated.architectures, first, strict=True))
 
@@ -302,7 +364,9 @@ class SearchResult:
 
     @cached_property
     def _recorded_weights(self) -> dict[Architecture, str]:
-        """The paths to which trained weights were written; those of dominated networks have been removed."""
+        """The paths to which trained weights were written; those of dominated networks have been
+        removed.
+        """
         return self._attribute(WEIGHTS_KEY)
 
     def _attribute(self, key: str) -> dict[Architecture, Any]:
@@ -317,14 +381,16 @@ class SearchResult:
     def _complete(self) -> Iterator[tuple[Architecture, FrozenTrial]]:
         """The complete trials with their architectures."""
         for architecture, trials in zip(self.evaluated.architectures, self.trials, strict=True):
-            yield from ((architecture, trial) for trial in trials if trial.state == TrialState.COMPLETE)
+            yield from (
+                (architecture, trial) for trial in trials if trial.state == TrialState.COMPLETE
+            )
 
     def hypervolume(self, reference: Reference | Sequence[float]) -> float:
         """Hypervolume of the feasible evaluations.
 
         Args:
-            reference: a `Reference`, which makes it the ratio to the true front's hypervolume, or a reference point
-                (m,) in the metrics' own units.
+            reference: a `Reference`, which makes it the ratio to the true front's hypervolume, or a
+                reference point (m,) in the metrics' own units.
 
         Raises:
             InputError: if the reference point has another number of values.
@@ -334,13 +400,17 @@ class SearchResult:
             return reference.ratio(values)
         point = np.asarray(reference, dtype=float)
         if point.shape != (len(self.objectives),):
-            raise InputError(f"the reference point has shape {point.shape}; give {len(self.objectives)} values")
+            raise InputError(
+                f"the reference point has shape {point.shape}; give {len(self.objectives)} values"
+            )
         return hypervolume(to_losses(values, self.objectives), to_losses(point, self.objectives))
 
     def save(self, folder: str | Path) -> None:
-        """Write `front.csv`, `networks.csv`, `summary.json` and the front's networks (`nas.search.networks`).
+        """Write `front.csv`, `networks.csv`, `summary.json` and the front's networks
+        (`nas.search.networks`).
 
-        Everything is written to a temporary folder first, so that the folder never holds half a result.
+        Everything is written to a temporary folder first, so that the folder never holds half a
+        result.
 
         Raises:
             InputError: the files cannot be written.

@@ -1,4 +1,6 @@
-"""Retraining a network of a finished search for deployment: the search's training, usually with more epochs."""
+"""Retraining a network of a finished search for deployment: the search's training, usually with
+more epochs.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ class Retraining:
         settings: training settings that replace those of the search.
         device: PyTorch device to train on.
         data: path of the data set, if it has moved or if the search trained nothing.
-        function: the user's evaluator, `FILE.py:function`, which is run; required if the search used one.
+        function: the user's evaluator, `FILE.py:function`, which is run; required if the search
+            used one.
     """
 
     settings: Mapping[str, Any]
@@ -57,10 +60,11 @@ def retrain(
     stem: Path,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Train an architecture from scratch, and write its files (`nas.search.networks`) and `summary.json`.
+    """Train an architecture from scratch, and write its files (`nas.search.networks`) and
+    `summary.json`.
 
-    Data set, split, seeds and all settings except `how.settings` are those of the search. An interrupted built-in
-    training resumes. A finished one is not repeated.
+    Data set, split, seeds and all settings except `how.settings` are those of the search. An
+    interrupted built-in training resumes. A finished one is not repeated.
 
     Args:
         space: the search space.
@@ -74,8 +78,8 @@ def retrain(
         The summary: architecture, network, training settings, and scores by metric.
 
     Raises:
-        InputError: the folder holds another training, the search trained nothing and no data set is given, or the
-            training diverges.
+        InputError: the folder holds another training, the search trained nothing and no data set is
+            given, or the training diverges.
     """
     network = Trainable.of(space, architecture)
     run = _Own(space, source, how) if "evaluator" in source else _BuiltIn(space, source, how)
@@ -88,7 +92,9 @@ def retrain(
     if summary.exists():
         found = _read(summary)
         if {key: found.get(key) for key in about} != json.loads(json.dumps(about)):
-            raise InputError(f"{stem.parent}: contains a network trained with other settings: give another --out")
+            raise InputError(
+                f"{stem.parent}: contains a network trained with other settings: give another --out"
+            )
         return found
     values, weights = run(network, architecture, stem.parent / CHECKPOINT, progress)
     stem.parent.mkdir(parents=True, exist_ok=True)
@@ -118,7 +124,11 @@ class _BuiltIn:
         self.settings["data"] = self.measurement.settings["data"]["sha256"]
 
     def __call__(
-        self, network: Trainable, architecture: Architecture, checkpoint: Path, progress: Progress | None
+        self,
+        network: Trainable,
+        architecture: Architecture,
+        checkpoint: Path,
+        progress: Progress | None,
     ) -> tuple[dict[str, float], Weights]:
         data, m = self.measurement.data, self.measurement
         assert data is not None
@@ -130,7 +140,10 @@ class _BuiltIn:
         )  # fmt: skip
         if trained.state is None:
             raise InputError("the training diverged: try a lower learning_rate")
-        scores = {data.metric: trained.validation[trained.best], data.test_metric: trained.test[trained.best]}
+        scores = {
+            data.metric: trained.validation[trained.best],
+            data.test_metric: trained.test[trained.best],
+        }
         return scores, (trained.state, preprocessing(data))
 
 
@@ -139,14 +152,23 @@ class _Own:
 
     def __init__(self, space: SearchSpace, source: Source, how: Retraining) -> None:
         if how.data is not None:
-            raise InputError("the search trained with your own function, which loads its own data: omit --dataset")
+            raise InputError(
+                "the search trained with your own function, which loads its own data: omit "
+                "--dataset"
+            )
         device = {} if how.device == "cpu" else {"device": how.device}
         options = {**how.settings, **device}
-        self.evaluator = FunctionEvaluator.of_settings(space, source["evaluator"], how.function, options)
+        self.evaluator = FunctionEvaluator.of_settings(
+            space, source["evaluator"], how.function, options
+        )
         self.settings = {name: self.evaluator.settings[name] for name in ("sha256", "options")}
 
     def __call__(
-        self, network: Trainable, architecture: Architecture, checkpoint: Path, progress: Progress | None
+        self,
+        network: Trainable,
+        architecture: Architecture,
+        checkpoint: Path,
+        progress: Progress | None,
     ) -> tuple[dict[str, float], Weights]:
         epochs = int(self.evaluator.options.get("epochs", 0))
 

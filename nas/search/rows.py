@@ -1,4 +1,6 @@
-"""Search in an incomplete table: each proposal of a sampler is replaced by the nearest row that is left."""
+"""Search in an incomplete table: each proposal of a sampler is replaced by the nearest row that is
+left.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
 
 
 class RowSpace:
-    """A search space restricted to the rows of a table. `sample`, `mutate` and `crossover` return rows.
+    """A search space restricted to the rows of a table. `sample`, `mutate` and `crossover` return
+    rows.
 
     All other attributes are those of the search space.
     """
@@ -60,14 +63,18 @@ class RowSpace:
     def nearest(
         self, choices: Mapping[str, Any], taken: Set[Architecture], rng: np.random.Generator
     ) -> Architecture | None:
-        """The row outside `taken` that shares most choices, a random one of several; None if no row is left."""
+        """The row outside `taken` that shares most choices, a random one of several; None if no row
+        is left.
+        """
         shared = (self._table == self._coded(choices)).sum(axis=1)
         shared[[self._row[row] for row in taken if row in self._row]] = -1
         best = np.flatnonzero(shared == shared.max())
         return self.rows[int(best[rng.integers(len(best))])] if shared.max() >= 0 else None
 
     def _coded(self, choices: Mapping[str, Any]) -> np.ndarray:
-        """Integer codes (names,) of choices: -1 for a name without a choice, -2 for a value that no row has."""
+        """Integer codes (names,) of choices: -1 for a name without a choice, -2 for a value that no
+        row has.
+        """
         coded = np.full(len(self._column), -1)
         for name, value in choices.items():
             if name in self._column:
@@ -81,7 +88,9 @@ def among_rows(space: SearchSpace, rows: Sequence[Architecture] | None) -> Searc
 
 
 def sampler_of_rows(sampler: BaseSampler, space: SearchSpace, seed: int) -> BaseSampler:
-    """Wrap the sampler in a `RowSampler` if the space is a `RowSpace`, unless it was made for this space."""
+    """Wrap the sampler in a `RowSampler` if the space is a `RowSpace`, unless it was made for this
+    space.
+    """
     if isinstance(space, RowSpace) and getattr(sampler, "space", None) is not space:
         return RowSampler(sampler, space, seed)
     return sampler
@@ -106,7 +115,9 @@ class RowSampler(ReplaySampler):
             set_system_attr(study, trial, PREDICTED_KEY, {})
         return row
 
-    def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
+    def after_trial(
+        self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
+    ) -> None:
         self.sampler.after_trial(study, trial, state, values)
 
     def reseed_rng(self) -> None:
@@ -116,16 +127,25 @@ class RowSampler(ReplaySampler):
     def _proposed(self, study: Study, trial: FrozenTrial) -> dict[str, Any]:
         """Choices of the other sampler, up to the first combination that the space rejects."""
         self.sampler.before_trial(study, trial)
-        trial = stored_trial(study, trial_id(trial))  # with attributes that the other sampler has written
+        trial = stored_trial(
+            study, trial_id(trial)
+        )  # with attributes that the other sampler has written
         searched = self.sampler.infer_relative_search_space(study, trial)
-        proposal = _Proposal(study, trial, self.sampler, self.sampler.sample_relative(study, trial, searched))
-        with suppress(InputError):  # an infeasible combination: the choices so far have a nearest row, too
+        proposal = _Proposal(
+            study, trial, self.sampler, self.sampler.sample_relative(study, trial, searched)
+        )
+        with suppress(
+            InputError
+        ):  # an infeasible combination: the choices so far have a nearest row, too
             self.space.choose(proposal)
         return plain_names(proposal.params)
 
     def _taken(self, study: Study) -> set[Architecture]:
         """Rows that have been or are being evaluated."""
-        chosen = (trial.params or trial.system_attrs.get(CHOICES_KEY, {}) for trial in stored_trials(study))
+        chosen = (
+            trial.params or trial.system_attrs.get(CHOICES_KEY, {})
+            for trial in stored_trials(study)
+        )
         keys = (frozenset(plain_names(choices).items()) for choices in chosen)
         return {self._row_of[key] for key in keys if key in self._row_of}
 
@@ -133,7 +153,9 @@ class RowSampler(ReplaySampler):
 class _Proposal(OutsideTrial):
     """A trial whose choices another sampler makes."""
 
-    def __init__(self, study: Study, trial: FrozenTrial, sampler: BaseSampler, relative: Mapping[str, Any]) -> None:
+    def __init__(
+        self, study: Study, trial: FrozenTrial, sampler: BaseSampler, relative: Mapping[str, Any]
+    ) -> None:
         super().__init__(study)
         self.relative = relative
         self._sample = partial(sampler.sample_independent, study, trial)

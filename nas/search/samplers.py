@@ -24,14 +24,18 @@ if TYPE_CHECKING:
     from search_spaces import SearchSpace
 
 POPULATION_SIZE = 20
-# Optuna's exact hypervolume improvement needs memory that grows by a large factor with each objective. Measured:
-# 0.6 GB with three objectives after 32 trials, 2.0 GB with four after 18, 3.6 GB with five after 13, and still rising.
+# Optuna's exact hypervolume improvement needs memory that grows by a large factor with each
+# objective. Measured: 0.6 GB with three objectives after 32 trials, 2.0 GB with four after 18, 3.6
+# GB with five after 13, and still rising.
 MAX_OPTUNA_GP_OBJECTIVES = 3
 _PLAIN: dict[str, Callable[[int], BaseSampler]] = {
     "random": lambda seed: optuna.samplers.RandomSampler(seed=seed),
     "nsga2": lambda seed: optuna.samplers.NSGAIISampler(population_size=POPULATION_SIZE, seed=seed),
-    "nsga3": lambda seed: optuna.samplers.NSGAIIISampler(population_size=POPULATION_SIZE, seed=seed),
-    # On categorical spaces, the default TPE often repeats itself. The multivariate one does so much less.
+    "nsga3": lambda seed: optuna.samplers.NSGAIIISampler(
+        population_size=POPULATION_SIZE, seed=seed
+    ),
+    # On categorical spaces, the default TPE often repeats itself. The multivariate one does so much
+    # less.
     "tpe": lambda seed: optuna.samplers.TPESampler(multivariate=True, seed=seed),
     "optuna-gp": lambda seed: optuna.samplers.GPSampler(seed=seed, warn_independent_sampling=False),
 }
@@ -43,7 +47,9 @@ def list_samplers() -> list[str]:
 
 
 def check_sampler(name: str, objectives: int = 1) -> None:
-    """Raise InputError for a name that `create_sampler` does not accept, or with so many objectives."""
+    """Raise InputError for a name that `create_sampler` does not accept, or with so many
+    objectives.
+    """
     if name not in _PLAIN and not is_guided(name):
         raise unknown("sampler", name, list_samplers())
     if name == "optuna-gp":
@@ -59,13 +65,16 @@ def check_objectives(sampler: BaseSampler, objectives: int) -> None:
 def _check_gp(objectives: int) -> None:
     if objectives > MAX_OPTUNA_GP_OBJECTIVES:
         raise InputError(
-            f"Optuna's GP sampler needs many gigabytes of memory for {objectives} objectives: with more than "
+            f"Optuna's GP sampler needs many gigabytes of memory for {objectives} objectives: with "
+            "more than "
             f"{MAX_OPTUNA_GP_OBJECTIVES}, use gp, gp-choices, forest, rlm, tpe or nsga3"
         )
 
 
 def is_guided(name: str) -> bool:
-    """True if a sampler is a predictor that guides the search: by name, or `FILE.py:CLASS`, whose file is run."""
+    """True if a sampler is a predictor that guides the search: by name, or `FILE.py:CLASS`, whose
+    file is run.
+    """
     return bool(predictor_class(name)) if plug_ins.is_file(name) else is_predictor(name)
 
 
@@ -82,8 +91,9 @@ def create_sampler(
     """Create an Optuna sampler by name.
 
     Args:
-        name: random, nsga2, nsga3, tpe, optuna-gp, or a predictor that guides the search: rlm, gnn, gp, gp-choices,
-            forest, ridge, one of an installed package, `FILE.py:CLASS`, or several as in rlm+gp.
+        name: random, nsga2, nsga3, tpe, optuna-gp, or a predictor that guides the search: rlm, gnn,
+            gp, gp-choices, forest, ridge, one of an installed package, `FILE.py:CLASS`, or several
+            as in rlm+gp.
         space: the search space.
         objectives: see `nas.search.objectives.parse_objectives`.
         seed: of the sampler.
@@ -98,7 +108,9 @@ def create_sampler(
     seed = check_seed(seed)
     if is_guided(name):
         make = predictor or partial(create, name)  # the search gives each fit its own seed
-        return PredictorSampler(space, make, objectives, seed=seed, constraints=constraints, **options)
+        return PredictorSampler(
+            space, make, objectives, seed=seed, constraints=constraints, **options
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         return _PLAIN[name](seed)

@@ -1,8 +1,9 @@
-"""Everything that a search stores in its Optuna study: each key once, what it means, and who reads it.
+"""Everything that a search stores in its Optuna study: each key once, what it means, and who reads
+it.
 
-A search is an ordinary Optuna study. Its trials have parameters, values and constraints as Optuna defines them, and
-Optuna's own tools can read them. What this project needs besides is stored in user attributes, which appear in
-Optuna's dashboards, and in two system attributes, which do not:
+A search is an ordinary Optuna study. Its trials have parameters, values and constraints as Optuna
+defines them, and Optuna's own tools can read them. What this project needs besides is stored in
+user attributes, which appear in Optuna's dashboards, and in two system attributes, which do not:
 
     study   settings, source, identity   what the values depend on; another run must agree (`identity.py`)
             evaluations, limits, budget  when the search ends, for workers
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 # --- user attributes of the study
-SETTINGS_KEY = "nas:settings"  # space, objectives, constraints, sampler, seed: the settings of the search
+# Space, objectives, constraints, sampler, seed: the settings of the search
+SETTINGS_KEY = "nas:settings"
 SOURCE_KEY = "nas:source"  # where values come from, see `nas.search.sources`
 IDENTITY_KEY = "nas:identity"  # fingerprints of networks, machine, versions, command
 EVALUATIONS_KEY = "nas:evaluations"  # number of evaluations, without prior observations
@@ -35,9 +37,11 @@ LIMITS_KEY = "nas:limits"  # the finite ones of `until` (POSIX time) and `patien
 BUDGET_KEY = "nas:budget"  # of a search with fidelities, in the unit of its cost
 CHECKPOINTS_KEY = "nas:checkpoints"  # folder for paused trainings
 WEIGHTS_FOLDER_KEY = "nas:weights_folder"  # folder for the trained weights of the front
-STOPPED_KEY = "nas:stopped:"  # prefix, followed by a network's notation: its training is stopped for good
+# Prefix, followed by a network's notation: its training is stopped for good
+STOPPED_KEY = "nas:stopped:"
 WORKER_KEY = "nas:worker:"  # prefix, followed by a worker's name: "running" or "finished"
-SPACE_KEY = "nas:space"  # of a study that the user made with a `PredictorSampler`: space and objectives
+# Of a study that the user made with a `PredictorSampler`: space and objectives
+SPACE_KEY = "nas:space"
 
 # --- user attributes of a trial
 FAILED_KEY = "nas:failed"  # why the trial has no valid values
@@ -86,7 +90,9 @@ class SearchAttributes:
 
     @property
     def has_fidelities(self) -> bool:
-        """True if trainings may pause, so that a budget and not a number of evaluations ends the search."""
+        """True if trainings may pause, so that a budget and not a number of evaluations ends the
+        search.
+        """
         return "fidelities" in self.settings
 
     @property
@@ -128,7 +134,9 @@ class SearchAttributes:
     @property
     def stopped(self) -> list[str]:
         """Notations of the networks whose training is stopped for good."""
-        return [key.removeprefix(STOPPED_KEY) for key in self.attributes if key.startswith(STOPPED_KEY)]
+        return [
+            key.removeprefix(STOPPED_KEY) for key in self.attributes if key.startswith(STOPPED_KEY)
+        ]
 
 
 @dataclass(frozen=True)
@@ -165,7 +173,9 @@ class TrialAttributes:
 
     @property
     def segment(self) -> tuple[int, int] | None:
-        """Fidelities at which its training segment starts and ends; None in a search without fidelities."""
+        """Fidelities at which its training segment starts and ends; None in a search without
+        fidelities.
+        """
         if UNTIL_KEY not in self.attributes:
             return None
         return self.attributes[BEGUN_KEY], self.attributes[UNTIL_KEY]

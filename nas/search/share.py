@@ -1,4 +1,6 @@
-"""A worker's share of the searches that it joins: it ends after so many evaluations or at some time."""
+"""A worker's share of the searches that it joins: it ends after so many evaluations or at some
+time.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,12 @@ from typing import Any
 
 @dataclass
 class Share:
-    """What a worker may still evaluate. It is used up by all searches that the worker joins, one after the other.
+    """What a worker may still evaluate. It is used up by all searches that the worker joins, one
+    after the other.
 
     Attributes:
-        evaluations: number of evaluations that are left; in a search with fidelities, of training segments.
+        evaluations: number of evaluations that are left; in a search with fidelities, of training
+            segments.
         until: time after which no evaluation starts, in seconds since 1970.
     """
 

@@ -1,4 +1,6 @@
-"""The source of a search's values, as plain values from which another process recreates the evaluator."""
+"""The source of a search's values, as plain values from which another process recreates the
+evaluator.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,15 @@ SCRIPT = "script"  # key of a source that only the script that started the searc
 def source_of(evaluator: Evaluator) -> dict[str, Any]:
     """The source of an evaluator's values, as plain values.
 
-    It is the name and checksum of a table or predictor, or the settings of a measurement. For an evaluator of the
-    user's it is its attribute `settings`, plain values that its results depend on; {} without that attribute.
+    It is the name and checksum of a table or predictor, or the settings of a measurement. For an
+    evaluator of the user's it is its attribute `settings`, plain values that its results depend on;
+    {} without that attribute.
     """
     if isinstance(evaluator, TableEvaluator):
-        return {**evaluator.benchmark.source, "sha256": evaluator.benchmark.checksum(evaluator.metrics)}
+        return {
+            **evaluator.benchmark.source,
+            "sha256": evaluator.benchmark.checksum(evaluator.metrics),
+        }
     if isinstance(evaluator, PredictionEvaluator) and evaluator.name:
         return {"predictor": evaluator.name, "sha256": checksum(evaluator.name)}
     if isinstance(evaluator, MeasuredEvaluator):
@@ -41,13 +47,17 @@ def source_of(evaluator: Evaluator) -> dict[str, Any]:
 
 
 def measured_metrics(source: Source) -> list[str]:
-    """Metrics that are measured, or returned by a function of the user's: machine and packages may affect them."""
+    """Metrics that are measured, or returned by a function of the user's: machine and packages may
+    affect them.
+    """
     own = source.get("evaluator", {})
     return [*own.get("metrics", ()), *(own or source).get("measurement", {}).get("metrics", ())]
 
 
 def used_settings(source: Source) -> dict[str, Any]:
-    """The settings of a source that its metrics use: none of training without a data set, none of timing without it."""
+    """The settings of a source that its metrics use: none of training without a data set, none of
+    timing without it.
+    """
     kept = dict(source)
     if isinstance(kept.get("evaluator"), Mapping):
         kept["evaluator"] = used_settings(kept["evaluator"])
@@ -56,7 +66,10 @@ def used_settings(source: Source) -> dict[str, Any]:
         if not measurement.get("data"):
             unused = ("seeds", "training")
             measurement = {name: value for name, value in measurement.items() if name not in unused}
-        if not any(metric.endswith("_latency_ms") or metric == memory.METRIC for metric in measurement["metrics"]):
+        if not any(
+            metric.endswith("_latency_ms") or metric == memory.METRIC
+            for metric in measurement["metrics"]
+        ):
             measurement.pop("latency", None)
         kept["measurement"] = measurement
     return kept
@@ -79,21 +92,28 @@ def open_evaluator(
         metrics: metrics of a table or predictor; a measurement and a function have their own.
         path_override: path of the table, checkpoint or data set on this machine, if it differs.
         device: PyTorch device to train on.
-        function: the user's evaluator, `FILE.py:function`, which is run; required if the source is one.
+        function: the user's evaluator, `FILE.py:function`, which is run; required if the source is
+            one.
         checkpoints: folder for training checkpoints.
 
     Raises:
-        InputError: the data set or function is another one, or the evaluator exists only in the script that started
-            the search.
+        InputError: the data set or function is another one, or the evaluator exists only in the
+            script that started the search.
     """
     if "benchmark" in source:
         path = path_override or source["benchmark"]
-        return TableEvaluator(load_benchmark(path, source.get("space"), source.get("space_options")), metrics)
+        return TableEvaluator(
+            load_benchmark(path, source.get("space"), source.get("space_options")), metrics
+        )
     if "predictor" in source:
         return PredictionEvaluator.load(path_override or source["predictor"], space, metrics)
     if "evaluator" in source:
-        return FunctionEvaluator.of_settings(space, source["evaluator"], function, checkpoints=checkpoints)
+        return FunctionEvaluator.of_settings(
+            space, source["evaluator"], function, checkpoints=checkpoints
+        )
     if "measurement" not in source:
-        raise InputError("only the script that started this search knows its evaluator: run that script again")
+        raise InputError(
+            "only the script that started this search knows its evaluator: run that script again"
+        )
     measurement = measurement_of(source["measurement"], space.input_shape, path_override, device)
     return MeasuredEvaluator(space, measurement, checkpoints)

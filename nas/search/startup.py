@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from search_spaces import Architecture, SearchSpace
 
 READER = "rlm-base"  # checkpoint that reads the networks if the predictor is not an RLM
-DRAWS_PER_ARCHITECTURE = 5  # random draws per chosen architecture; many more would leave only extreme ones
+# Random draws per chosen architecture; many more would leave only extreme ones
+DRAWS_PER_ARCHITECTURE = 5
 
 
 def first_design(
@@ -25,18 +26,20 @@ def first_design(
     texts: Texts | None = None,
     predictor: Predictor | None = None,
 ) -> list[Architecture]:
-    """Choose up to `size` distinct architectures; fewer if the space is smaller, or if some cannot be built.
+    """Choose up to `size` distinct architectures; fewer if the space is smaller, or if some cannot
+    be built.
 
-    Random architectures are sorted by FLOPs and split into `size` groups. From the half of each group with the higher
-    predicted proxies and accuracies of short trainings, the architecture is chosen whose state is farthest from those
-    chosen before.
+    Random architectures are sorted by FLOPs and split into `size` groups. From the half of each
+    group with the higher predicted proxies and accuracies of short trainings, the architecture is
+    chosen whose state is farthest from those chosen before.
 
     Args:
         space: the search space.
         size: number of architectures.
         rng: generator of the random draws.
         texts: the texts of the search; by default none is known.
-        predictor: the predictor of the search. If it is an RLM, it reads the networks, else `READER` does.
+        predictor: the predictor of the search. If it is an RLM, it reads the networks, else
+            `READER` does.
 
     Raises:
         InputError: if none of the random architectures can be built.
@@ -50,14 +53,21 @@ def first_design(
     drawn = list(filter(texts.can_be_written, drawn)) or drawn
     written = texts(drawn)
     reader = _reader(predictor)
-    states, promise = compared(reader.states(written)), rankdata(reader.proxies(written), axis=0).mean(1)
+    states, promise = (
+        compared(reader.states(written)),
+        rankdata(reader.proxies(written), axis=0).mean(1),
+    )
     by_flops = np.argsort([space.flops(architecture) for architecture in drawn], kind="stable")
     groups = np.array_split(by_flops, min(size, len(drawn)))
     chosen: list[int] = []
-    nearest = ((states - states.mean(0)) ** 2).sum(1)  # distance from the mean, until the first is chosen
+    nearest = ((states - states.mean(0)) ** 2).sum(
+        1
+    )  # distance from the mean, until the first is chosen
     for group in groups:
         group = group[promise[group] >= np.median(promise[group])]
-        best = int(group[nearest[group].argmax()]) if chosen else int(group[nearest[group].argmin()])
+        best = (
+            int(group[nearest[group].argmax()]) if chosen else int(group[nearest[group].argmin()])
+        )
         away = ((states - states[best]) ** 2).sum(1)
         nearest = np.minimum(nearest, away) if chosen else away
         chosen.append(best)

@@ -29,25 +29,33 @@ from search_spaces.common.errors import InputError, StorageError
 
 _FIRST_BYTES = b'{"op_code"'
 _SQLITE = b"SQLite format 3\0"
-_CREATED_TWICE = ("already exists", "duplicate", "unique constraint")  # errors of databases, in lower case
+_CREATED_TWICE = (
+    "already exists",
+    "duplicate",
+    "unique constraint",
+)  # errors of databases, in lower case
 PROXY_TIMEOUT_SECONDS = 10
 HEARTBEAT_SECONDS = 20  # between two heartbeats of a worker
-LOCK_POLL_SECONDS = 0.005  # between two attempts to lock a journal, which takes about a millisecond to write
+# Between two attempts to lock a journal, which takes about a millisecond to write
+LOCK_POLL_SECONDS = 0.005
 GRACE_SECONDS = 60  # a worker without a heartbeat for so long counts as gone
 
 
 class JournalFile(JournalFileBackend):
     """Optuna's journal file, made safe against writers that are killed.
 
-    A killed writer leaves an unfinished line, to which Optuna would append, and a lock file, for which Optuna would
-    wait 30 s. Here each write first drops an unfinished line, and the kernel releases the lock of a dead process.
+    A killed writer leaves an unfinished line, to which Optuna would append, and a lock file, for
+    which Optuna would wait 30 s. Here each write first drops an unfinished line, and the kernel
+    releases the lock of a dead process.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with open(path, "rb" if path.exists() else "ab+") as file:  # a file that is only read may be read-only
+            with open(
+                path, "rb" if path.exists() else "ab+"
+            ) as file:  # a file that is only read may be read-only
                 first_bytes = file.read(len(_FIRST_BYTES))
         except OSError as error:
             raise _disk_error(path, error) from error
@@ -77,7 +85,9 @@ class JournalFile(JournalFileBackend):
         lines = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs)
         try:
             with open(self.path, "rb+") as file:
-                lock_descriptor(file.fileno(), poll_interval=LOCK_POLL_SECONDS)  # until the file is closed
+                lock_descriptor(
+                    file.fileno(), poll_interval=LOCK_POLL_SECONDS
+                )  # until the file is closed
                 file.seek(_size_of_whole_lines(file))
                 file.truncate()
                 file.write(lines.encode())
@@ -110,12 +120,16 @@ def _size_of_whole_lines(file: Any) -> int:
 
 
 class _Database(RDBStorage):
-    """Optuna's database storage, in which only one process can start or finish a trial, also in an SQLite file.
+    """Optuna's database storage, in which only one process can start or finish a trial, also in an
+    SQLite file.
 
-    Optuna reads a trial's state and then writes the new one. SQLite would lock the file at the write only.
+    Optuna reads a trial's state and then writes the new one. SQLite would lock the file at the
+    write only.
     """
 
-    def set_trial_state_values(self, trial_id: int, state: TrialState, values: Sequence[float] | None = None) -> bool:
+    def set_trial_state_values(
+        self, trial_id: int, state: TrialState, values: Sequence[float] | None = None
+    ) -> bool:
         _thread.locks_first = True
         try:
             return super().set_trial_state_values(trial_id, state, values)
@@ -123,7 +137,9 @@ class _Database(RDBStorage):
             _thread.locks_first = False
 
 
-_thread = threading.local()  # locks_first: transactions of this thread lock an SQLite file when they begin
+_thread = (
+    threading.local()
+)  # locks_first: transactions of this thread lock an SQLite file when they begin
 
 
 def _lock_first(connection: Any) -> None:
@@ -137,12 +153,14 @@ def _disk_error(path: Path, error: OSError) -> StorageError:
 
 
 def open_storage(storage: str | Path | BaseStorage | None, existing: bool = False) -> BaseStorage:
-    """Open an Optuna storage. Calls wait during an outage of a database or proxy (`nas.search.patience`).
+    """Open an Optuna storage. Calls wait during an outage of a database or proxy
+    (`nas.search.patience`).
 
     Args:
-        storage: None for memory, a path for a journal or an existing SQLite file, a URL for a database
-            (`sqlite:///…`, `postgresql://…`) or for a gRPC proxy (`grpc://host:port`, see
-            `optuna.storages.run_grpc_proxy_server`), or an Optuna storage, which is returned as it is.
+        storage: None for memory, a path for a journal or an existing SQLite file, a URL for a
+            database (`sqlite:///…`, `postgresql://…`) or for a gRPC proxy (`grpc://host:port`, see
+            `optuna.storages.run_grpc_proxy_server`), or an Optuna storage, which is returned as it
+            is.
         existing: do not create the storage if it does not exist.
 
     Raises:
@@ -166,7 +184,9 @@ def open_storage(storage: str | Path | BaseStorage | None, existing: bool = Fals
     try:
         return _database(str(storage), existing)
     except (ImportError, RuntimeError, SQLAlchemyError, StorageInternalError) as error:
-        reason = str(error.__cause__ if isinstance(error, StorageInternalError) else error).splitlines()[0]
+        reason = str(
+            error.__cause__ if isinstance(error, StorageInternalError) else error
+        ).splitlines()[0]
         raise InputError(f"cannot open the database {address(storage)}: {reason}") from error
 
 
@@ -252,7 +272,9 @@ def _proxy(url: str) -> BaseStorage:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
-            proxy = patient(GrpcStorageProxy)(host=parts.hostname or "localhost", port=parts.port or 13000)
+            proxy = patient(GrpcStorageProxy)(
+                host=parts.hostname or "localhost", port=parts.port or 13000
+            )
         proxy.place = url
         proxy.wait_server_ready(timeout=PROXY_TIMEOUT_SECONDS)
     except (ImportError, OSError, RuntimeError, ValueError) as error:

@@ -1,4 +1,6 @@
-"""The surrogate model of a search: a predictor that is refitted on the evaluations, and its cached predictions."""
+"""The surrogate model of a search: a predictor that is refitted on the evaluations, and its cached
+predictions.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +21,23 @@ SAMPLES = 32  # joint samples per candidate
 class Surrogate:
     """Predicts the metrics of candidates. Each prediction is computed once per fit.
 
-    Architectures with equal texts are trainings of the same network, so that an evaluated one is an example of the
-    others.
+    Architectures with equal texts are trainings of the same network, so that an evaluated one is an
+    example of the others.
 
     Args:
         space: the search space.
         predictor: creates an unfitted predictor for each refit.
         metrics: `predictors.Metric.key` of the m metrics.
-        given: metrics that are known exactly, of `"params"` and `"flops"`. They condition the predictions.
+        given: metrics that are known exactly, of `"params"` and `"flops"`. They condition the
+            predictions.
     """
 
     def __init__(
-        self, space: SearchSpace, predictor: Callable[[], Predictor], metrics: Sequence[str], given: Sequence[str]
+        self,
+        space: SearchSpace,
+        predictor: Callable[[], Predictor],
+        metrics: Sequence[str],
+        given: Sequence[str],
     ) -> None:
         self.space = space
         self.predictor = predictor
@@ -42,7 +49,9 @@ class Surrogate:
         self._exact: dict[str, list[float]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Omit the fitted predictor and its predictions, which may be large: every proposal starts with a fit."""
+        """Omit the fitted predictor and its predictions, which may be large: every proposal starts
+        with a fit.
+        """
         return vars(self) | {"_fitted": None, "_sampled": {}, "_estimated": {}}
 
     def fit(self, evaluated: Mapping[Architecture, np.ndarray], seed: int) -> None:
@@ -63,19 +72,27 @@ class Surrogate:
             self._fitted = fitted.fit(self._inputs(fitted, architectures), targets)
 
     def samples(self, architectures: Sequence[Architecture]) -> np.ndarray:
-        """Draw joint samples (n, SAMPLES, m) of the metrics of n architectures, in the metrics' own units."""
+        """Draw joint samples (n, SAMPLES, m) of the metrics of n architectures, in the metrics' own
+        units.
+        """
 
         def predict(predictor: Predictor, new: Sequence[Architecture]) -> np.ndarray:
             inputs, exact = self._inputs(predictor, new), self._given(new)
-            return predictor.predict(inputs, self.asked, given=exact, samples=SAMPLES, seed=self._seed).samples
+            return predictor.predict(
+                inputs, self.asked, given=exact, samples=SAMPLES, seed=self._seed
+            ).samples
 
         return self._cached(architectures, self._sampled, SAMPLES, predict)
 
     def estimates(self, architectures: Sequence[Architecture]) -> np.ndarray:
-        """Point estimates (n, m) of the metrics of n architectures. They cost far less than samples."""
+        """Point estimates (n, m) of the metrics of n architectures. They cost far less than
+        samples.
+        """
 
         def estimate(predictor: Predictor, new: Sequence[Architecture]) -> np.ndarray:
-            return predictor.estimate(self._inputs(predictor, new), self.asked, given=self._given(new))[:, None]
+            return predictor.estimate(
+                self._inputs(predictor, new), self.asked, given=self._given(new)
+            )[:, None]
 
         return self._cached(architectures, self._estimated, 1, estimate)[:, 0]
 
@@ -83,7 +100,9 @@ class Surrogate:
         """Drop the texts and exact costs of all other architectures."""
         kept = list(architectures)
         self.texts.forget_all_but(kept)
-        self._exact = {text: self._exact[text] for text in self.texts.known(kept) if text in self._exact}
+        self._exact = {
+            text: self._exact[text] for text in self.texts.known(kept) if text in self._exact
+        }
 
     def _cached(
         self,
@@ -92,16 +111,26 @@ class Surrogate:
         samples: int,
         predict: Callable[[Predictor, Sequence[Architecture]], np.ndarray],
     ) -> np.ndarray:
-        """All metrics (n, samples, m). Equal inputs of the predictor, such as equal texts, share one prediction."""
-        inputs = self._inputs(self._fitted, architectures) if self._fitted else self.texts(architectures)
-        if new := {key: one for key, one in zip(inputs, architectures, strict=True) if key not in known}:
+        """All metrics (n, samples, m). Equal inputs of the predictor, such as equal texts, share
+        one prediction.
+        """
+        inputs = (
+            self._inputs(self._fitted, architectures) if self._fitted else self.texts(architectures)
+        )
+        if new := {
+            key: one for key, one in zip(inputs, architectures, strict=True) if key not in known
+        }:
             some = list(new.values())
-            predicted = predict(self._fitted, some) if self._fitted else np.empty((len(some), samples, 0))
+            predicted = (
+                predict(self._fitted, some) if self._fitted else np.empty((len(some), samples, 0))
+            )
             known.update(zip(new, self._with_exact(self._given(some), predicted), strict=True))
         return np.array([known[key] for key in inputs])
 
     def _with_exact(self, exact: dict[str, np.ndarray], predicted: np.ndarray) -> np.ndarray:
-        """All metrics (n, samples, m) from exact values (n,) by name and predicted samples (n, samples, asked)."""
+        """All metrics (n, samples, m) from exact values (n,) by name and predicted samples (n,
+        samples, asked).
+        """
         columns = [
             np.repeat(exact[name][:, None], predicted.shape[1], 1)
             if name in exact
@@ -110,7 +139,9 @@ class Surrogate:
         ]
         return np.stack(columns, axis=2)
 
-    def _inputs(self, predictor: Predictor, architectures: Sequence[Architecture]) -> Sequence[str | Architecture]:
+    def _inputs(
+        self, predictor: Predictor, architectures: Sequence[Architecture]
+    ) -> Sequence[str | Architecture]:
         return list(architectures) if predictor.reads_choices else self.texts(architectures)
 
     def _given(self, architectures: Sequence[Architecture]) -> dict[str, np.ndarray]:
@@ -120,6 +151,8 @@ class Surrogate:
         texts = self.texts(architectures)
         for architecture, text in zip(architectures, texts, strict=True):
             if text not in self._exact:
-                self._exact[text] = [float(getattr(self.space, metric)(architecture)) for metric in self.given]
+                self._exact[text] = [
+                    float(getattr(self.space, metric)(architecture)) for metric in self.given
+                ]
         rows = np.array([self._exact[text] for text in texts]).reshape(len(texts), len(self.given))
         return dict(zip(self.given, rows.T, strict=True))

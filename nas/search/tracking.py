@@ -1,6 +1,7 @@
 """Trackers log the trials of a search to MLflow, Weights & Biases or TensorBoard.
 
-A tracker is a callback of `nas.search`. It uses the package's own client, which is imported when the tracker opens.
+A tracker is a callback of `nas.search`. It uses the package's own client, which is imported when
+the tracker opens.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from nas.search.schema import FAILED_KEY, FURTHER_KEY, PREDICTED_KEY, REPEAT_KEY, UNTIL_KEY, VALUES_KEY
+from nas.search.schema import (
+    FAILED_KEY,
+    FURTHER_KEY,
+    PREDICTED_KEY,
+    REPEAT_KEY,
+    UNTIL_KEY,
+    VALUES_KEY,
+)
 from nas.search.trials import TrialReader, began
 from search_spaces.common.errors import InputError, describe, unknown
 from search_spaces.parameter_names import plain_names
@@ -23,7 +31,9 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 log = logging.getLogger(__name__)
-_NOT_IN_MLFLOW = re.compile(r"[^\w\-. :/]")  # characters that MLflow forbids in names of metrics and parameters
+_NOT_IN_MLFLOW = re.compile(
+    r"[^\w\-. :/]"
+)  # characters that MLflow forbids in names of metrics and parameters
 
 
 class TrackedTrial(NamedTuple):
@@ -32,7 +42,8 @@ class TrackedTrial(NamedTuple):
     Attributes:
         number: the trial's number in the study.
         choices: the trial's parameters.
-        values: finite values by metric in its own unit: measured ones, and predicted ones as `METRIC_predicted`.
+        values: finite values by metric in its own unit: measured ones, and predicted ones as
+            `METRIC_predicted`.
         network: the architecture in the space's notation; empty if the choices are incomplete.
         failure: the reason if the trial failed, else empty.
         began, ended: milliseconds since 1970.
@@ -49,7 +60,10 @@ class TrackedTrial(NamedTuple):
     @classmethod
     def of(cls, trial: FrozenTrial, reader: TrialReader) -> TrackedTrial:
         architecture = reader.architecture(trial.params)
-        predicted = {f"{m}_predicted": mean for m, (mean, _) in trial.system_attrs.get(PREDICTED_KEY, {}).items()}
+        predicted = {
+            f"{m}_predicted": mean
+            for m, (mean, _) in trial.system_attrs.get(PREDICTED_KEY, {}).items()
+        }
         measured = dict(zip(reader.metrics, reader.values(trial).tolist(), strict=True))
         segment = trial.user_attrs.get(VALUES_KEY, {})
         values = {**predicted, **trial.user_attrs.get(FURTHER_KEY, {}), **measured, **segment}
@@ -89,13 +103,21 @@ class MLflow:
 
         tags = {"network": trial.network, "failure": trial.failure}
         run = self.client.create_run(
-            self.experiment, trial.began, {k: v for k, v in tags.items() if v}, f"trial {trial.number}"
+            self.experiment,
+            trial.began,
+            {k: v for k, v in tags.items() if v},
+            f"trial {trial.number}",
         )
         values = {_NOT_IN_MLFLOW.sub("_", name): value for name, value in trial.values.items()}
         metrics = [Metric(name, value, trial.ended, trial.number) for name, value in values.items()]
-        params = [Param(_NOT_IN_MLFLOW.sub("_", name), str(value)) for name, value in trial.choices.items()]
+        params = [
+            Param(_NOT_IN_MLFLOW.sub("_", name), str(value))
+            for name, value in trial.choices.items()
+        ]
         self.client.log_batch(run.info.run_id, metrics, params)
-        self.client.set_terminated(run.info.run_id, "FAILED" if trial.failure else "FINISHED", trial.ended)
+        self.client.set_terminated(
+            run.info.run_id, "FAILED" if trial.failure else "FINISHED", trial.ended
+        )
 
     def close(self) -> None:
         """Do nothing: `write` terminates each run."""
@@ -111,14 +133,19 @@ class WandB:
 
     def write(self, trial: TrackedTrial) -> None:
         text = {"network": trial.network, "failure": trial.failure}
-        self.run.log({**trial.choices, **trial.values, **{k: v for k, v in text.items() if v}}, step=trial.number)
+        self.run.log(
+            {**trial.choices, **trial.values, **{k: v for k, v in text.items() if v}},
+            step=trial.number,
+        )
 
     def close(self) -> None:
         self.run.finish()
 
 
 class TensorBoard:
-    """One curve per metric over the trials, and each trial's choices as hyperparameters. The target is a log folder."""
+    """One curve per metric over the trials, and each trial's choices as hyperparameters. The target
+    is a log folder.
+    """
 
     def __init__(self, target: str, search: str) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -131,8 +158,13 @@ class TensorBoard:
         if trial.failure:
             self.writer.add_text("failure", trial.failure, trial.number)
         if trial.values:
-            choices = {k: v if isinstance(v, bool | int | float | str) else str(v) for k, v in trial.choices.items()}
-            self.writer.add_hparams(choices, trial.values, run_name=f"trial-{trial.number}", global_step=trial.number)
+            choices = {
+                k: v if isinstance(v, bool | int | float | str) else str(v)
+                for k, v in trial.choices.items()
+            }
+            self.writer.add_hparams(
+                choices, trial.values, run_name=f"trial-{trial.number}", global_step=trial.number
+            )
         self.writer.flush()
 
     def close(self) -> None:
@@ -148,7 +180,9 @@ BACKENDS: dict[str, tuple[Callable[[str, str], Backend], str]] = {
 
 
 class Tracker:
-    """A callback of `nas.search` that tracks each finished trial. A backend's errors never end the search."""
+    """A callback of `nas.search` that tracks each finished trial. A backend's errors never end the
+    search.
+    """
 
     def __init__(self, backend: Backend, name: str, reader: TrialReader) -> None:
         self.backend, self.name, self.reader = backend, name, reader
@@ -159,10 +193,14 @@ class Tracker:
             return
         try:
             self.backend.write(TrackedTrial.of(trial, self.reader))
-        except Exception as error:  # clients raise errors of many kinds, for instance when a server is down
+        except (
+            Exception
+        ) as error:  # clients raise errors of many kinds, for instance when a server is down
             self.missed += 1
             if self.missed == 1:
-                log.warning("%s: trial %d was not tracked: %s", self.name, trial.number, describe(error))
+                log.warning(
+                    "%s: trial %d was not tracked: %s", self.name, trial.number, describe(error)
+                )
 
     def close(self) -> None:
         """Close the backend, and warn if trials were not tracked."""
@@ -175,7 +213,9 @@ class Tracker:
 
 
 def check_trackers(trackers: Sequence[str]) -> None:
-    """Raise InputError for a tracker that is not `mlflow:URI`, `wandb:PROJECT` or `tensorboard:FOLDER`."""
+    """Raise InputError for a tracker that is not `mlflow:URI`, `wandb:PROJECT` or
+    `tensorboard:FOLDER`.
+    """
     for tracker in trackers:
         kind, _, target = tracker.partition(":")
         if kind not in BACKENDS:
@@ -186,7 +226,9 @@ def check_trackers(trackers: Sequence[str]) -> None:
 
 @contextmanager
 def tracking(trackers: Sequence[str], search: str, reader: TrialReader) -> Iterator[list[Tracker]]:
-    """A context with open trackers (`KIND:TARGET`) for a search. Raises InputError if one cannot be opened."""
+    """A context with open trackers (`KIND:TARGET`) for a search. Raises InputError if one cannot be
+    opened.
+    """
     check_trackers(trackers)
     found: list[Tracker] = []
     try:

@@ -1,4 +1,6 @@
-"""The log of a search: one line per finished trial with measured values, predictions and failures."""
+"""The log of a search: one line per finished trial with measured values, predictions and
+failures.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,22 @@ log = logging.getLogger(__name__)
 
 
 def log_missing(path: Path, search: str, study: optuna.Study, reader: TrialReader) -> None:
-    """Log the finished trials that are missing from a search's log because its process was killed before."""
+    """Log the finished trials that are missing from a search's log because its process was killed
+    before.
+    """
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")  # a full disk may have cut a line in a character
+        text = path.read_text(
+            encoding="utf-8", errors="replace"
+        )  # a full disk may have cut a line in a character
         logged = set(re.findall(rf" {re.escape(search)}, trial (\d+): ", text))
     except OSError:  # a log that cannot be written does not end a search
         return
     for trial in study.get_trials(deepcopy=False):
-        if has_result(trial) and PRIOR_KEY not in trial.user_attrs and str(trial.number) not in logged:
+        if (
+            has_result(trial)
+            and PRIOR_KEY not in trial.user_attrs
+            and str(trial.number) not in logged
+        ):
             log.info("%s, %s", search, describe_trial(trial, reader))
 
 
@@ -49,9 +59,15 @@ def has_result(trial: FrozenTrial) -> bool:
 
 
 def describe_trial(trial: FrozenTrial, reader: TrialReader) -> str:
-    """Describe a finished trial in one line: number, values with their predictions, failure, duration, network."""
+    """Describe a finished trial in one line: number, values with their predictions, failure,
+    duration, network.
+    """
     architecture = reader.architecture(trial.params)
-    network = reader.space.format(architecture) if architecture else f"incomplete choices {plain_names(trial.params)}"
+    network = (
+        reader.space.format(architecture)
+        if architecture
+        else f"incomplete choices {plain_names(trial.params)}"
+    )
     predicted = trial.system_attrs.get(PREDICTED_KEY, {})
     values = []
     segment = trial.user_attrs.get(VALUES_KEY, {})

@@ -20,12 +20,17 @@ if TYPE_CHECKING:
 
     from search_spaces import Architecture, SearchSpace
 
-PRUNED_REASON = "the evaluator pruned it"  # begin of the reason of a trial whose evaluator raised `TrialPruned`
+# Begin of the reason of a trial whose evaluator raised `TrialPruned`
+PRUNED_REASON = "the evaluator pruned it"
 
 
 def is_evaluated(trial: FrozenTrial) -> bool:
-    """True if a trial is complete, or failed for a recorded reason. False if its process was only interrupted."""
-    return trial.state == TrialState.COMPLETE or (trial.state == TrialState.FAIL and FAILED_KEY in trial.user_attrs)
+    """True if a trial is complete, or failed for a recorded reason. False if its process was only
+    interrupted.
+    """
+    return trial.state == TrialState.COMPLETE or (
+        trial.state == TrialState.FAIL and FAILED_KEY in trial.user_attrs
+    )
 
 
 def why_pruned(error: TrialPruned) -> str:
@@ -35,7 +40,9 @@ def why_pruned(error: TrialPruned) -> str:
 
 
 def began(trial: FrozenTrial) -> float:
-    """POSIX time at which a trial's evaluation began, after its last interruption; 0 if it has not."""
+    """POSIX time at which a trial's evaluation began, after its last interruption; 0 if it has
+    not.
+    """
     started = trial.datetime_start.timestamp() if trial.datetime_start else 0.0
     return float(trial.user_attrs.get(RESUMED_KEY, started))
 
@@ -48,7 +55,8 @@ class TrialReader:
         others: True if trials may have other parameters than the space, as in a user's own study.
 
     Attributes:
-        metrics: names of the m objectives, then of metrics that have a constraint and are no objectives.
+        metrics: names of the m objectives, then of metrics that have a constraint and are no
+            objectives.
         keys: the `Metric.key` of each.
         is_cost: (m,) true for objectives that are not accuracies.
     """
@@ -71,7 +79,9 @@ class TrialReader:
         self._architectures: dict[tuple[tuple[str, Any], ...], Architecture | None] = {}
 
     def architecture(self, choices: Mapping[str, Any]) -> Architecture | None:
-        """The architecture with these choices; None if they are incomplete or belong to another space."""
+        """The architecture with these choices; None if they are incomplete or belong to another
+        space.
+        """
         key = tuple(choices.items())
         if key not in self._architectures:
             try:
@@ -85,36 +95,45 @@ class TrialReader:
         self._architectures[architecture.choices] = architecture
 
     def reason(self, values: np.ndarray) -> str:
-        """Why an evaluation with values (metrics,) failed; "" if all are valid (`predictors.values`)."""
+        """Why an evaluation with values (metrics,) failed; "" if all are valid
+        (`predictors.values`).
+        """
         return ", ".join(filter(None, map(why_invalid, self.metrics, values.tolist())))
 
     def values(self, trial: FrozenTrial) -> np.ndarray:
         """Values (metrics,) of a finished trial in the metrics' own units.
 
-        NaN if unknown, as in a failed trial, and for values that are not valid: studies of a user's own and of earlier
-        versions store them as results.
+        NaN if unknown, as in a failed trial, and for values that are not valid: studies of a user's
+        own and of earlier versions store them as results.
         """
         known: dict[str, float] = {}
         for constraint in self.constraints:
             if str(constraint) in trial.constraints:
                 known[constraint.metric] = constraint.value(trial.constraints[str(constraint)])
-        known.update(zip((objective.name for objective in self.objectives), trial.values or (), strict=False))
+        known.update(
+            zip((objective.name for objective in self.objectives), trial.values or (), strict=False)
+        )
         return only_valid(np.array([known.get(metric, np.nan) for metric in self.metrics]))
 
     def losses(self, values: np.ndarray) -> np.ndarray:
         """Convert metric values (..., metrics) to losses (..., m), lower is better."""
-        return np.stack([o.sign * values[..., self.metrics.index(o.name)] for o in self.objectives], axis=-1)
+        return np.stack(
+            [o.sign * values[..., self.metrics.index(o.name)] for o in self.objectives], axis=-1
+        )
 
     def violation(self, values: np.ndarray) -> np.ndarray:
-        """Largest violation (...) of a constraint by metric values (..., metrics), relative to its bound.
+        """Largest violation (...) of a constraint by metric values (..., metrics), relative to its
+        bound.
 
-        It is 0 if all constraints are satisfied, and 0.5 if a value is one and a half times its upper bound. A bound of
-        0 counts as 1.
+        It is 0 if all constraints are satisfied, and 0.5 if a value is one and a half times its
+        upper bound. A bound of 0 counts as 1.
         """
         return self.violations(values).max(axis=-1, initial=0.0)
 
     def violations(self, values: np.ndarray) -> np.ndarray:
-        """Violation (..., c) of each of the c constraints, relative to its bound; at most 0 if it is satisfied."""
+        """Violation (..., c) of each of the c constraints, relative to its bound; at most 0 if it
+        is satisfied.
+        """
         relative = np.empty((*values.shape[:-1], len(self.constraints)))
         for column, constraint in enumerate(self.constraints):
             violation = constraint.violation(values[..., self.metrics.index(constraint.metric)])

@@ -1,4 +1,6 @@
-"""Progress of a shared search while this process evaluates: a thread reports what other processes finish."""
+"""Progress of a shared search while this process evaluates: a thread reports what other processes
+finish.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ Report = Callable[[SearchProgress], None]
 
 @contextmanager
 def watched(progress: Report | None, look: Callable[[], SearchProgress]) -> Iterator[Report | None]:
-    """A context whose function reports progress. In between, a thread does, as soon as other processes finish more.
+    """A context whose function reports progress. In between, a thread does, as soon as other
+    processes finish more.
 
     Args:
         progress: called with the progress, also by the thread; None to report nothing.
@@ -34,7 +37,9 @@ def watched(progress: Report | None, look: Callable[[], SearchProgress]) -> Iter
         with lock:
             if is_look and (ended.is_set() or now.done <= reported[0]):
                 return
-            reported[0] = max(now.done, reported[0])  # the thread may have seen more than the search has read
+            reported[0] = max(
+                now.done, reported[0]
+            )  # the thread may have seen more than the search has read
             progress(now._replace(done=reported[0]))
 
     def keep_looking() -> None:
@@ -43,7 +48,9 @@ def watched(progress: Report | None, look: Callable[[], SearchProgress]) -> Iter
             began = time.monotonic()
             try:
                 report(look(), is_look=True)
-            except Exception as error:  # the storage is away for a while: the search itself waits or ends
+            except (
+                Exception
+            ) as error:  # the storage is away for a while: the search itself waits or ends
                 log.debug("progress could not be read: %s", error)
             pause = max(WATCH_SECONDS, (time.monotonic() - began) / MAX_LOAD)
 

@@ -1,4 +1,6 @@
-"""Trained weights of the networks on a search's front. Weights of dominated networks are removed."""
+"""Trained weights of the networks on a search's front. Weights of dominated networks are
+removed.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def write_weights(path: Path, weights: Weights) -> None:
 
 
 def _link_or_copy(file: Path, copy: Path) -> None:
-    """Replace `copy` by a hard link to a file, which takes no space, or by a copy if the file system has no links."""
+    """Replace `copy` by a hard link to a file, which takes no space, or by a copy if the file
+    system has no links.
+    """
     copy.unlink()
     try:
         os.link(file, copy)
@@ -45,7 +49,8 @@ def _link_or_copy(file: Path, copy: Path) -> None:
 class WeightFolder:
     """A folder with the weights of a study's trials, `NUMBER.safetensors`.
 
-    Several processes may share it. Each removes files of finished trials only, and all agree on which to remove.
+    Several processes may share it. Each removes files of finished trials only, and all agree on
+    which to remove.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -59,7 +64,8 @@ class WeightFolder:
         return path
 
     def settle(self, architecture: Architecture, number: int, losses: np.ndarray | None) -> None:
-        """Update the front with a finished trial and remove the weights of networks that are not on it.
+        """Update the front with a finished trial and remove the weights of networks that are not on
+        it.
 
         If an architecture has two trials, the first counts, as in `SearchResult`.
 

@@ -1,7 +1,9 @@
-"""Workers: the processes that share a search. They reclaim the stale trials of workers that are gone.
+"""Workers: the processes that share a search. They reclaim the stale trials of workers that are
+gone.
 
-A worker on this machine is gone if no process has its id and start time. A worker on another machine is gone if its
-heartbeat has stopped; only databases store heartbeats (see `nas.search.storage`).
+A worker on this machine is gone if no process has its id and start time. A worker on another
+machine is gone if its heartbeat has stopped; only databases store heartbeats (see
+`nas.search.storage`).
 """
 
 from __future__ import annotations
@@ -21,14 +23,22 @@ from optuna.storages import RetryHeartbeatStaleTrialCallback, fail_stale_trials
 from optuna.trial import TrialState
 
 from nas.search import optuna_adapter
-from nas.search.schema import EPOCH_KEY, EPOCHS_BEFORE_KEY, OWNER_KEY, RESTARTS_KEY, RESUMED_KEY, WORKER_KEY
+from nas.search.schema import (
+    EPOCH_KEY,
+    EPOCHS_BEFORE_KEY,
+    OWNER_KEY,
+    RESTARTS_KEY,
+    RESUMED_KEY,
+    WORKER_KEY,
+)
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 _RUNNING, _FINISHED = "running", "finished"
 MAX_RESTARTS = 2  # of a trial, so that a trial that kills each process does not end the search
-FATAL = f"it ended {MAX_RESTARTS + 1} processes in a row: it may need too much memory"  # why such a trial fails
+# Why such a trial fails
+FATAL = f"it ended {MAX_RESTARTS + 1} processes in a row: it may need too much memory"
 RECLAIM_INTERVAL_SECONDS = 2.0
 _PROC = "/proc"
 
@@ -38,7 +48,8 @@ class Worker:
 
     Attributes:
         alone: no other process can work on the study.
-        interrupted: ids of the running trials of former workers, for this worker to resume. Empty if it is not alone.
+        interrupted: ids of the running trials of former workers, for this worker to resume. Empty
+            if it is not alone.
     """
 
     def __init__(self, study: optuna.Study) -> None:
@@ -50,10 +61,13 @@ class Worker:
     def __enter__(self) -> Worker:
         # Register first: if two workers start at the same time, at least one sees the other.
         self.study.set_user_attr(WORKER_KEY + self.name, _RUNNING)
-        # Read the trials before the workers: a worker that starts between the two reads has no trial among them.
+        # Read the trials before the workers: a worker that starts between the two reads has no
+        # trial among them.
         running = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         self.alone = not self.has_others()
-        self.interrupted = [optuna_adapter.trial_id(trial) for trial in running] if self.alone else []
+        self.interrupted = (
+            [optuna_adapter.trial_id(trial) for trial in running] if self.alone else []
+        )
         if self.alone:
             self._forget([worker for worker in self._running() if not self._is_alive(worker)])
         return self
@@ -76,7 +90,8 @@ class Worker:
 
         If the user interrupts it, the trial is enqueued again for the next worker that asks.
         """
-        # Others wait for a trial with an owner. Set the owner after the first heartbeat, so that its loss is noticed.
+        # Others wait for a trial with an owner. Set the owner after the first heartbeat, so that
+        # its loss is noticed.
         with optuna_adapter.heartbeat(self.study, trial):
             before = trial.user_attrs
             trial.set_user_attr(OWNER_KEY, f"{self.name}#{trial.number}")
@@ -87,13 +102,19 @@ class Worker:
             try:
                 yield
             except (KeyboardInterrupt, SystemExit):
-                with suppress(UpdateFinishedTrialError):  # it may have ended just before the interrupt
+                with suppress(
+                    UpdateFinishedTrialError
+                ):  # it may have ended just before the interrupt
                     trial.set_user_attr(OWNER_KEY, "")
-                    self._give_back(optuna_adapter.stored_trial(self.study, optuna_adapter.trial_id(trial)))
+                    self._give_back(
+                        optuna_adapter.stored_trial(self.study, optuna_adapter.trial_id(trial))
+                    )
                 raise
 
     def is_fatal(self, trial: optuna.Trial) -> bool:
-        """True if the trial has ended `MAX_RESTARTS + 1` processes in a row without a new epoch of training."""
+        """True if the trial has ended `MAX_RESTARTS + 1` processes in a row without a new epoch of
+        training.
+        """
         attrs = trial.user_attrs
         return bool(attrs.get(OWNER_KEY)) and _vain_restarts(attrs) >= MAX_RESTARTS
 
@@ -105,19 +126,27 @@ class Worker:
         with _unwarned():
             fail_stale_trials(self.study)
         gone = {worker for worker in self._running() if not self._is_alive(worker)}
-        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)) if gone else ():
+        for trial in (
+            self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)) if gone else ()
+        ):
             if _owner(trial) in gone:
                 self._give_back(trial)
         self._forget(gone)
 
     def others_at_work(self, trials: list[FrozenTrial]) -> int:
-        """Number of running trials of other live workers. A worker whose end would go unnoticed does not count."""
+        """Number of running trials of other live workers. A worker whose end would go unnoticed
+        does not count.
+        """
         owners = [_owner(trial) for trial in trials if trial.state == TrialState.RUNNING]
         return sum(owner not in ("", self.name) and self._is_seen(owner) for owner in owners)
 
     def _running(self) -> list[str]:
         attrs = self.study.user_attrs.items()
-        return [k.removeprefix(WORKER_KEY) for k, state in attrs if k.startswith(WORKER_KEY) and state == _RUNNING]
+        return [
+            k.removeprefix(WORKER_KEY)
+            for k, state in attrs
+            if k.startswith(WORKER_KEY) and state == _RUNNING
+        ]
 
     def _forget(self, workers: Iterable[str]) -> None:
         for worker in workers:
@@ -137,21 +166,25 @@ class Worker:
         """Fail a running trial and enqueue a copy of it."""
         if optuna_adapter.fail(self.study, trial):  # False if another process was quicker
             with _unwarned():
-                RetryHeartbeatStaleTrialCallback(inherit_intermediate_values=True)(self.study, trial)
+                RetryHeartbeatStaleTrialCallback(inherit_intermediate_values=True)(
+                    self.study, trial
+                )
 
 
 def _owner(trial: FrozenTrial) -> str:
     """The worker that evaluates a trial; "" if none does.
 
-    A trial that was given back has the attributes of its original, so that until a worker begins it, it names the
-    original's owner and number.
+    A trial that was given back has the attributes of its original, so that until a worker begins
+    it, it names the original's owner and number.
     """
     worker, _, number = trial.user_attrs.get(OWNER_KEY, "").rpartition("#")
     return worker if number == str(trial.number) else ""
 
 
 def _started(pid: int) -> str | None:
-    """Start time of a process, unique across reboots; None if there is no such process or it is a zombie."""
+    """Start time of a process, unique across reboots; None if there is no such process or it is a
+    zombie.
+    """
     if not Path(_PROC, "self").exists():
         return _started_at(pid)
     try:
@@ -164,7 +197,9 @@ def _started(pid: int) -> str | None:
 
 
 def _started_at(pid: int) -> str | None:
-    """The same on systems without /proc. On Linux, this time would change when the system's clock is set."""
+    """The same on systems without /proc. On Linux, this time would change when the system's clock
+    is set.
+    """
     import psutil
 
     try:
@@ -186,7 +221,9 @@ def _vain_restarts(attrs: Mapping[str, Any]) -> int:
 
 @contextmanager
 def _unwarned() -> Iterator[None]:
-    """Suppress Optuna's warnings that retries are experimental and that heartbeats need `Study.optimize`."""
+    """Suppress Optuna's warnings that retries are experimental and that heartbeats need
+    `Study.optimize`.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         warnings.filterwarnings("ignore", "Heartbeat of storage")

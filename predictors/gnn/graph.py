@@ -1,4 +1,6 @@
-"""Text to tensors: each distinct block of a batch occurs once, functions in levels below the blocks that call them."""
+"""Text to tensors: each distinct block of a batch occurs once, functions in levels below the blocks
+that call them.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ _SITE_NUMBERS = 6
 NODE_NUMBERS = _FLOW_NUMBERS + _SITE_NUMBERS
 TEXT_NUMBERS = 3
 
-# --- one text ---------------------------------------------------------------------------------------------------------
+# --- one text
+# ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +43,9 @@ _INPUT = Kind(("input",), (0.0,) * KIND_NUMBERS)
 
 @dataclass(frozen=True, eq=False)
 class BlockGraph:
-    """A block as a graph of n nodes (its inputs, then its items) and e edges; equal blocks share one object."""
+    """A block as a graph of n nodes (its inputs, then its items) and e edges; equal blocks share
+    one object.
+    """
 
     kinds: tuple[Kind, ...]  # (n,) kinds of the nodes
     callees: tuple[tuple[int, BlockGraph], ...]  # node and called block of every call
@@ -55,8 +60,12 @@ class TextGraph:
     """The graphs of one text."""
 
     main: BlockGraph  # graph of the main block
-    parts: tuple[tuple[BlockGraph, float], ...]  # graph of every function, and its share of all calls
-    numbers: tuple[float, ...]  # (TEXT_NUMBERS,) scaled log2 of params, FLOPs, and items of the main block plus calls
+    parts: tuple[
+        tuple[BlockGraph, float], ...
+    ]  # graph of every function, and its share of all calls
+    numbers: tuple[
+        float, ...
+    ]  # (TEXT_NUMBERS,) scaled log2 of params, FLOPs, and items of the main block plus calls
 
     @property
     def blocks(self) -> list[BlockGraph]:
@@ -75,10 +84,15 @@ def text_graph(text: str) -> TextGraph:
     graphs: dict[str, BlockGraph] = {}
 
     def graph(block: Block) -> BlockGraph:
-        callees = tuple([called(item.op) if item.op in program.functions else None for item in block.items])
+        callees = tuple(
+            [called(item.op) if item.op in program.functions else None for item in block.items]
+        )
         if not any(callees):
             return _flat(block)
-        items = [Item("call", *item[1:]) if callee else item for item, callee in zip(block.items, callees, strict=True)]
+        items = [
+            Item("call", *item[1:]) if callee else item
+            for item, callee in zip(block.items, callees, strict=True)
+        ]
         return _calling(_flat(block._replace(items=tuple(items))), callees)
 
     def called(name: str) -> BlockGraph:
@@ -90,7 +104,9 @@ def text_graph(text: str) -> TextGraph:
     main = graph(program.main)
     at_nodes = main.numbers.copy()  # of functions, shapes and costs depend on the call
     if places:
-        at_nodes[len(at_nodes) - len(places) :, _FLOW_NUMBERS:] = [_site_numbers(site) for site in places]
+        at_nodes[len(at_nodes) - len(places) :, _FLOW_NUMBERS:] = [
+            _site_numbers(site) for site in places
+        ]
     main = replace(main, numbers=at_nodes)
     numbers = tuple([log2(1 + count) / 8 for count in (*total_cost(places), len(places) + total)])
     return TextGraph(main, tuple((graphs[name], n / total) for name, n in runs.items()), numbers)
@@ -98,7 +114,9 @@ def text_graph(text: str) -> TextGraph:
 
 @lru_cache(maxsize=32768)
 def _calling(flat: BlockGraph, callees: tuple[BlockGraph | None, ...]) -> BlockGraph:
-    """A block's graph joined to those of its callees; `callees` has one entry per item, None for operators."""
+    """A block's graph joined to those of its callees; `callees` has one entry per item, None for
+    operators.
+    """
     first = len(flat.kinds) - len(callees)
     calls = [(node, callee) for node, callee in enumerate(callees, start=first) if callee]
     return replace(flat, callees=tuple(calls), level=1 + max([callee.level for _, callee in calls]))
@@ -106,7 +124,9 @@ def _calling(flat: BlockGraph, callees: tuple[BlockGraph | None, ...]) -> BlockG
 
 @lru_cache(maxsize=32768)
 def _flat(block: Block) -> BlockGraph:
-    """A block's graph without callees; cached, since most texts of a space differ in the callees alone."""
+    """A block's graph without callees; cached, since most texts of a space differ in the callees
+    alone.
+    """
     owner = list(range(block.inputs))
     edges: list[tuple[int, int]] = []
     for node, item in enumerate(block.items, start=block.inputs):
@@ -130,8 +150,9 @@ def _flat(block: Block) -> BlockGraph:
 def _flow(heavy: list[bool], edges: list[tuple[int, int]], outputs: list[int]) -> np.ndarray:
     """Features (n, 5) of the nodes' positions in the data flow.
 
-    The columns are depth from the inputs, depth to the outputs, log2 of the number of paths from the inputs and to the
-    outputs, and whether the node is an output. Depth counts heavy nodes: those that own weights or call a function.
+    The columns are depth from the inputs, depth to the outputs, log2 of the number of paths from
+    the inputs and to the outputs, and whether the node is an output. Depth counts heavy nodes:
+    those that own weights or call a function.
     """
     n = len(heavy)
     reached = {target for _, target in edges}
@@ -152,7 +173,9 @@ def _flow(heavy: list[bool], edges: list[tuple[int, int]], outputs: list[int]) -
 
 @lru_cache(maxsize=16384)
 def _site_numbers(site: Site) -> list[float]:
-    """Scaled log2 of width and positions of the first input and output (N, width, positions...), and of the cost."""
+    """Scaled log2 of width and positions of the first input and output (N, width, positions...),
+    and of the cost.
+    """
     numbers = []
     for shapes in (site.inputs, site.outputs):
         sizes = [float(d) if isinstance(d, int) else 1.0 for d in (shapes[0][1:] if shapes else ())]
@@ -168,14 +191,17 @@ def _kind(op: str, attrs: tuple[tuple[str, Value | Ref], ...]) -> Kind:
 
 
 def _size(value: Value | Ref | None) -> float:
-    """Scaled log2 of a size or of a product of sizes; 0 if it is missing or a parameter of the function."""
+    """Scaled log2 of a size or of a product of sizes; 0 if it is missing or a parameter of the
+    function.
+    """
     factors = value if isinstance(value, tuple) and not isinstance(value, Ref) else (value,)
     if not all(isinstance(factor, int | float) for factor in factors):
         return 0.0
     return log2(1 + prod(abs(factor) for factor in factors)) / 8  # type: ignore[arg-type]
 
 
-# --- a batch of texts -------------------------------------------------------------------------------------------------
+# --- a batch of texts
+# -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -213,7 +239,9 @@ def collate(texts: Sequence[TextGraph]) -> Batch:
     kinds: dict[Kind, int] = {}
     number: dict[BlockGraph, int] = {}
     levels = [_level(list(by_level[level]), kinds, number) for level in sorted(by_level)]
-    parts = [(i, number[block], share) for i, text in enumerate(texts) for block, share in text.parts]
+    parts = [
+        (i, number[block], share) for i, text in enumerate(texts) for block, share in text.parts
+    ]
     return Batch(
         kinds=tuple(kinds),
         levels=tuple(levels),
@@ -225,7 +253,9 @@ def collate(texts: Sequence[TextGraph]) -> Batch:
     )
 
 
-def _level(blocks: list[BlockGraph], kinds: dict[Kind, int], number: dict[BlockGraph, int]) -> Level:
+def _level(
+    blocks: list[BlockGraph], kinds: dict[Kind, int], number: dict[BlockGraph, int]
+) -> Level:
     first = len(number)
     number.update((block, first + i) for i, block in enumerate(blocks))
     sizes = np.array([len(block.kinds) for block in blocks])
@@ -234,10 +264,14 @@ def _level(blocks: list[BlockGraph], kinds: dict[Kind, int], number: dict[BlockG
     edges = np.concatenate([block.edges + start for block, start in placed], axis=1)
     outputs = np.concatenate([block.outputs + start for block, start in placed])
     output_block = np.repeat(np.arange(len(blocks)), [len(block.outputs) for block in blocks])
-    called = [(start + node, number[callee]) for block, start in placed for node, callee in block.callees]
+    called = [
+        (start + node, number[callee]) for block, start in placed for node, callee in block.callees
+    ]
     return Level(
         blocks=len(blocks),
-        node_kind=torch.tensor([kinds.setdefault(kind, len(kinds)) for block in blocks for kind in block.kinds]),
+        node_kind=torch.tensor(
+            [kinds.setdefault(kind, len(kinds)) for block in blocks for kind in block.kinds]
+        ),
         node_block=torch.from_numpy(np.repeat(np.arange(len(blocks)), sizes)),
         numbers=torch.from_numpy(np.concatenate([block.numbers for block in blocks])),
         calls=torch.tensor(called, dtype=torch.long).reshape(-1, 2).T,
@@ -256,8 +290,14 @@ class Vocabulary:
     @classmethod
     def of(cls, texts: Sequence[TextGraph], known: Sequence[str] = ()) -> Vocabulary:
         """The `known` words in their order, followed by the other words of the texts."""
-        kinds = {kind for block in {block for text in texts for block in text.blocks} for kind in block.kinds}
-        return cls([*known, *sorted({word for kind in kinds for word in kind.words}.difference(known))])
+        kinds = {
+            kind
+            for block in {block for text in texts for block in text.blocks}
+            for kind in block.kinds
+        }
+        return cls(
+            [*known, *sorted({word for kind in kinds for word in kind.words}.difference(known))]
+        )
 
     def __len__(self) -> int:
         return len(self.words)

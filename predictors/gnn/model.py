@@ -1,7 +1,9 @@
-"""The graph network: directed graph flow and graph attention on every block, callees before callers.
+"""The graph network: directed graph flow and graph attention on every block, callees before
+callers.
 
-An ensemble of K networks is one network whose tensors have a leading dimension K; all members run and train at once.
-Sizes in comments: K members, N nodes, E edges, B blocks, T texts, D width, M metrics.
+An ensemble of K networks is one network whose tensors have a leading dimension K; all members run
+and train at once. Sizes in comments: K members, N nodes, E edges, B blocks, T texts, D width, M
+metrics.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ class Linear(nn.Module):
     def split(self, x: Tensor, first: int) -> tuple[Tensor, Tensor]:
         """The `first` outputs and the others as two contiguous tensors."""
         parts = (slice(None, first), slice(first, None))
-        one, two = (torch.baddbmm(self.bias[..., part], x, self.weight[..., part]) for part in parts)
+        one, two = (
+            torch.baddbmm(self.bias[..., part], x, self.weight[..., part]) for part in parts
+        )
         return one, two
 
 
@@ -72,7 +76,9 @@ def _counts(index: Tensor, size: int) -> Tensor:
 
 
 class Edges(NamedTuple):
-    """Edges in both directions between 2N nodes: 2i is node i along the edges, 2i + 1 against them."""
+    """Edges in both directions between 2N nodes: 2i is node i along the edges, 2i + 1 against
+    them.
+    """
 
     source: Tensor  # (2E,)
     target: Tensor  # (2E,)
@@ -87,9 +93,11 @@ class Edges(NamedTuple):
 
 
 class FlowLayer(nn.Module):
-    """Directed graph flow plus graph attention, in both directions of the edges, with a residual connection.
+    """Directed graph flow plus graph attention, in both directions of the edges, with a residual
+    connection.
 
-    Flow: sigmoid(G) * (A X W) + X W with the gate G of the node's kind and A normalized by degree. Attention: one head
+    Flow: sigmoid(G) * (A X W) + X W with the gate G of the node's kind and A normalized by degree.
+        Attention: one head
     as in GAT (arXiv 1710.10903).
     """
 
@@ -103,14 +111,21 @@ class FlowLayer(nn.Module):
         """States h (K, N, D) and gates (K, N, 2D) to states (K, N, D)."""
         members, nodes, width = h.shape
         projected, scored = self.project.split(self.norm(h), 4 * width)
-        values, scores = projected.view(members, 2 * nodes, 2 * width), scored.view(members, 2 * nodes, 2)
+        values, scores = (
+            projected.view(members, 2 * nodes, 2 * width),
+            scored.view(members, 2 * nodes, 2),
+        )
         scores = _gather(scores[..., 0], edges.source) + _gather(scores[..., 1], edges.target)
         weight = F.leaky_relu(scores, 0.2).clamp(-8, 8).exp()  # (K, 2E)
         total = torch.zeros(members, 2 * nodes).index_add(1, edges.target, weight)
         weight = weight / _gather(total, edges.target)
-        weights = torch.stack([edges.share.expand_as(weight), weight], dim=-1)  # of flow and attention
+        weights = torch.stack(
+            [edges.share.expand_as(weight), weight], dim=-1
+        )  # of flow and attention
         messages = _gather(values, edges.source).view(members, -1, 2, width)
-        messages *= weights[..., None]  # in place, here and below: allocation takes longer than the arithmetic
+        messages *= weights[
+            ..., None
+        ]  # in place, here and below: allocation takes longer than the arithmetic
         received = _scatter(messages.flatten(2), edges.target, 2 * nodes)  # (K, 2N, 2D)
         moved = gates.reshape(members, 2 * nodes, width) * received[..., :width]
         moved += received[..., width:]
@@ -121,8 +136,8 @@ class FlowLayer(nn.Module):
 class Network(nn.Module):
     """Maps texts to M normalized metrics per member.
 
-    A text's embedding joins its main block with the mean of all its functions, so the structure of a cell has a short
-    path to the output however deep the cell is nested.
+    A text's embedding joins its main block with the mean of all its functions, so the structure of
+    a cell has a short path to the output however deep the cell is nested.
     """
 
     def __init__(self, config: Config) -> None:
@@ -146,14 +161,20 @@ class Network(nn.Module):
 
         The vocabulary must begin with the words of `base`; further words keep their random weights.
         """
-        learned = {name: tensor for name, tensor in base.state_dict().items() if not name.startswith("out.")}
+        learned = {
+            name: tensor
+            for name, tensor in base.state_dict().items()
+            if not name.startswith("out.")
+        }
         words, known = self.words.weight.detach().clone(), base.config.words
         words[:, :known] = learned["words.weight"][:, :known]
         words[:, -KIND_NUMBERS:] = learned["words.weight"][:, -KIND_NUMBERS:]
         self.load_state_dict({**self.state_dict(), **learned, "words.weight": words})
 
     def forward(self, batch: Batch, words: Tensor) -> Tensor:
-        """Normalized metrics (K, T, M) of a batch; `words` (kinds, words + KIND_NUMBERS) are its kinds' features."""
+        """Normalized metrics (K, T, M) of a batch; `words` (kinds, words + KIND_NUMBERS) are its
+        kinds' features.
+        """
         return self.out(F.gelu(self.hidden(self.embed(batch, words))))
 
     def embed(self, batch: Batch, words: Tensor) -> Tensor:
@@ -170,8 +191,12 @@ class Network(nn.Module):
         numbers = batch.numbers.expand(members, -1, -1)
         return F.gelu(self.join(torch.cat([main, parts, numbers], dim=-1)))
 
-    def _blocks(self, level: Level, kinds: Tensor, gates: Sequence[Tensor], callees: Tensor) -> Tensor:
-        """Embeddings (K, B, D) of one level's blocks; `callees` (K, b, D) are those of all lower levels."""
+    def _blocks(
+        self, level: Level, kinds: Tensor, gates: Sequence[Tensor], callees: Tensor
+    ) -> Tensor:
+        """Embeddings (K, B, D) of one level's blocks; `callees` (K, b, D) are those of all lower
+        levels.
+        """
         edges = Edges.of(level)
         h = _gather(kinds, level.node_kind) + self.numbers(level.numbers.expand(len(kinds), -1, -1))
         calling, called = level.calls

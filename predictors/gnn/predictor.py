@@ -29,11 +29,12 @@ _BATCH = 128  # texts encoded at once: larger batches exceed a core's cache
 
 
 class GNN(SamplingPredictor):
-    """Directed graph flow and graph attention on the blocks of the ONNX graph (FLAN, Akhauri and Abdelfattah 2024).
+    """Directed graph flow and graph attention on the blocks of the ONNX graph (FLAN, Akhauri and
+    Abdelfattah 2024).
 
-    An ensemble, initialized with the weights of the base, learns metrics as normal scores. Samples are the members'
-    predictions plus normal errors with the covariance measured on held-out architectures. Where a metric is given, the
-    errors of the others are conditioned on its error.
+    An ensemble, initialized with the weights of the base, learns metrics as normal scores. Samples
+    are the members' predictions plus normal errors with the covariance measured on held-out
+    architectures. Where a metric is given, the errors of the others are conditioned on its error.
 
     Args:
         seed: seed of weights, batches and samples.
@@ -65,7 +66,13 @@ class GNN(SamplingPredictor):
         super().__init__(seed)
         if min(width, layers, members) < 1 or (steps is not None and steps < 2):
             raise InputError("gnn: width, layers and members must be at least 1, steps at least 2")
-        self.base, self.width, self.layers, self.members, self.steps = base, width, layers, members, steps
+        self.base, self.width, self.layers, self.members, self.steps = (
+            base,
+            width,
+            layers,
+            members,
+            steps,
+        )
         self.schedule, self.progress = schedule or {}, progress
 
     # --- learning
@@ -76,18 +83,35 @@ class GNN(SamplingPredictor):
         rng = np.random.default_rng(self.seed)
         base = self._load_base()
         self._metrics = tuple(targets)
-        self._scales = [Scores.of_ranks(name, values[~np.isnan(values)]) for name, values in targets.items()]
+        self._scales = [
+            Scores.of_ranks(name, values[~np.isnan(values)]) for name, values in targets.items()
+        ]
         self._vocabulary: Vocabulary = Vocabulary.of(graphs, base._vocabulary.words if base else ())
         self._network = self._new_network()
         if base:
             self._network.copy_pretrained(base._network)
         normalized = self._normalize(targets, len(graphs))
         number = {graph: i for i, graph in enumerate(dict.fromkeys(graphs))}
-        hidden = held_out(len(number), self.members, FOLDS, rng)[:, [number[graph] for graph in graphs]]
+        hidden = held_out(len(number), self.members, FOLDS, rng)[
+            :, [number[graph] for graph in graphs]
+        ]
         rate = 2e-3 if base else 6e-3
-        chosen = {"steps": self.steps or _steps(len(graphs)), "learning_rate": rate, **self.schedule}
+        chosen = {
+            "steps": self.steps or _steps(len(graphs)),
+            "learning_rate": rate,
+            **self.schedule,
+        }
         schedule = Schedule(**chosen)  # type: ignore[arg-type]
-        train(self._network, self._vocabulary, graphs, normalized, hidden, schedule, rng, self.progress)
+        train(
+            self._network,
+            self._vocabulary,
+            graphs,
+            normalized,
+            hidden,
+            schedule,
+            rng,
+            self.progress,
+        )
         self._covariance = self._measure_errors(graphs, normalized, hidden)
         return self
 
@@ -99,13 +123,20 @@ class GNN(SamplingPredictor):
         for name in ("width", "layers", "members"):
             own, of_base = getattr(self, name), getattr(base, name)
             if own != of_base:
-                raise InputError(f"gnn: {name} is {of_base} in {self.base}, not {own}; base=None allows any size")
+                raise InputError(
+                    f"gnn: {name} is {of_base} in {self.base}, not {own}; base=None allows any size"
+                )
         return base
 
     # --- predicting
 
     def _draw(
-        self, architectures: Inputs, metrics: Sequence[str], known: dict[str, np.ndarray], samples: int, seed: int
+        self,
+        architectures: Inputs,
+        metrics: Sequence[str],
+        known: dict[str, np.ndarray],
+        samples: int,
+        seed: int,
     ) -> np.ndarray:
         texts = as_texts(architectures)
         columns = [self.metrics.index(name) for name in metrics]
@@ -116,12 +147,18 @@ class GNN(SamplingPredictor):
         noise = text_noise(texts, samples, len(self.metrics), (self.seed, seed))
         given_scores = self._normalize(known, len(texts))[:, None]
         drawn = drawn + conditional_errors(self._covariance, given_scores - drawn, noise)
-        return np.stack([self._scales[column].restore(drawn[:, :, column]) for column in columns], 2)
+        return np.stack(
+            [self._scales[column].restore(drawn[:, :, column]) for column in columns], 2
+        )
 
     def _new_network(self) -> Network:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            return Network(Config(len(self._vocabulary), len(self.metrics), self.width, self.layers, self.members))
+            return Network(
+                Config(
+                    len(self._vocabulary), len(self.metrics), self.width, self.layers, self.members
+                )
+            )
 
     def _normalize(self, values: Metrics, n: int) -> np.ndarray:
         """Values (n, M) of the trained metrics in normal scores, NaN where missing."""
@@ -133,7 +170,9 @@ class GNN(SamplingPredictor):
 
     @torch.no_grad()
     def _scores(self, graphs: Sequence[TextGraph]) -> np.ndarray:
-        """The members' predictions (K, n, M) in normal scores; every distinct text is encoded once."""
+        """The members' predictions (K, n, M) in normal scores; every distinct text is encoded
+        once.
+        """
         number = {graph: i for i, graph in enumerate(dict.fromkeys(graphs))}
         distinct, parts = list(number), []
         for start in range(0, len(distinct), _BATCH):
@@ -141,8 +180,12 @@ class GNN(SamplingPredictor):
             parts.append(self._network(batch, self._vocabulary.features(batch.kinds)))
         return torch.cat(parts, dim=1)[:, [number[graph] for graph in graphs]].double().numpy()
 
-    def _measure_errors(self, graphs: Sequence[TextGraph], targets: np.ndarray, hidden: np.ndarray) -> np.ndarray:
-        """Covariance (M, M) of the errors on held-out architectures, minus the variance among the members there."""
+    def _measure_errors(
+        self, graphs: Sequence[TextGraph], targets: np.ndarray, hidden: np.ndarray
+    ) -> np.ndarray:
+        """Covariance (M, M) of the errors on held-out architectures, minus the variance among the
+        members there.
+        """
         errors = np.where(hidden[:, :, None], targets - self._scores(graphs), np.nan)
         pairs = errors[: self.members // 2 * 2].reshape(-1, 2, *targets.shape)
         apart = (pairs[:, 0] - pairs[:, 1]).reshape(-1, targets.shape[1])
@@ -150,17 +193,26 @@ class GNN(SamplingPredictor):
         covariance = _moments(errors, _PRIOR_NOISE) - _moments(apart, 0.0) / 2
         scale = np.sqrt(np.maximum(np.diag(covariance), MIN_NOISE**2))
         examples = second_moments(errors)[1] / 2  # each is held out from two members
-        return shrink_correlation(covariance / np.outer(scale, scale), examples) * np.outer(scale, scale)
+        return shrink_correlation(covariance / np.outer(scale, scale), examples) * np.outer(
+            scale, scale
+        )
 
     # --- checkpoints
 
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         config = {
-            "options": {"width": self.width, "layers": self.layers, "members": self.members, "steps": self.steps},
+            "options": {
+                "width": self.width,
+                "layers": self.layers,
+                "members": self.members,
+                "steps": self.steps,
+            },
             **self._config(),
             "words": list(self._vocabulary.words),
         }
-        tensors = with_prefix("network", {name: value.numpy() for name, value in self._network.state_dict().items()})
+        tensors = with_prefix(
+            "network", {name: value.numpy() for name, value in self._network.state_dict().items()}
+        )
         for i, scale in enumerate(self._scales):
             tensors |= {f"scale{i}.values": scale.values, f"scale{i}.scores": scale.scores}
             tensors[f"scale{i}.pivot"] = np.array([scale.pivot])
@@ -175,7 +227,9 @@ class GNN(SamplingPredictor):
         none = np.zeros(1)  # the pivot of the shipped checkpoints, which store none
         self._scales = [
             Scores(
-                tensors[f"scale{i}.values"], tensors[f"scale{i}.scores"], float(tensors.get(f"scale{i}.pivot", none)[0])
+                tensors[f"scale{i}.values"],
+                tensors[f"scale{i}.scores"],
+                float(tensors.get(f"scale{i}.pivot", none)[0]),
             )
             for i in range(n)
         ]
@@ -186,7 +240,9 @@ class GNN(SamplingPredictor):
 
 
 def _moments(errors: np.ndarray, prior: float) -> np.ndarray:
-    """Second moments (M, M) of errors (e, M), NaN where missing, with `_PRIOR_WEIGHT` errors of size `prior` added."""
+    """Second moments (M, M) of errors (e, M), NaN where missing, with `_PRIOR_WEIGHT` errors of
+    size `prior` added.
+    """
     sums, counts = second_moments(errors)
     return (sums + _PRIOR_WEIGHT * prior**2 * np.eye(len(counts))) / (counts + _PRIOR_WEIGHT)
 

@@ -1,4 +1,6 @@
-"""Training by regression and ranking losses on normalized metrics; every member leaves out its held-out part."""
+"""Training by regression and ranking losses on normalized metrics; every member leaves out its
+held-out part.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,11 @@ class Schedule:
 
 
 def held_out(n: int, members: int, folds: int, rng: np.random.Generator) -> np.ndarray:
-    """Mask (members, n) of the architectures that a member is not trained on: one fold each, none if n < 2 * folds.
+    """Mask (members, n) of the architectures that a member is not trained on: one fold each, none
+    if n < 2 * folds.
 
-    Two members share a fold, so that their difference there measures the variance among members on unseen data.
+    Two members share a fold, so that their difference there measures the variance among members on
+    unseen data.
     """
     fold = rng.permutation(n) % folds if n >= 2 * folds else np.full(n, -1)
     return np.stack([fold == member // 2 for member in range(members)])
@@ -64,9 +68,15 @@ def train(
     observed = torch.tensor(~np.isnan(targets))
     allowed = torch.tensor(~hidden, dtype=torch.float32)
     size = min(schedule.batch, len(graphs))
-    optimizer = AdamW(network.parameters(), schedule.learning_rate, weight_decay=schedule.weight_decay, fused=True)
-    rise = max(0.1, 1.5 / schedule.steps)  # share of steps; OneCycleLR divides by zero if it ends with the first step
-    cycle = OneCycleLR(optimizer, schedule.learning_rate, total_steps=schedule.steps, pct_start=rise)
+    optimizer = AdamW(
+        network.parameters(), schedule.learning_rate, weight_decay=schedule.weight_decay, fused=True
+    )
+    rise = max(
+        0.1, 1.5 / schedule.steps
+    )  # share of steps; OneCycleLR divides by zero if it ends with the first step
+    cycle = OneCycleLR(
+        optimizer, schedule.learning_rate, total_steps=schedule.steps, pct_start=rise
+    )
     network.train()
     order = np.array([], int)
     for step in range(1, schedule.steps + 1):
@@ -88,9 +98,13 @@ def train(
 
 
 def _loss(predicted: Tensor, target: Tensor, weights: Tensor) -> Tensor:
-    """Squared error plus pairwise hinge loss, summed over members; weights (K, B, M) are 0 where a target is unused."""
+    """Squared error plus pairwise hinge loss, summed over members; weights (K, B, M) are 0 where a
+    target is unused.
+    """
     squared = (weights * (predicted - target) ** 2).sum((1, 2)) / weights.sum((1, 2)).clamp(min=1)
-    better = (target[:, None] > target[None]) * weights[:, :, None] * weights[:, None]  # (K, B, B, M)
+    better = (
+        (target[:, None] > target[None]) * weights[:, :, None] * weights[:, None]
+    )  # (K, B, B, M)
     short = F.relu(MARGIN - (predicted[:, :, None] - predicted[:, None]))
     hinge = (better * short).sum((1, 2, 3)) / better.sum((1, 2, 3)).clamp(min=1)
     return squared.sum() + hinge.sum()

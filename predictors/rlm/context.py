@@ -1,9 +1,11 @@
 """The in-context decoder: from labelled examples and a query to the query's number, digit by digit.
 
-Every example is one token: the coordinates of its text and its score. Examples attend to each other, and a query
-attends to the examples (as in TabPFN, arXiv 2207.01848), by learned products, learned distances, and least squares. A
-small causal decoder then writes the query's number, digit by digit, from the query's hidden state.
-Sizes in comments: B tasks, n examples, q queries, C coordinates, D width, H width of a head, h heads, L number tokens.
+Every example is one token: the coordinates of its text and its score. Examples attend to each
+    other, and a query
+attends to the examples (as in TabPFN, arXiv 2207.01848), by learned products, learned distances,
+and least squares. A small causal decoder then writes the query's number, digit by digit, from the
+query's hidden state. Sizes in comments: B tasks, n examples, q queries, C coordinates, D width, H
+width of a head, h heads, L number tokens.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ def _join(x: Tensor) -> Tensor:
 
 
 class ContextAttention(nn.Module):
-    """Attention whose logits are scaled dot products minus squared distances of projected coordinates."""
+    """Attention whose logits are scaled dot products minus squared distances of projected
+    coordinates.
+    """
 
     def __init__(self, config: ContextConfig) -> None:
         super().__init__()
@@ -69,15 +73,21 @@ class ContextAttention(nn.Module):
         key, value = self.key_value(y).chunk(2, -1)
         key, place = _split(key, self.heads), _split(self.place(coordinates), self.heads)
         n = key.shape[2]
-        # A softmax over n keys flattens as n grows (arXiv 2501.19399): a learned multiple of log n sharpens it.
+        # A softmax over n keys flattens as n grows (arXiv 2501.19399): a learned multiple of log n
+        # sharpens it.
         sharpness = 1 + self.size[:, None, None] * torch.log(torch.tensor(n / 64.0))
         key = key * key.shape[-1] ** -0.5
         key = torch.cat([key, place, -place.square().sum(-1, keepdim=True) / 2], -1)
         return key * sharpness, _split(value, self.heads)
 
     def forward(self, y: Tensor, coordinates: Tensor, keys: tuple[Tensor, Tensor]) -> Tensor:
-        """Output (B, q, D) for tokens y (B, q, D) with coordinates (B, q, C); `keys` are those of the examples."""
-        query, place = _split(self.query(y), self.heads), _split(self.place(coordinates), self.heads)
+        """Output (B, q, D) for tokens y (B, q, D) with coordinates (B, q, C); `keys` are those of
+        the examples.
+        """
+        query, place = (
+            _split(self.query(y), self.heads),
+            _split(self.place(coordinates), self.heads),
+        )
         query = torch.cat([query, place, torch.ones_like(place[..., :1])], -1)
         key, value = keys
         size = value.shape[-1]
@@ -88,10 +98,12 @@ class ContextAttention(nn.Module):
 
 
 class LeastSquares(nn.Module):
-    """Ridge regression as attention: queries read its prediction from the examples' keys to their values.
+    """Ridge regression as attention: queries read its prediction from the examples' keys to their
+    values.
 
-    After the mesa layer (arXiv 2309.05858). Examples read leave-one-out predictions. Examples and queries also read
-    their leverage, a measure of their distance from the (other) examples. The cost of a query does not depend on n.
+    After the mesa layer (arXiv 2309.05858). Examples read leave-one-out predictions. Examples and
+    queries also read their leverage, a measure of their distance from the (other) examples. The
+    cost of a query does not depend on n.
     """
 
     def __init__(self, config: ContextConfig) -> None:
@@ -103,10 +115,14 @@ class LeastSquares(nn.Module):
         self.out = nn.Linear(d + config.heads, d, bias=False)
 
     def _key(self, y: Tensor, coordinates: Tensor) -> Tensor:
-        return functional.normalize(_split(self.key(torch.cat([y, coordinates], -1)), self.heads), dim=-1)
+        return functional.normalize(
+            _split(self.key(torch.cat([y, coordinates], -1)), self.heads), dim=-1
+        )
 
     def solve(self, y: Tensor, coordinates: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Inverse (B, h, K, K), weights (B, h, K, H), and the examples' keys (B, h, n, K) and values (B, h, n, H)."""
+        """Inverse (B, h, K, K), weights (B, h, K, H), and the examples' keys (B, h, n, K) and
+        values (B, h, n, H).
+        """
         key, value = self._key(y, coordinates), _split(self.value(y), self.heads)
         eye = torch.eye(key.shape[-1], device=key.device)
         gram = key.mT @ key + self.penalty.exp()[:, None, None] * eye
@@ -120,8 +136,12 @@ class LeastSquares(nn.Module):
         rest = (1 - leverage).clamp(min=0.05)
         return self._project((key @ weights - leverage * value) / rest, leverage / rest)
 
-    def forward(self, y: Tensor, coordinates: Tensor, solved: tuple[Tensor, Tensor, Tensor, Tensor]) -> Tensor:
-        """Output (B, q, D) for queries y (B, q, D) with coordinates (B, q, C); `solved` is the result of `solve`."""
+    def forward(
+        self, y: Tensor, coordinates: Tensor, solved: tuple[Tensor, Tensor, Tensor, Tensor]
+    ) -> Tensor:
+        """Output (B, q, D) for queries y (B, q, D) with coordinates (B, q, C); `solved` is the
+        result of `solve`.
+        """
         inverse, weights, _, _ = solved
         key = self._key(y, coordinates)
         return self._project(key @ weights, ((key @ inverse) * key).sum(-1, keepdim=True))
@@ -194,7 +214,9 @@ class ContextReader(nn.Module):
         """
         found, solved = self.kernels.solve(factored or self.kernels.factor(coordinates), scores)
         z = scores.clamp(-10, 10)
-        number = torch.stack([z, z.clamp(-1, 1), z.square() / 4, torch.sin(2 * z), torch.cos(2 * z)], -1)
+        number = torch.stack(
+            [z, z.clamp(-1, 1), z.square() / 4, torch.sin(2 * z), torch.cos(2 * z)], -1
+        )
         x = self.place(coordinates) + self.number(number) + self.regressed(found) + self.role[0]
         kept = []
         for layer in self.layers:
@@ -212,9 +234,11 @@ class ContextReader(nn.Module):
 
 
 def _kernel_scales(kernels: int) -> Tensor:
-    """Initial scales (kernels, C) of the coordinates for kernels of length 1: principal axes dominate.
+    """Initial scales (kernels, C) of the coordinates for kernels of length 1: principal axes
+    dominate.
 
-    Every fourth kernel reads neighbours and from none to all of the other parts; the others read no neighbours.
+    Every fourth kernel reads neighbours and from none to all of the other parts; the others read no
+    neighbours.
     """
     sizes = (sum(AXES), len(AXES) * WHITENED, COVARIATES, COMMON, 3)
     scales = (1 / AXIS_SCALE, 0.05, 0.3, 0.1, 0.01)
@@ -240,8 +264,11 @@ class NumberLayer(nn.Module):
         self.up = nn.Linear(d, 4 * d, bias=False)
         self.down = nn.Linear(2 * d, d, bias=False)
 
-    def forward(self, x: Tensor, past: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Process the tokens x (R, L, D) that follow `past`, the keys and values (R, h, P, H) of P earlier tokens.
+    def forward(
+        self, x: Tensor, past: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Process the tokens x (R, L, D) that follow `past`, the keys and values (R, h, P, H) of P
+        earlier tokens.
 
         Returns:
             The tokens after this layer, and the keys and values of all tokens.
@@ -258,7 +285,9 @@ class NumberLayer(nn.Module):
 
 
 class NumberDecoder(nn.Module):
-    """Causal decoder of numbers: logits of the next token, conditioned on a query's hidden state."""
+    """Causal decoder of numbers: logits of the next token, conditioned on a query's hidden
+    state.
+    """
 
     def __init__(self, config: ContextConfig) -> None:
         super().__init__()
@@ -277,7 +306,8 @@ class NumberDecoder(nn.Module):
         return self.condition(functional.gelu(self.hidden(gathered)))
 
     def forward(self, conditions: Tensor, tokens: Tensor) -> Tensor:
-        """Logits (R, L, NUMBER_TOKENS) of the token after each of `tokens` (R, L), of which the first is `START`.
+        """Logits (R, L, NUMBER_TOKENS) of the token after each of `tokens` (R, L), of which the
+        first is `START`.
 
         `conditions` (R, d) are those of the rows.
         """

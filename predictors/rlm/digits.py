@@ -1,4 +1,6 @@
-"""Scores as tokens: sign, units, tenths, hundredths; -1.238 is `- 1 2 4`. Scores are rounded, not truncated."""
+"""Scores as tokens: sign, units, tenths, hundredths; -1.238 is `- 1 2 4`. Scores are rounded, not
+truncated.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ MAX_SCORE = 9.99
 
 
 def allowed() -> np.ndarray:
-    """Mask (NUMBER_LENGTH, NUMBER_TOKENS), True where the grammar allows a token; any allowed sequence is a number."""
+    """Mask (NUMBER_LENGTH, NUMBER_TOKENS), True where the grammar allows a token; any allowed
+    sequence is a number.
+    """
     mask = np.zeros((NUMBER_LENGTH, NUMBER_TOKENS), bool)
     mask[0, :ZERO] = True
     mask[1:, ZERO:] = True

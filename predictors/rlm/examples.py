@@ -41,14 +41,22 @@ class Context:
     """
 
     def __init__(self, examples: Examples, scores: np.ndarray) -> None:
-        self.model, self.axes, self.coordinates = examples.model, examples.axes, examples.coordinates
+        self.model, self.axes, self.coordinates = (
+            examples.model,
+            examples.axes,
+            examples.coordinates,
+        )
         self.scores = torch.from_numpy(scores).float()[None]
         with torch.inference_mode():
-            self.kept = self.model.reader.examples(examples.coordinates, self.scores, examples.kernels)
+            self.kept = self.model.reader.examples(
+                examples.coordinates, self.scores, examples.kernels
+            )
 
     @torch.inference_mode()
     def conditions(self, states: np.ndarray, covariates: np.ndarray) -> Tensor:
-        """Conditions (q, d) of the digit decoder for queries with states (q, S) and covariates (q, c)."""
+        """Conditions (q, d) of the digit decoder for queries with states (q, S) and covariates (q,
+        c).
+        """
         coordinates = torch.from_numpy(self.axes(states, covariates))[None]
         gathered = self.model.reader(coordinates, self.kept)[0]
         return self.model.decoder.conditions(gathered)
@@ -62,10 +70,12 @@ class Group(NamedTuple):
 
 
 def groups(states: np.ndarray) -> list[Group]:
-    """Divide n stored examples with states (n, S) into groups; up to `MAX_EXAMPLES` examples are one group.
+    """Divide n stored examples with states (n, S) into groups; up to `MAX_EXAMPLES` examples are
+    one group.
 
-    With more, every group holds the `MAX_EXAMPLES // 2` examples nearest to its center, and examples spread over all
-    states that every group shares. The group of a query depends on the query's state alone.
+    With more, every group holds the `MAX_EXAMPLES // 2` examples nearest to its center, and
+    examples spread over all states that every group shares. The group of a query depends on the
+    query's state alone.
     """
     states = compared(states)
     if len(states) <= MAX_EXAMPLES:
@@ -76,18 +86,25 @@ def groups(states: np.ndarray) -> list[Group]:
     rest = np.setdiff1d(np.arange(len(states)), spread)
     distances = squared_distances(centers, states[rest])
     near = [rest[np.argsort(row, kind="stable")[:nearest]] for row in distances]
-    return [Group(c, np.sort(np.concatenate([spread, rows]))) for c, rows in zip(centers, near, strict=True)]
+    return [
+        Group(c, np.sort(np.concatenate([spread, rows])))
+        for c, rows in zip(centers, near, strict=True)
+    ]
 
 
 def nearest_group(states: np.ndarray, found: list[Group]) -> np.ndarray:
     """Number (n,) of the group with the nearest center for queries with states (n, S)."""
     if len(found) == 1:
         return np.zeros(len(states), int)
-    return squared_distances(compared(states), np.stack([group.center for group in found])).argmin(1)
+    return squared_distances(compared(states), np.stack([group.center for group in found])).argmin(
+        1
+    )
 
 
 def _farthest_points(states: np.ndarray, count: int) -> np.ndarray:
-    """Row numbers (count,) by farthest-point sampling (Gonzalez 1985), beginning with the row nearest to the mean."""
+    """Row numbers (count,) by farthest-point sampling (Gonzalez 1985), beginning with the row
+    nearest to the mean.
+    """
     first = int(((states - states.mean(0)) ** 2).sum(1).argmin())
     chosen, distance = [first], ((states - states[first]) ** 2).sum(1)
     while len(chosen) < count:
@@ -96,8 +113,12 @@ def _farthest_points(states: np.ndarray, count: int) -> np.ndarray:
     return np.array(chosen)
 
 
-def nearest_distances(states: np.ndarray, known: np.ndarray, own: np.ndarray | None = None) -> np.ndarray:
-    """Distance (n,) of states (n, S) to the nearest of k known ones (k, S) but their `own` (n,); infinite if none."""
+def nearest_distances(
+    states: np.ndarray, known: np.ndarray, own: np.ndarray | None = None
+) -> np.ndarray:
+    """Distance (n,) of states (n, S) to the nearest of k known ones (k, S) but their `own` (n,);
+    infinite if none.
+    """
     found = np.empty(len(states))
     for start in range(0, len(states), _DISTANCE_ROWS):
         rows = np.arange(start, min(start + _DISTANCE_ROWS, len(states)))

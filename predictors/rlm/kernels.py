@@ -1,10 +1,11 @@
 """Kernel regression as the first layer over examples and queries.
 
-Every head is kernel ridge regression of the examples' scores with a learned kernel and a learned penalty. Examples read
-leave-one-out predictions in closed form, so that examples and queries read the same kind of number. A last output
-stacks the heads (Wolpert, 1992): their mean, weighted by leave-one-out errors, is corrected by ridge regression on the
-leave-one-out predictions. The layers above learn which heads to trust.
-Sizes in comments: B tasks, n examples, q queries, C coordinates, h heads.
+Every head is kernel ridge regression of the examples' scores with a learned kernel and a learned
+penalty. Examples read leave-one-out predictions in closed form, so that examples and queries read
+the same kind of number. A last output stacks the heads (Wolpert, 1992): their mean, weighted by
+leave-one-out errors, is corrected by ridge regression on the leave-one-out predictions. The layers
+above learn which heads to trust. Sizes in comments: B tasks, n examples, q queries, C coordinates,
+h heads.
 """
 
 from __future__ import annotations
@@ -49,11 +50,15 @@ class KernelRegression(nn.Module):
         heads = len(scales)
         lengths = torch.logspace(math.log10(0.5), math.log10(5.0), heads)
         noise = torch.tensor([0.03, 0.15]).log().repeat(heads)[:heads]
-        self.log_scales = nn.Parameter(scales.log() - lengths.log()[:, None] + 0.1 * torch.randn(scales.shape))
+        self.log_scales = nn.Parameter(
+            scales.log() - lengths.log()[:, None] + 0.1 * torch.randn(scales.shape)
+        )
         self.log_linear = nn.Parameter(torch.full((heads,), -1.0) + 2 * lengths.log())
         self.log_penalty = nn.Parameter(noise)
         self.log_sharpness = nn.Parameter(torch.zeros(1))
-        self.stacking = nn.Parameter(torch.tensor([-1.2, -1.0]))  # log of the penalty for 100 examples, slope by log n
+        self.stacking = nn.Parameter(
+            torch.tensor([-1.2, -1.0])
+        )  # log of the penalty for 100 examples, slope by log n
         self.outputs = 3 * heads + 2
 
     def factor(self, coordinates: Tensor) -> Factored:
@@ -61,17 +66,23 @@ class KernelRegression(nn.Module):
         scaled = coordinates[:, None] * self.log_scales.exp()[:, None]
         products = scaled @ scaled.mT
         half = products.diagonal(dim1=-2, dim2=-1) / 2
-        nearness = (products - half[..., None]).sub_(half[..., None, :]).exp_()  # exactly 1 on the diagonal
-        kernel = products.mul_(self._linear).add_(nearness)  # in place: new matrices (h, n, n) take time
+        nearness = (
+            (products - half[..., None]).sub_(half[..., None, :]).exp_()
+        )  # exactly 1 on the diagonal
+        kernel = products.mul_(self._linear).add_(
+            nearness
+        )  # in place: new matrices (h, n, n) take time
         kernel.diagonal(dim1=-2, dim2=-1).add_(self.log_penalty.exp()[:, None])
         inverse = torch.cholesky_inverse(torch.linalg.cholesky(kernel))
         others = nearness - torch.eye(coordinates.shape[1], device=coordinates.device)
         return Factored(scaled, inverse, others.sum(-1), others.amax(-1))
 
     def evidence(self, coordinates: Tensor, scores: Tensor) -> Tensor:
-        """Log marginal likelihood of scores (B, n) at coordinates (B, n, C), per example, mean over tasks and heads.
+        """Log marginal likelihood of scores (B, n) at coordinates (B, n, C), per example, mean over
+        tasks and heads.
 
-        A constant is left out. Each head is a Gaussian process whose variance is the most likely one.
+        A constant is left out. Each head is a Gaussian process whose variance is the most likely
+        one.
         """
         inverse, n = self.factor(coordinates).inverse, scores.shape[1]
         misfit = torch.einsum("bi,bhij,bj->bh", scores, inverse, scores)
@@ -96,7 +107,9 @@ class KernelRegression(nn.Module):
         """Features (B, q, outputs) of queries with coordinates (B, q, C)."""
         scaled = coordinates[:, None] * self.log_scales.exp()[:, None]
         nearness, dual = _nearness(scaled, solved.scaled), solved.dual[..., None]
-        found = nearness @ dual + self._linear * (scaled @ (solved.scaled.mT @ dual))  # avoids a (q, n) matrix
+        found = nearness @ dual + self._linear * (
+            scaled @ (solved.scaled.mT @ dual)
+        )  # avoids a (q, n) matrix
         found = found[..., 0].clamp(-MAX_PREDICTION, MAX_PREDICTION)
         mean = (solved.weights[:, None] @ found)[:, 0]
         return self._features(found, nearness.sum(-1), nearness.amax(-1), solved, mean)
@@ -111,20 +124,28 @@ class KernelRegression(nn.Module):
         return torch.softmax(-self.log_sharpness.exp() * 0.5 * n**0.5 * errors, -1)
 
     def _stacked(self, found: Tensor, errors: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """Stacked leave-one-out predictions (B, n) of the heads' `found` (B, h, n), and weights (B, h) of the heads."""
+        """Stacked leave-one-out predictions (B, n) of the heads' `found` (B, h, n), and weights (B,
+        h) of the heads.
+        """
         n = scores.shape[1]
         trust = self._trust(errors, n)
         missed = scores - (trust[:, None] @ found)[:, 0]
         penalty = torch.exp(self.stacking[0] + self.stacking[1] * math.log(n / 100)) * n
-        factor = torch.linalg.cholesky(found @ found.mT + penalty * torch.eye(found.shape[1], device=scores.device))
+        factor = torch.linalg.cholesky(
+            found @ found.mT + penalty * torch.eye(found.shape[1], device=scores.device)
+        )
         projected = torch.cholesky_solve(found, factor)  # (B, h, n)
         correction = (projected @ missed[..., None])[..., 0]
         leverage = (found * projected).sum(1)
         rest = missed - (correction[:, None] @ found)[:, 0]
         return scores - rest / (1 - leverage).clamp(min=0.05), trust + correction
 
-    def _features(self, found: Tensor, density: Tensor, closest: Tensor, solved: Solved, mean: Tensor) -> Tensor:
-        """Features (B, m, outputs) of m points: `found`, `density`, `closest` (B, h, m) and stacked `mean` (B, m)."""
+    def _features(
+        self, found: Tensor, density: Tensor, closest: Tensor, solved: Solved, mean: Tensor
+    ) -> Tensor:
+        """Features (B, m, outputs) of m points: `found`, `density`, `closest` (B, h, m) and stacked
+        `mean` (B, m).
+        """
         trust = self._trust(solved.errors, solved.dual.shape[-1])
         spread = (trust[..., None] * (found - mean[:, None]).square()).sum(1)
         error = (trust * solved.errors).sum(-1)[:, None].expand_as(mean)

@@ -1,8 +1,10 @@
 """Text to lines: the input of the encoder.
 
-ONNX text is unrolled: every call is replaced by the lines of its function, and every line is annotated with the shapes
+ONNX text is unrolled: every call is replaced by the lines of its function, and every line is
+    annotated with the shapes
 and costs that follow from the text. Any other text has one line per word, number or sign.
-Equal calls, of one function with equal arguments and input shapes, share their lines: the encoder reads them once.
+Equal calls, of one function with equal arguments and input shapes, share their lines: the encoder
+reads them once.
 """
 
 from __future__ import annotations
@@ -38,10 +40,13 @@ class Lines(NamedTuple):
 
     words: np.ndarray  # (w,) hashed words, line after line
     starts: np.ndarray  # (n,) index of each line's first word
-    numbers: np.ndarray  # (n, LINE_NUMBERS) log2 of costs, sizes, and lines on the longest path from inputs, to outputs
+    # (n, LINE_NUMBERS) log2 of costs, sizes, and lines on the longest path from inputs, to outputs
+    numbers: np.ndarray
     edges: np.ndarray  # (2, e) line that produces a value, line that reads it
     position: np.ndarray  # (n,) relative position of a line along the longest path, in [0, 1]
-    totals: np.ndarray  # (TEXT_NUMBERS,) log2 of 1 + parameters, multiply-accumulates, output elements, lines, depth
+    totals: (
+        np.ndarray
+    )  # (TEXT_NUMBERS,) log2 of 1 + parameters, multiply-accumulates, output elements, lines, depth
     counts: np.ndarray  # (COUNTS,) sum of the lines' `kind_sketch`
     neighbours: np.ndarray  # (NEIGHBOURS,) `neighbour_sketch` of the lines
     shared: np.ndarray  # (n,) from 0; equal for one line of a function in equal calls
@@ -55,7 +60,9 @@ class _Body(NamedTuple):
     numbers: np.ndarray  # (n, OPERATOR_NUMBERS)
     edges: np.ndarray  # (2, e) between lines of the call
     reads: np.ndarray  # (2, r) number of an input of the call, line that reads it
-    sources: tuple[int, ...]  # per output, the line that produces it, or -1 - i for input i of the call
+    sources: tuple[
+        int, ...
+    ]  # per output, the line that produces it, or -1 - i for input i of the call
     shapes: tuple[Shape, ...]  # shapes of the outputs
     costs: np.ndarray  # (3,) parameters, multiply-accumulates, output elements
     counts: np.ndarray  # (COUNTS,) sum of the lines' sketches
@@ -73,7 +80,8 @@ def lines(text: str) -> Lines:
     """The lines of a text.
 
     Raises:
-        InputError: if the text is empty or too long, or begins like ONNX text but is not that of an architecture.
+        InputError: if the text is empty or too long, or begins like ONNX text but is not that of an
+            architecture.
     """
     if not text.strip():
         raise InputError("an empty text has nothing to predict from")
@@ -94,11 +102,18 @@ class _Reader:
         self.depth = self.distinct = 0
         self.known: dict[tuple[str, tuple[Shape, ...], Attrs], tuple[_Body, list[int]]] = {}
 
-    def body(self, block: Block, shapes: tuple[Shape, ...], arguments: Attrs) -> tuple[_Body, list[int]]:
-        """The n lines of a block for given input shapes and arguments, and `Lines.shared` of each."""
+    def body(
+        self, block: Block, shapes: tuple[Shape, ...], arguments: Attrs
+    ) -> tuple[_Body, list[int]]:
+        """The n lines of a block for given input shapes and arguments, and `Lines.shared` of
+        each.
+        """
         parts, makers, known = [], [-1 - i for i in range(len(shapes))], list(shapes)
         if self.depth > MAX_DEPTH:
-            raise InputError(f"functions call each other more than {MAX_DEPTH} deep; a function must not call itself")
+            raise InputError(
+                f"functions call each other more than {MAX_DEPTH} deep; a function must not call "
+                "itself"
+            )
         count = calls = 0
         edges: list[np.ndarray] = []
         links: list[tuple[int, int]] = []  # edges between parts
@@ -106,7 +121,9 @@ class _Reader:
         shared: list[int] = []
         for item in block.items:
             inputs = tuple([known[v] for v in item.inputs])
-            part, numbers = self.call(item.op, inputs, bind(item.attrs, arguments) if block.params else item.attrs)
+            part, numbers = self.call(
+                item.op, inputs, bind(item.attrs, arguments) if block.params else item.attrs
+            )
             if len(part.shapes) != item.outputs:
                 raise InputError(f"{item.op} has {len(part.shapes)} outputs, not {item.outputs}")
             edges.append(part.edges + count)
@@ -121,8 +138,13 @@ class _Reader:
                 raise InputError(f"the network has more than {MAX_LINES} operators or calls")
             parts.append(part)
             shared += numbers
-        own = {"sources": tuple([makers[v] for v in block.outputs]), "shapes": tuple([known[v] for v in block.outputs])}
-        return _joined(parts, [*edges, _pairs(links)], reads=_pairs(reads), calls=calls + 1, **own), shared
+        own = {
+            "sources": tuple([makers[v] for v in block.outputs]),
+            "shapes": tuple([known[v] for v in block.outputs]),
+        }
+        return _joined(
+            parts, [*edges, _pairs(links)], reads=_pairs(reads), calls=calls + 1, **own
+        ), shared
 
     def call(self, op: str, shapes: tuple[Shape, ...], attrs: Attrs) -> tuple[_Body, list[int]]:
         """The lines of an operator or a function call, and `Lines.shared` of each."""
@@ -156,7 +178,9 @@ def _operator(op: str, shapes: tuple[Shape, ...], attrs: Attrs) -> _Body:
     reads = np.array([range(len(shapes)), [0] * len(shapes)], np.int64)
     row = np.array([[*np.log2(1 + costs), *sizes]], np.float32)
     sketch = kind_sketch(words, row[0])
-    return _Body(words, np.array([len(words)]), row, _NO_PAIRS, reads, (0,), (shape,), costs, sketch)
+    return _Body(
+        words, np.array([len(words)]), row, _NO_PAIRS, reads, (0,), (shape,), costs, sketch
+    )
 
 
 def _log2_product(sizes: Value) -> float:
@@ -168,7 +192,9 @@ def _log2_product(sizes: Value) -> float:
 
 
 def _extent(shape: Shape) -> tuple[float, float]:
-    """log2 of the width, the first of more than two sizes or otherwise the last, and half of log2 of the others."""
+    """log2 of the width, the first of more than two sizes or otherwise the last, and half of log2
+    of the others.
+    """
     sizes = [d for d in shape[1:] if isinstance(d, int)]
     width = sizes.pop(0 if len(sizes) > 2 else -1) if sizes else 1
     return log2(max(width, 1)), log2(max(prod(sizes), 1)) / 2
@@ -219,7 +245,9 @@ def _finished(body: _Body, shared: Sequence[int]) -> Lines:
 
 
 def _longest(count: int, edges: np.ndarray) -> np.ndarray:
-    """Number (count,) of lines on the longest path that ends with each line; edges must lead to later lines."""
+    """Number (count,) of lines on the longest path that ends with each line; edges must lead to
+    later lines.
+    """
     depth = [1] * count
     for source, target in edges[:, np.argsort(edges[1], kind="stable")].T.tolist():
         if depth[source] >= depth[target]:
@@ -228,7 +256,9 @@ def _longest(count: int, edges: np.ndarray) -> np.ndarray:
 
 
 def graph_lines(graph: Graph) -> Lines:
-    """The lines of a graph; faster than `lines` of its text, from which only their order differs."""
+    """The lines of a graph; faster than `lines` of its text, from which only their order
+    differs.
+    """
     maker = dict.fromkeys(graph.inputs, -1)
     parts, edges = [], []
     for i, node in enumerate(graph.nodes):
@@ -242,13 +272,22 @@ def _plain(text: str) -> Lines:
     """The lines of any other text: one per token, each of which reads the one before."""
     tokens = _TOKEN.findall(text)
     if len(tokens) > MAX_LINES:
-        raise InputError(f"the text has {len(tokens)} words, numbers and signs; the limit is {MAX_LINES}")
+        raise InputError(
+            f"the text has {len(tokens)} words, numbers and signs; the limit is {MAX_LINES}"
+        )
     n = len(tokens)
     words = np.array([bucket("#" if token[0].isdecimal() else token) for token in tokens])
     numbers = np.zeros((n, OPERATOR_NUMBERS), np.float32)
-    numbers[:, 0] = [log2(1 + min(float(token), 1e30)) if token[0].isdecimal() else 0.0 for token in tokens]
+    numbers[:, 0] = [
+        log2(1 + min(float(token), 1e30)) if token[0].isdecimal() else 0.0 for token in tokens
+    ]
     edges = np.stack([np.arange(n - 1), np.arange(1, n)])
-    counts = np.sum([kind_sketch(*kind) for kind in zip(words[:, None], numbers, strict=True)], axis=0)
+    counts = np.sum(
+        [kind_sketch(*kind) for kind in zip(words[:, None], numbers, strict=True)], axis=0
+    )
     return _finished(
-        _NO_LINES._replace(words=words, lengths=np.ones(n, int), numbers=numbers, edges=edges, counts=counts), range(n)
+        _NO_LINES._replace(
+            words=words, lengths=np.ones(n, int), numbers=numbers, edges=edges, counts=counts
+        ),
+        range(n),
     )

@@ -1,4 +1,6 @@
-"""The regression language model: a text encoder, an in-context reader of labelled examples, a digit decoder."""
+"""The regression language model: a text encoder, an in-context reader of labelled examples, a digit
+decoder.
+"""
 
 from __future__ import annotations
 
@@ -30,19 +32,24 @@ class ModelConfig:
         """Rebuild the configuration from its `asdict`.
 
         Raises:
-            InputError: if a size is not an integer from 1 to `MAX_SIZE`, or heads do not divide a width.
+            InputError: if a size is not an integer from 1 to `MAX_SIZE`, or heads do not divide a
+                width.
         """
         sizes = [value for part in config.values() for value in part.values()]
         if not all(type(size) is int and 1 <= size <= MAX_SIZE for size in sizes):
             raise InputError(f"sizes must be whole numbers from 1 to {MAX_SIZE}, not {sizes}")
         encoder, context = EncoderConfig(**config["encoder"]), ContextConfig(**config["context"])
         if context.width % context.heads or context.number_width % NUMBER_HEADS:
-            raise InputError(f"widths must be multiples of the number of heads in {config['context']}")
+            raise InputError(
+                f"widths must be multiples of the number of heads in {config['context']}"
+            )
         return cls(encoder, context)
 
 
 class Model(nn.Module):
-    """The network: texts to states (encoder), to the hidden states of queries (reader), to digits (decoder)."""
+    """The network: texts to states (encoder), to the hidden states of queries (reader), to digits
+    (decoder).
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -55,7 +62,8 @@ class Model(nn.Module):
     def states(self, texts: Sequence[str]) -> np.ndarray:
         """States (n, S), float32, of n texts.
 
-        Texts are encoded one by one: within a batch, the last bits of a state would depend on the other texts, and
+        Texts are encoded one by one: within a batch, the last bits of a state would depend on the
+            other texts, and
         results on the order of requests.
         """
         found = np.empty((len(texts), self.config.encoder.outputs), np.float32)

@@ -1,4 +1,6 @@
-"""The regression language model as a predictor: `fit` stores examples, `predict` decodes numbers digit by digit."""
+"""The regression language model as a predictor: `fit` stores examples, `predict` decodes numbers
+digit by digit.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,15 @@ from predictors.metrics import decoding_order
 from predictors.rlm.coordinates import States
 from predictors.rlm.decoding import joint_scores
 from predictors.rlm.encoder import COMMON
-from predictors.rlm.examples import MAX_EXAMPLES, Context, Examples, Group, groups, nearest_distances, nearest_group
+from predictors.rlm.examples import (
+    MAX_EXAMPLES,
+    Context,
+    Examples,
+    Group,
+    groups,
+    nearest_distances,
+    nearest_group,
+)
 from predictors.rlm.lines import TEXT_NUMBERS
 from predictors.rlm.model import Model, ModelConfig
 from predictors.rlm.quantiles import joint_quantiles
@@ -47,21 +57,24 @@ NEIGHBOUR_ROWS = 1000  # approximate number of examples that determine the unit 
 
 
 class RLM(SamplingPredictor):
-    """Reads ONNX text and decodes metrics digit by digit, accuracies first, then latencies, from labelled examples.
+    """Reads ONNX text and decodes metrics digit by digit, accuracies first, then latencies, from
+    labelled examples.
 
-    `fit` stores the examples and, unless `steps` or `kernel_steps` is set, takes no gradient step. A query attends to
-    the examples, and its metrics are decoded in turn, each conditioned on those before. Given metrics become
-    coordinates of examples and queries. After "Regression Language Models for Code" (arXiv 2509.26476), in context as
-    in TabPFN (arXiv 2207.01848).
+    `fit` stores the examples and, unless `steps` or `kernel_steps` is set, takes no gradient step.
+    A query attends to the examples, and its metrics are decoded in turn, each conditioned on those
+    before. Given metrics become coordinates of examples and queries. After "Regression Language
+    Models for Code" (arXiv 2509.26476), in context as in TabPFN (arXiv 2207.01848).
 
     Args:
         seed: seed of samples and of fine-tuning.
-        base: folder or shipped name of the checkpoint with the weights. Its examples are not used; `load` the
-            checkpoint to predict from them.
-        steps: optimizer steps of the whole model on the examples of `fit`, for texts other than networks; 0 for none.
+        base: folder or shipped name of the checkpoint with the weights. Its examples are not used;
+            `load` the checkpoint to predict from them.
+        steps: optimizer steps of the whole model on the examples of `fit`, for texts other than
+            networks; 0 for none.
         backbone: folder or hub name of a T5Gemma that replaces the encoder.
         progress: called as `progress(step, steps, loss)` during fine-tuning.
-        kernel_steps: optimizer steps of the kernels alone, for networks and from about 300 examples; 0 for none.
+        kernel_steps: optimizer steps of the kernels alone, for networks and from about 300
+            examples; 0 for none.
 
     Raises:
         InputError: if a number of steps is negative.
@@ -105,14 +118,18 @@ class RLM(SamplingPredictor):
             base = load_base(self.base, RLM)
             self._use(base.model)
             if not self.backbone:
-                self._cache = base._cache  # shared by all predictors of this base: a search fits again and again
+                self._cache = (
+                    base._cache
+                )  # shared by all predictors of this base: a search fits again and again
         assert self._model is not None
         return self._model
 
     # --- learning
 
     def fit(self, architectures: Inputs, metrics: Metrics) -> Self:
-        """As `Predictor.fit`: store the examples; fine-tune the base on them if `steps` or `kernel_steps` is set."""
+        """As `Predictor.fit`: store the examples; fine-tune the base on them if `steps` or
+        `kernel_steps` is set.
+        """
         texts, values = as_texts(architectures), as_targets(architectures, metrics)
         if self.steps or self.kernel_steps:
             self._model = None  # an earlier fit may have tuned it
@@ -129,11 +146,15 @@ class RLM(SamplingPredictor):
             rows = np.random.default_rng(self.seed).permutation(len(texts))[:MAX_KERNEL_ROWS]
             contexts = [self._context(rows, name, []) for name in values]
             fit_kernels(self._model.reader.kernels, contexts, self.kernel_steps, self.progress)
-            self._store(self._texts, self._states, values)  # its contexts had the kernels from before
+            self._store(
+                self._texts, self._states, values
+            )  # its contexts had the kernels from before
         return self
 
     def _store(self, texts: list[str], states: np.ndarray, values: dict[str, np.ndarray]) -> None:
-        """Store the examples: fingerprints of n texts, their states (n, S) and values (n,) per metric."""
+        """Store the examples: fingerprints of n texts, their states (n, S) and values (n,) per
+        metric.
+        """
         self._texts, self._states = texts, states
         self._values, self._metrics = values, tuple(values)
         self._novelty_units: dict[str | None, float] = {}
@@ -144,10 +165,11 @@ class RLM(SamplingPredictor):
         self._last_examples: tuple[tuple[tuple[str, ...], bytes], Examples] | None = None
 
     def calibrate(self, architectures: Inputs, groups: Sequence[str]) -> Self:
-        """Widen predictions so that their 90 % intervals hold for groups, such as families, without examples.
+        """Widen predictions so that their 90 % intervals hold for groups, such as families, without
+        examples.
 
-        If exact costs are known of all examples of a device metric, its intervals hold for predictions with given
-        costs.
+        If exact costs are known of all examples of a device metric, its intervals hold for
+        predictions with given costs.
 
         Args:
             architectures: the n examples of `fit`.
@@ -161,12 +183,16 @@ class RLM(SamplingPredictor):
         """
         texts = as_texts(architectures)
         if not len(texts) == len(groups) == len(self._states):
-            raise InputError(f"calibrate needs the {len(self._states)} examples of fit and the group of each")
+            raise InputError(
+                f"calibrate needs the {len(self._states)} examples of fit and the group of each"
+            )
 
         def fit_rows(rows: np.ndarray, metrics: Sequence[str]) -> RLM:
             part = copy.copy(self)
             kept = [self._texts[row] for row in rows]
-            part._store(kept, self._states[rows], {name: self._values[name][rows] for name in metrics})
+            part._store(
+                kept, self._states[rows], {name: self._values[name][rows] for name in metrics}
+            )
             return part
 
         numbers = np.unique(list(groups), return_inverse=True)[1].ravel()
@@ -174,9 +200,11 @@ class RLM(SamplingPredictor):
         return self
 
     def examples_of(self, architectures: Inputs) -> dict[str, np.ndarray]:
-        """Stored values (n,) per metric of n architectures; NaN for those that are not among the examples.
+        """Stored values (n,) per metric of n architectures; NaN for those that are not among the
+        examples.
 
-        An architecture is known by its text: states differ in their last digits from one processor to another.
+        An architecture is known by its text: states differ in their last digits from one processor
+            to another.
         """
         asked = fingerprints(as_texts(architectures))
         known: dict[str, np.ndarray] = {}
@@ -187,7 +215,9 @@ class RLM(SamplingPredictor):
         return known
 
     def extend(self, architectures: Inputs, metrics: Metrics) -> None:
-        """Add further examples; new values of a stored architecture are merged with, or replace, its old ones."""
+        """Add further examples; new values of a stored architecture are merged with, or replace,
+        its old ones.
+        """
         texts, new = as_texts(architectures), as_targets(architectures, metrics)
         place = {text: row for row, text in enumerate(self._texts)}
         stored, states = list(self._texts), list(self._states)
@@ -209,11 +239,14 @@ class RLM(SamplingPredictor):
         self._widening = widening
 
     def states(self, architectures: Inputs) -> np.ndarray:
-        """States (n, S), float32, of n architectures: the encoder's outputs. `fit` is not needed."""
+        """States (n, S), float32, of n architectures: the encoder's outputs. `fit` is not
+        needed.
+        """
         return self._read(as_texts(architectures))
 
     def proxies(self, architectures: Inputs) -> np.ndarray:
-        """Predicted proxies and accuracies of short trainings (n, PROXIES + ACCURACIES), comparable within a space.
+        """Predicted proxies and accuracies of short trainings (n, PROXIES + ACCURACIES), comparable
+        within a space.
 
         Raises:
             InputError: if a backbone replaces the encoder.
@@ -223,17 +256,21 @@ class RLM(SamplingPredictor):
         return self.states(architectures)[:, -COMMON:-TEXT_NUMBERS]
 
     def novelty(self, architectures: Inputs, metrics: Sequence[str] = ()) -> np.ndarray:
-        """Distance (n,) of each architecture to its nearest example, relative to the distances among the examples.
+        """Distance (n,) of each architecture to its nearest example, relative to the distances
+        among the examples.
 
-        Distances are those of the states' structure. The unit is the 95th percentile of the examples' distances to
-        their nearest other example, so that 1 is farther than 95 % of these. Only examples that have a metric count for
-        it; of several metrics, the largest distance counts.
+        Distances are those of the states' structure. The unit is the 95th percentile of the
+        examples' distances to their nearest other example, so that 1 is farther than 95 % of these.
+        Only examples that have a metric count for it; of several metrics, the largest distance
+        counts.
 
         Raises:
             InputError: if there are no examples, or a metric is unknown.
         """
         if not len(self._states):
-            raise InputError("this rlm is not trained: call fit first; novelty is the distance to its examples")
+            raise InputError(
+                "this rlm is not trained: call fit first; novelty is the distance to its examples"
+            )
         asked = States.of(self.states(architectures)).structure
         largest = np.zeros(len(asked))
         for metric in metrics or (None,):
@@ -244,14 +281,18 @@ class RLM(SamplingPredictor):
         return largest
 
     def _neighbourhood(self, metric: str | None) -> tuple[np.ndarray, float]:
-        """Structure (k, …) of the examples with a metric, or of all, and the unit of their distances."""
+        """Structure (k, …) of the examples with a metric, or of all, and the unit of their
+        distances.
+        """
         known = States.of(self._states).structure
         if metric is not None:
             known = known[~np.isnan(self._values[metric])]
         if metric not in self._novelty_units:
             rows = np.arange(0, len(known), max(1, len(known) // NEIGHBOUR_ROWS))
             near = nearest_distances(known[rows], known, rows)
-            self._novelty_units[metric] = float(np.quantile(near, 0.95)) if len(known) > 1 else np.inf
+            self._novelty_units[metric] = (
+                float(np.quantile(near, 0.95)) if len(known) > 1 else np.inf
+            )
         return known, self._novelty_units[metric]
 
     def _read(self, texts: Sequence[str]) -> np.ndarray:
@@ -267,30 +308,50 @@ class RLM(SamplingPredictor):
     # --- predicting
 
     def _draw(
-        self, architectures: Inputs, metrics: Sequence[str], known: dict[str, np.ndarray], samples: int, seed: int
+        self,
+        architectures: Inputs,
+        metrics: Sequence[str],
+        known: dict[str, np.ndarray],
+        samples: int,
+        seed: int,
     ) -> np.ndarray:
         texts = as_texts(architectures)
         drawn = np.empty((len(texts), samples, len(metrics)))
         for rows, names in group_by_known(len(texts), known):
             forced = {name: known[name][rows] for name in names}
-            asked = sorted((m for m in dict.fromkeys(metrics) if m not in forced), key=decoding_order)
-            found = self._sample([texts[i] for i in rows], asked, forced, samples, seed) if asked else {}
+            asked = sorted(
+                (m for m in dict.fromkeys(metrics) if m not in forced), key=decoding_order
+            )
+            found = (
+                self._sample([texts[i] for i in rows], asked, forced, samples, seed)
+                if asked
+                else {}
+            )
             for column, name in enumerate(metrics):
                 if name in found:
                     drawn[rows, :, column] = found[name]
         return drawn
 
-    def estimate(self, architectures: Inputs, metrics: Sequence[str], given: Metrics | None = None) -> np.ndarray:
-        """Point estimates (n, m): the median of each metric, decoded without conditioning on the others.
+    def estimate(
+        self, architectures: Inputs, metrics: Sequence[str], given: Metrics | None = None
+    ) -> np.ndarray:
+        """Point estimates (n, m): the median of each metric, decoded without conditioning on the
+        others.
 
-        This is cheaper than `predict`, which reads a query several times for all but the first metric.
+        This is cheaper than `predict`, which reads a query several times for all but the first
+        metric.
         """
         texts = as_texts(architectures)
         found = [self.predict(texts, [name], given, samples=1).median for name in metrics]
         return np.concatenate(found, 1) if found else np.zeros((len(texts), 0))
 
     def _sample(
-        self, texts: list[str], metrics: list[str], given: Mapping[str, np.ndarray], samples: int, seed: int
+        self,
+        texts: list[str],
+        metrics: list[str],
+        given: Mapping[str, np.ndarray],
+        samples: int,
+        seed: int,
     ) -> dict[str, np.ndarray]:
         """Samples (n, samples) per metric."""
         states = self._read(texts)
@@ -301,11 +362,18 @@ class RLM(SamplingPredictor):
             rows = np.flatnonzero(group_of == number)
             if not len(rows):
                 continue
-            contexts = [self._context(group.rows, name, [*given, *metrics[:k]]) for k, name in enumerate(metrics)]
-            quantiles = joint_quantiles(self._states[group.rows], (samples, len(metrics)), (self.seed, seed))
+            contexts = [
+                self._context(group.rows, name, [*given, *metrics[:k]])
+                for k, name in enumerate(metrics)
+            ]
+            quantiles = joint_quantiles(
+                self._states[group.rows], (samples, len(metrics)), (self.seed, seed)
+            )
             at_once = max(1, min(MAX_QUERIES, MAX_NUMBERS // samples))
             for part in np.array_split(rows, -(-len(rows) // at_once)):
-                scores = [self._scales[name].normalize(values[part]) for name, values in given.items()]
+                scores = [
+                    self._scales[name].normalize(values[part]) for name, values in given.items()
+                ]
                 places = quantiles(states[part], [texts[i] for i in part])
                 decoded = joint_scores(contexts, states[part], _columns(scores, len(part)), places)
                 for name, values in zip(metrics, decoded, strict=True):
@@ -318,11 +386,15 @@ class RLM(SamplingPredictor):
         key = tuple(metrics)
         if key not in self._groups:
             known = np.flatnonzero(~np.isnan([self._values[name] for name in metrics]).all(0))
-            self._groups[key] = [Group(center, known[rows]) for center, rows in groups(self._states[known])]
+            self._groups[key] = [
+                Group(center, known[rows]) for center, rows in groups(self._states[known])
+            ]
         return self._groups[key]
 
     def _context(self, rows: np.ndarray, metric: str, covariates: list[str]) -> Context:
-        """Context of the examples among `rows` with the metric; if there are none, of the first that have it."""
+        """Context of the examples among `rows` with the metric; if there are none, of the first
+        that have it.
+        """
         known = ~np.isnan(self._values[metric])
         rows = rows[known[rows]] if known[rows].any() else np.flatnonzero(known)[:MAX_EXAMPLES]
         key = (metric, tuple(covariates), rows.tobytes())
@@ -334,10 +406,14 @@ class RLM(SamplingPredictor):
         return self._contexts[key]
 
     def _examples(self, rows: np.ndarray, covariates: list[str]) -> Examples:
-        """The examples of these rows. The last ones are kept: a search asks for each metric of the same examples."""
+        """The examples of these rows. The last ones are kept: a search asks for each metric of the
+        same examples.
+        """
         key = (tuple(covariates), rows.tobytes())
         if self._last_examples is None or self._last_examples[0] != key:
-            columns = [self._scales[name].normalize(self._values[name][rows]) for name in covariates]
+            columns = [
+                self._scales[name].normalize(self._values[name][rows]) for name in covariates
+            ]
             found = Examples(self.model, self._states[rows], _columns(columns, len(rows)))
             self._last_examples = (key, found) if len(rows) <= MAX_KEPT_EXAMPLES else None
             return found
@@ -348,7 +424,9 @@ class RLM(SamplingPredictor):
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         whole = {name: tensor.numpy() for name, tensor in self.model.state_dict().items()}
         halves = {name: tensor.astype(np.float16) for name, tensor in whole.items()}
-        is_half = all((halves[name] == whole[name]).all() for name in whole)  # true of the shipped models
+        is_half = all(
+            (halves[name] == whole[name]).all() for name in whole
+        )  # true of the shipped models
         config = {
             "seed": self.seed,
             "base": self.base,
@@ -377,20 +455,30 @@ class RLM(SamplingPredictor):
         if config["metrics"]:
             states = np.concatenate([tensors["states"].astype(np.float32), tensors["common"]], 1)
             if not self.backbone and states.shape[1:] != (sizes.encoder.outputs,):
-                raise InputError("damaged checkpoint: its examples do not have the size of its model's states")
+                raise InputError(
+                    "damaged checkpoint: its examples do not have the size of its model's states"
+                )
             texts = config["texts"].split()
             if len(texts) != len(states):
-                raise InputError(f"damaged checkpoint: {len(texts)} fingerprints of {len(states)} examples")
+                raise InputError(
+                    f"damaged checkpoint: {len(texts)} fingerprints of {len(states)} examples"
+                )
             if config["text_version"] != TEXT_VERSION:
                 log.warning(
-                    "the checkpoint knows its %d examples by texts of version %s; this release writes version %s and "
+                    "the checkpoint knows its %d examples by texts of version %s; this release "
+                    "writes version %s and "
                     "may not recognise them: make the checkpoint again",
                     len(texts), config["text_version"], TEXT_VERSION,
                 )  # fmt: skip
             self._store(texts, states, examples(config, {**tensors, "states": states}, "states"))
-            self._widening = {name: float(config.get("widening", {}).get(name, 1.0)) for name in self.metrics}
+            self._widening = {
+                name: float(config.get("widening", {}).get(name, 1.0)) for name in self.metrics
+            }
             if not all(1 <= factor < np.inf for factor in self._widening.values()):
-                raise InputError("damaged checkpoint: the factors that widen its intervals are not numbers from 1")
+                raise InputError(
+                    "damaged checkpoint: the factors that widen its intervals are not numbers from "
+                    "1"
+                )
         return self
 
 

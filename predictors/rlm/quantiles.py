@@ -1,8 +1,9 @@
 """Quantiles of samples: similar networks are overestimated together, or underestimated together.
 
-The error of a prediction is a draw from a Gaussian process on the states, given that the examples have none: random
-Fourier features (Rahimi and Recht, 2007), conditioned by Matheron's rule (arXiv 2002.09309). Only its ranks among a
-network's samples count, so that every network keeps its own distribution.
+The error of a prediction is a draw from a Gaussian process on the states, given that the examples
+have none: random Fourier features (Rahimi and Recht, 2007), conditioned by Matheron's rule (arXiv
+2002.09309). Only its ranks among a network's samples count, so that every network keeps its own
+distribution.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from predictors.noise import draw_by_text
 from predictors.rlm.coordinates import compared
 from predictors.rlm.examples import squared_distances
 
-NOISE = 0.1  # variance of the error that a network shares with no other one; that of the process is 1
+# Variance of the error that a network shares with no other one; that of the process is 1
+NOISE = 0.1
 FEATURES = 512
 
 Quantiles = Callable[[np.ndarray, Sequence[str]], np.ndarray]
@@ -26,7 +28,8 @@ Quantiles = Callable[[np.ndarray, Sequence[str]], np.ndarray]
 def joint_quantiles(known: np.ndarray, size: tuple[int, int], seed: Sequence[int]) -> Quantiles:
     """Quantiles of the samples of any number of queries; they depend on state, text and seed alone.
 
-    Each metric has the midpoints of equal intervals: random points would give some networks far tails, which a search
+    Each metric has the midpoints of equal intervals: random points would give some networks far
+        tails, which a search
     prefers. The errors of different metrics are independent.
 
     Args:
@@ -43,7 +46,9 @@ def joint_quantiles(known: np.ndarray, size: tuple[int, int], seed: Sequence[int
     rng = np.random.default_rng(list(seed))
     frequencies = rng.standard_normal((examples.shape[1], FEATURES)) / np.sqrt(scale)
     phases = rng.uniform(0, 2 * np.pi, FEATURES)
-    weights = np.hstack([*rng.standard_normal((metrics, FEATURES, samples))]) * np.sqrt(2 / FEATURES)
+    weights = np.hstack([*rng.standard_normal((metrics, FEATURES, samples))]) * np.sqrt(
+        2 / FEATURES
+    )
 
     def prior(places: np.ndarray) -> np.ndarray:
         return np.cos(places @ frequencies + phases) @ weights
@@ -54,7 +59,9 @@ def joint_quantiles(known: np.ndarray, size: tuple[int, int], seed: Sequence[int
     def quantiles(states: np.ndarray, texts: Sequence[str]) -> np.ndarray:
         places = compared(states).astype(float)
         near = np.exp(-squared_distances(places, examples) / (2 * scale))
-        own = np.array(draw_by_text(texts, seed, lambda rng: rng.standard_normal(metrics * samples)))
+        own = np.array(
+            draw_by_text(texts, seed, lambda rng: rng.standard_normal(metrics * samples))
+        )
         errors = prior(places) - near @ correction + np.sqrt(NOISE) * own
         ranks = errors.reshape(len(texts), metrics, samples).argsort(2).argsort(2)
         return (ranks.swapaxes(1, 2) + 0.5) / samples

@@ -14,7 +14,9 @@ from predictors.rlm import digits
 from predictors.rlm.context import START, ContextReader, NumberDecoder
 
 _ALLOWED = torch.from_numpy(digits.allowed())
-_WEIGHT = torch.tensor([1.0, 1.0, 1.0, 0.5])  # of a number's tokens in the loss: hundredths are mostly noise
+_WEIGHT = torch.tensor(
+    [1.0, 1.0, 1.0, 0.5]
+)  # of a number's tokens in the loss: hundredths are mostly noise
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,9 @@ class Task:
 
 
 def task_loss(reader: ContextReader, decoder: NumberDecoder, tasks: Sequence[Task]) -> Tensor:
-    """Mean cross-entropy, in nats, of the queries' numbers under the number grammar; tasks must have equal n and q."""
+    """Mean cross-entropy, in nats, of the queries' numbers under the number grammar; tasks must
+    have equal n and q.
+    """
     device = next(decoder.parameters()).device
     examples, scores, queries = (
         torch.from_numpy(np.stack([getattr(t, name) for t in tasks])).float().to(device)

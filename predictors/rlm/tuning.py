@@ -1,4 +1,6 @@
-"""Fine-tuning on one table: the whole model on splits of its rows, or the kernels by their marginal likelihood."""
+"""Fine-tuning on one table: the whole model on splits of its rows, or the kernels by their marginal
+likelihood.
+"""
 
 from __future__ import annotations
 
@@ -44,9 +46,13 @@ def tune(
     """
     rng = np.random.default_rng(seed)
     torch.manual_seed(seed)
-    scores = np.stack([Scores.fit(v[~np.isnan(v)], by_rank=True).normalize(v) for v in values.values()], 1)
+    scores = np.stack(
+        [Scores.fit(v[~np.isnan(v)], by_rank=True).normalize(v) for v in values.values()], 1
+    )
     if states is None:
-        _descend(*_readout(model, texts, scores, rng), range(steps), 2 * steps, LEARNING_RATE, progress)
+        _descend(
+            *_readout(model, texts, scores, rng), range(steps), 2 * steps, LEARNING_RATE, progress
+        )
         states = model.states(texts)
     if len(texts) < 4:
         return
@@ -61,18 +67,29 @@ def tune(
 
 
 def fit_kernels(
-    kernels: KernelRegression, contexts: Sequence[Context], steps: int, progress: Progress | None = None
+    kernels: KernelRegression,
+    contexts: Sequence[Context],
+    steps: int,
+    progress: Progress | None = None,
 ) -> None:
-    """Fit kernels in place to the examples of contexts: empirical Bayes, with the given kernels as the prior's mean.
+    """Fit kernels in place to the examples of contexts: empirical Bayes, with the given kernels as
+    the prior's mean.
 
     `progress` is called as `progress(step, steps, loss)`.
     """
     parameters = [kernels.log_scales, kernels.log_linear, kernels.log_penalty]
     before = [parameter.detach().clone() for parameter in parameters]
-    count = 2 * KERNEL_SPREAD**2 * len(kernels.log_penalty) * max([context.scores.shape[1] for context in contexts])
+    count = (
+        2
+        * KERNEL_SPREAD**2
+        * len(kernels.log_penalty)
+        * max([context.scores.shape[1] for context in contexts])
+    )
 
     def loss() -> Tensor:
-        for now, then in zip(parameters, before, strict=True):  # farther away, float32 may not invert the kernels
+        for now, then in zip(
+            parameters, before, strict=True
+        ):  # farther away, float32 may not invert the kernels
             now.data.clamp_(then - KERNEL_SPREAD, then + KERNEL_SPREAD)
         evidence = [kernels.evidence(context.coordinates, context.scores) for context in contexts]
         moved = [(now - then).square().sum() for now, then in zip(parameters, before, strict=True)]
@@ -89,7 +106,9 @@ def _tasks(states: np.ndarray, scores: np.ndarray, rng: np.random.Generator) -> 
     for _ in range(TASKS):
         column = scores[:, rng.integers(scores.shape[1])]
         rows = rng.permutation(np.flatnonzero(~np.isnan(column)))[:count]
-        rows = np.resize(rows, count)  # repeats rows if too few have the metric: tasks of a step have equal sizes
+        rows = np.resize(
+            rows, count
+        )  # repeats rows if too few have the metric: tasks of a step have equal sizes
         none = np.zeros((count, 0))
         axes = Axes.fit(states[rows[:n]], none[:n])
         coordinates = axes(states[rows], none)
@@ -100,7 +119,9 @@ def _tasks(states: np.ndarray, scores: np.ndarray, rng: np.random.Generator) -> 
 def _readout(
     model: Model, texts: Sequence[str], scores: np.ndarray, rng: np.random.Generator
 ) -> tuple[list[nn.Parameter], Loss]:
-    """Parameters of the encoder and of a linear readout of all metrics from the states, and its squared error."""
+    """Parameters of the encoder and of a linear readout of all metrics from the states, and its
+    squared error.
+    """
     head = nn.Linear(model.config.encoder.outputs, scores.shape[1])
     nn.init.zeros_(head.weight)
     center = torch.from_numpy(model.states(list(texts)[:512]).mean(0))
@@ -116,9 +137,16 @@ def _readout(
 
 
 def _descend(
-    parameters: list[nn.Parameter], loss: Loss, steps: range, total: int, rate: float, progress: Progress | None
+    parameters: list[nn.Parameter],
+    loss: Loss,
+    steps: range,
+    total: int,
+    rate: float,
+    progress: Progress | None,
 ) -> None:
-    """Minimize a random loss by AdamW with a linearly falling learning rate, in `steps` out of `total`."""
+    """Minimize a random loss by AdamW with a linearly falling learning rate, in `steps` out of
+    `total`.
+    """
     optimizer = torch.optim.AdamW(parameters, rate, weight_decay=0.01)
     for done, step in enumerate(steps):
         optimizer.param_groups[0]["lr"] = rate * (1 - done / len(steps))

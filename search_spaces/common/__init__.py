@@ -1,1 +1,3 @@
-"""Helpers for all packages, independent of networks: errors, atomic writes, plug-ins, garbage collection."""
+"""Helpers for all packages, independent of networks: errors, atomic writes, plug-ins, garbage
+collection.
+"""

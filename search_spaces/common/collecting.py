@@ -11,9 +11,9 @@ from contextlib import contextmanager
 def collection_paused() -> Iterator[None]:
     """Disable the cyclic garbage collector within the block.
 
-    This suits short work that allocates many small objects, most of which stay in use. Scanning them took a quarter of
-    the time of writing a large network's text, and the scan of what was left after it another tenth. So what is left
-    joins the oldest generation, which is scanned seldom.
+    This suits short work that allocates many small objects, most of which stay in use. Scanning
+    them took a quarter of the time of writing a large network's text, and the scan of what was left
+    after it another tenth. So what is left joins the oldest generation, which is scanned seldom.
     """
     enabled = gc.isenabled()
     gc.disable()

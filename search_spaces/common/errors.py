@@ -7,8 +7,8 @@
     ├── StorageError            a storage of trials cannot be read or written
     └── EvaluatorError          an evaluator broke its contract
 
-The command line prints the message of each as one line, without its traceback, and exits with status 2. The original
-exception is kept as the cause (`raise … from error`).
+The command line prints the message of each as one line, without its traceback, and exits with
+status 2. The original exception is kept as the cause (`raise … from error`).
 """
 
 from __future__ import annotations
@@ -37,13 +37,15 @@ class InputError(NasError, ValueError):
 class Infeasible(InputError):
     """Raised by a space's `build` for choices that exclude each other.
 
-    Sampling draws such choices again. A search records the trial as failed with this reason; it is not evaluated and
-    does not count.
+    Sampling draws such choices again. A search records the trial as failed with this reason; it is
+    not evaluated and does not count.
     """
 
 
 class CheckpointError(InputError):
-    """A checkpoint of a predictor is missing a file, is damaged, or is of another format or predictor."""
+    """A checkpoint of a predictor is missing a file, is damaged, or is of another format or
+    predictor.
+    """
 
 
 class StorageError(NasError):
@@ -56,7 +58,9 @@ class EvaluatorError(NasError):
 
 @contextmanager
 def exits_as_errors() -> Iterator[None]:
-    """Turn `SystemExit` of user code into RuntimeError, so that the process does not end silently."""
+    """Turn `SystemExit` of user code into RuntimeError, so that the process does not end
+    silently.
+    """
     try:
         yield
     except SystemExit as error:
@@ -74,7 +78,9 @@ def describe(error: BaseException) -> str:
 
 @contextmanager
 def user_errors_as_input() -> Iterator[None]:
-    """Turn an error that user code raised into InputError; mistakes of this project stay as they are."""
+    """Turn an error that user code raised into InputError; mistakes of this project stay as they
+    are.
+    """
     try:
         yield
     except NasError:
@@ -86,20 +92,33 @@ def user_errors_as_input() -> Iterator[None]:
 
 
 def where(error: BaseException) -> str:
-    """Prefix for a message: file and line of the innermost user code in the traceback; "" if there is none."""
-    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    """Prefix for a message: file and line of the innermost user code in the traceback; "" if there
+    is none.
+    """
+    frames = [
+        (frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)
+    ]
     own = next(((file, line) for file, line in reversed(frames) if is_users_file(file)), None)
     return f"{own[0]}, line {own[1]}: " if own else ""
 
 
 @lru_cache(maxsize=1024)
 def is_users_file(name: str) -> bool:
-    """True for files outside this project's packages, the standard library and installed packages."""
+    """True for files outside this project's packages, the standard library and installed
+    packages.
+    """
     file = Path(name)
     places = [_PROJECT / name for name in ("search_spaces", "predictors", "nas")]
     places += [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
-    installed = {"site-packages", "dist-packages"}  # folders of packages, also below the user's home
-    return file.is_file() and installed.isdisjoint(file.parts) and not any(file.is_relative_to(p) for p in places)
+    installed = {
+        "site-packages",
+        "dist-packages",
+    }  # folders of packages, also below the user's home
+    return (
+        file.is_file()
+        and installed.isdisjoint(file.parts)
+        and not any(file.is_relative_to(p) for p in places)
+    )
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:

@@ -13,7 +13,8 @@ from search_spaces.common.errors import InputError
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary file that replaces `path` if the block succeeds, and is removed if it fails.
+    """Yield a temporary file that replaces `path` if the block succeeds, and is removed if it
+    fails.
 
     Missing folders are created.
 
@@ -32,7 +33,8 @@ def replacing(path: Path) -> Iterator[Path]:
     except OSError as error:
         reason = error.strerror or error
         raise InputError(
-            f"{path}: cannot be written ({reason}): choose another folder (for the cache: NAS_CACHE)"
+            f"{path}: cannot be written ({reason}): choose another folder (for the cache: "
+            "NAS_CACHE)"
         ) from error
     finally:
         if temporary is not None:

@@ -1,7 +1,7 @@
 """Plug-ins: classes and functions in a user's file, or in an installed package with entry points.
 
-Loading runs their code. A file is run only because a user names it, in a command or in the settings of a search, never
-because a checkpoint names it.
+Loading runs their code. A file is run only because a user names it, in a command or in the settings
+of a search, never because a checkpoint names it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def absolute(reference: str) -> str:
 
 
 def from_file(reference: str, base: type, what: str) -> type[Any]:
-    """The subclass of `base` that `file.py:Class` names; `:Class` may be omitted if the file has only one.
+    """The subclass of `base` that `file.py:Class` names; `:Class` may be omitted if the file has
+    only one.
 
     Args:
         reference: the reference.
@@ -47,7 +48,8 @@ def from_file(reference: str, base: type, what: str) -> type[Any]:
 
 
 def function_from_file(reference: str, what: str) -> Callable[..., Any]:
-    """The function that `file.py:function` names; `:function` may be omitted if the file has only one.
+    """The function that `file.py:function` names; `:function` may be omitted if the file has only
+    one.
 
     Args:
         reference: the reference.
@@ -82,7 +84,11 @@ def pick(
     """
     path, _, name = reference.partition(":")
     module = _run(path)
-    own = {key: value for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__}
+    own = {
+        key: value
+        for key, value in vars(module).items()
+        if getattr(value, "__module__", "") == module.__name__
+    }
     found = {key: value for key, value in own.items() if fits(value)}
     if not name:
         likely = [key for key, value in found.items() if meant(key, value)]
@@ -113,7 +119,10 @@ def value_in_file(reference: str, what: str, wanted: str) -> Any:
     module = _run(path)
     names = [key for key in vars(module) if not key.startswith("_")]
     if not name:
-        raise InputError(f"{path}: name the {what}, {path}:NAME, {wanted}; the file has {', '.join(names) or 'none'}")
+        raise InputError(
+            f"{path}: name the {what}, {path}:NAME, {wanted}; the file has "
+            f"{', '.join(names) or 'none'}"
+        )
     if name not in vars(module):
         raise unknown(f"{what} in {path}:", name, names)
     return vars(module)[name]
@@ -127,14 +136,18 @@ def _kind(value: object, is_own: bool) -> str:
 
 
 class _SourceLoader(SourceFileLoader):
-    """Compiles a file whenever it is imported: Python's cached bytecode misses an edit within a second."""
+    """Compiles a file whenever it is imported: Python's cached bytecode misses an edit within a
+    second.
+    """
 
     def get_code(self, fullname: str) -> CodeType:
         return self.source_to_code(self.get_data(self.path), self.path)
 
 
 def _run(path: str) -> ModuleType:
-    """Import a file as a module, once per process and content; it may import the files beside it."""
+    """Import a file as a module, once per process and content; it may import the files beside
+    it.
+    """
     name = f"user_{Path(path).stem}"
     spec = importlib.util.spec_from_file_location(name, path, loader=_SourceLoader(name, path))
     if spec is None or spec.loader is None or not Path(path).is_file():
@@ -153,7 +166,9 @@ def _run(path: str) -> ModuleType:
     except Exception as error:
         if lacks_operators(error) and prepare_torchvision():
             return _run(path)
-        raise InputError(f"{where(error) or f'{path}: '}{type(error).__name__} on import: {error}") from error
+        raise InputError(
+            f"{where(error) or f'{path}: '}{type(error).__name__} on import: {error}"
+        ) from error
     _MODULES[key] = module
     return module
 
@@ -164,7 +179,8 @@ def installed(group: str) -> list[str]:
 
 
 def from_package(group: str, name: str, base: type) -> type[Any] | None:
-    """The subclass of `base` behind an installed package's entry point; None if there is no such entry point.
+    """The subclass of `base` behind an installed package's entry point; None if there is no such
+    entry point.
 
     Raises:
         InputError: if it cannot be imported, or is not a subclass of `base`.

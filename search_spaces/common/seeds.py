@@ -7,7 +7,9 @@ from typing import Any
 
 from search_spaces.common.errors import InputError
 
-MAX_SEED = 2**32 - 1  # numpy's older generators, which Optuna and scikit-learn use, take no larger ones
+MAX_SEED = (
+    2**32 - 1
+)  # numpy's older generators, which Optuna and scikit-learn use, take no larger ones
 
 
 def check_seed(seed: Any) -> int:
@@ -21,5 +23,7 @@ def check_seed(seed: Any) -> int:
     except TypeError:
         found = -1
     if not 0 <= found <= MAX_SEED:
-        raise InputError(f"a seed must be a whole number from 0 to {MAX_SEED}, not {str(seed)[:60]}")
+        raise InputError(
+            f"a seed must be a whole number from 0 to {MAX_SEED}, not {str(seed)[:60]}"
+        )
     return found

@@ -1,10 +1,13 @@
-"""Number of threads of numerical libraries: one, unless a training step is large or the user sets a number.
+"""Number of threads of numerical libraries: one, unless a training step is large or the user sets a
+number.
 
-Networks and predictors are small here, so threads that wait for each other cost more than they gain, above all on busy
-cores: a training step of a small cell took 31 ms with one thread and 3,900 ms with two spinning threads.
+Networks and predictors are small here, so threads that wait for each other cost more than they
+gain, above all on busy cores: a training step of a small cell took 31 ms with one thread and 3,900
+ms with two spinning threads.
 
-The command line sets environment variables for its whole process (`set_default_threads`). Functions of the Python API
-set the number while they run and restore it (`few_threads`). Both leave a number that the user has set as it is.
+The command line sets environment variables for its whole process (`set_default_threads`). Functions
+of the Python API set the number while they run and restore it (`few_threads`). Both leave a number
+that the user has set as it is.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ from typing import Any, ParamSpec, TypeVar
 VARIABLE = "OMP_NUM_THREADS"
 _LINEAR_ALGEBRA = ("scipy.linalg", "sklearn.utils")  # libraries with thread pools of their own
 _OVERRIDING = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # come first in these libraries
-_CHOSEN = "NAS_CHOSE_THREADS"  # environment variable that tells child processes that the user set no number
+# Environment variable that tells child processes that the user set no number
+_CHOSEN = "NAS_CHOSE_THREADS"
 MULTIPLY_ADDS_PER_THREAD = 2_000_000_000  # of one training step; a further thread pays from here on
 
 Parameters = ParamSpec("Parameters")
@@ -29,9 +33,11 @@ Result = TypeVar("Result")
 
 
 def set_default_threads() -> None:
-    """Use one thread in this process and its children, and let idle threads sleep, unless the user set the variables.
+    """Use one thread in this process and its children, and let idle threads sleep, unless the user
+    set the variables.
 
-    Call it before torch is imported, which reads the variables on import. Numpy is loaded already and is limited.
+    Call it before torch is imported, which reads the variables on import. Numpy is loaded already
+    and is limited.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if VARIABLE not in os.environ:
@@ -42,12 +48,13 @@ def set_default_threads() -> None:
 
 @contextmanager
 def few_threads() -> Iterator[None]:
-    """Use one thread within the block, as the command line does, unless the user has chosen a number.
+    """Use one thread within the block, as the command line does, unless the user has chosen a
+    number.
 
-    The user's choice is one of the environment variables `OMP_NUM_THREADS`, `OPENBLAS_NUM_THREADS` and
-    `MKL_NUM_THREADS`, or a call of `torch.set_num_threads` with another number than torch's default, which is the
-    number of cores. On exit, all numbers are what they were. Blocks may be nested, at the cost of microseconds, and may
-    be in several threads.
+    The user's choice is one of the environment variables `OMP_NUM_THREADS`, `OPENBLAS_NUM_THREADS`
+    and `MKL_NUM_THREADS`, or a call of `torch.set_num_threads` with another number than torch's
+    default, which is the number of cores. On exit, all numbers are what they were. Blocks may be
+    nested, at the cost of microseconds, and may be in several threads.
     """
     if any(name in os.environ for name in (VARIABLE, *_OVERRIDING)):
         yield
@@ -81,12 +88,16 @@ def with_few_threads(function: Callable[Parameters, Result]) -> Callable[Paramet
 
 @contextmanager
 def threads_for(multiply_adds: float) -> Iterator[None]:
-    """Set torch's number of threads by the cost of a training step, at most one per core; the user's number wins."""
+    """Set torch's number of threads by the cost of a training step, at most one per core; the
+    user's number wins.
+    """
     import torch
 
     before = torch.get_num_threads()
     if VARIABLE not in os.environ or _CHOSEN in os.environ:
-        torch.set_num_threads(max(1, min(os.cpu_count() or 1, int(multiply_adds / MULTIPLY_ADDS_PER_THREAD))))
+        torch.set_num_threads(
+            max(1, min(os.cpu_count() or 1, int(multiply_adds / MULTIPLY_ADDS_PER_THREAD)))
+        )
     try:
         yield
     finally:
@@ -95,13 +106,17 @@ def threads_for(multiply_adds: float) -> Iterator[None]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Use one thread in torch and linear algebra, since the last digits of sums depend on the number of threads.
+    """Use one thread in torch and linear algebra, since the last digits of sums depend on the
+    number of threads.
 
-    A limit applies to loaded libraries only, so they are imported first, unless they begin with one thread anyway.
+    A limit applies to loaded libraries only, so they are imported first, unless they begin with one
+    thread anyway.
     """
     from threadpoolctl import threadpool_limits
 
-    if os.environ.get(VARIABLE) != "1" or any(os.environ.get(name, "1") != "1" for name in _OVERRIDING):
+    if os.environ.get(VARIABLE) != "1" or any(
+        os.environ.get(name, "1") != "1" for name in _OVERRIDING
+    ):
         for library in (*_LINEAR_ALGEBRA, "torch"):
             import_module(library)
     torch = sys.modules.get("torch")
@@ -118,19 +133,24 @@ def one_thread() -> Iterator[None]:
 
 @cache
 def _default_numbers() -> frozenset[int]:
-    """The numbers of threads with which torch may begin: that of the cores, or of those that this process may use."""
+    """The numbers of threads with which torch may begin: that of the cores, or of those that this
+    process may use.
+    """
     import psutil
 
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
-    return frozenset(number for number in (os.cpu_count(), psutil.cpu_count(logical=False), usable) if number)
+    return frozenset(
+        number for number in (os.cpu_count(), psutil.cpu_count(logical=False), usable) if number
+    )
 
 
 class _ThreadPools:
-    """The thread pools of linear algebra, which blocks of `few_threads` in any thread limit to one thread.
+    """The thread pools of linear algebra, which blocks of `few_threads` in any thread limit to one
+    thread.
 
-    The first block limits them and the last one restores them. A block within others limits them again only if a
-    library with pools was imported since. To search all loaded libraries for pools takes milliseconds, so the result is
-    kept as long as no further one was imported.
+    The first block limits them and the last one restores them. A block within others limits them
+    again only if a library with pools was imported since. To search all loaded libraries for pools
+    takes milliseconds, so the result is kept as long as no further one was imported.
     """
 
     def __init__(self) -> None:

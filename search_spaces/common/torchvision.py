@@ -1,4 +1,6 @@
-"""Import torchvision even if its wheel was built for another torch; timm and transformers import it, too."""
+"""Import torchvision even if its wheel was built for another torch; timm and transformers import
+it, too.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ _kept: list[object] = []  # keeps libraries alive, and with them their operators
 def prepare_torchvision() -> bool:
     """Make torchvision importable; True if its operators had to be declared.
 
-    The default wheel is built for CUDA. With a CPU build of torch its compiled operators are missing, but importing
-    torchvision needs their names.
+    The default wheel is built for CUDA. With a CPU build of torch its compiled operators are
+    missing, but importing torchvision needs their names.
     """
     try:
         importlib.import_module("torchvision")
@@ -28,7 +30,9 @@ def prepare_torchvision() -> bool:
 
 
 def lacks_operators(error: BaseException | None) -> bool:
-    """True if torchvision's missing operators caused an import error, directly or in another library's import."""
+    """True if torchvision's missing operators caused an import error, directly or in another
+    library's import.
+    """
     while error is not None:
         if "torchvision::" in str(error):
             return True

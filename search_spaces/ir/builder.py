@@ -27,7 +27,9 @@ class Tensor(NamedTuple):
     shape: Shape
 
 
-_tensor: Callable[[tuple[int, Shape]], Tensor] = partial(tuple.__new__, Tensor)  # in two thirds of the time
+_tensor: Callable[[tuple[int, Shape]], Tensor] = partial(
+    tuple.__new__, Tensor
+)  # in two thirds of the time
 
 
 class _Copied(NamedTuple):
@@ -56,7 +58,9 @@ def _conv_attrs(
     group: int, bias: bool, pads: tuple[int, int, int, int] | None,
 ) -> Attrs:  # fmt: skip
     padding = pads or same_pads(kernel, dilations)
-    return Convolution(in_channels, channels, kernel, strides, padding, dilations, group, bias).attrs
+    return Convolution(
+        in_channels, channels, kernel, strides, padding, dilations, group, bias
+    ).attrs
 
 
 _NO_AFFINE: Attrs = (("affine", 0),)
@@ -87,8 +91,9 @@ class Network:
             x = net.add(x, net.conv_bn(net.relu(x), kernel=3))
         return net.classifier(x)
 
-    Every method takes and returns `Tensor`s; `channels` defaults to those of the input. Repeated parts become functions
-    of the text. `block`s only name nodes in ONNX files; the text does not depend on them.
+    Every method takes and returns `Tensor`s; `channels` defaults to those of the input. Repeated
+    parts become functions of the text. `block`s only name nodes in ONNX files; the text does not
+    depend on them.
 
     Args:
         input_shape: shape of one input without the batch.
@@ -113,9 +118,14 @@ class Network:
         return _Block(self, name)
 
     def repeated(
-        self, name: str, build: Callable[..., Tensor], inputs: tuple[Tensor, ...], *settings: Hashable
+        self,
+        name: str,
+        build: Callable[..., Tensor],
+        inputs: tuple[Tensor, ...],
+        *settings: Hashable,
     ) -> Tensor:
-        """Build a block that a network has many times; the same as `build(net, *inputs, *settings)`, but faster.
+        """Build a block that a network has many times; the same as `build(net, *inputs,
+        *settings)`, but faster.
 
         `build` runs once for equal settings and input shapes; later its nodes are copied.
 
@@ -126,7 +136,8 @@ class Network:
             settings: further arguments of `build`.
 
         Raises:
-            InputError: if `build` reads a tensor that is not among `inputs`: a copy would read another one.
+            InputError: if `build` reads a tensor that is not among `inputs`: a copy would read
+                another one.
         """
         same = tuple([inputs.index(x) for x in inputs])
         key = (build, tuple([x.shape for x in inputs]), same, settings)
@@ -135,10 +146,18 @@ class Network:
                 return self._copy(self._copied[key], inputs)
             node, value = len(self._nodes), len(self._shapes)
             output = build(self, *inputs, *settings)
-            own, used = {x.number for x in inputs}, [v for added in self._nodes[node:] for v in added.inputs]
+            own, used = (
+                {x.number for x in inputs},
+                [v for added in self._nodes[node:] for v in added.inputs],
+            )
             if any(v < value and v not in own for v in (*used, output.number)):
-                raise InputError(f"block {name!r} reads a tensor that is not one of its inputs: add it to `inputs`")
-            made = _Copied(inputs, value, self._nodes[node:], self._shapes[value:], output, len(self._scope))
+                raise InputError(
+                    f"block {name!r} reads a tensor that is not one of its inputs: add it to "
+                    "`inputs`"
+                )
+            made = _Copied(
+                inputs, value, self._nodes[node:], self._shapes[value:], output, len(self._scope)
+            )
             self._copied[key] = made
             return output
 
@@ -168,7 +187,11 @@ class Network:
             InputError: if the operator is not supported, or attributes and shapes do not match.
         """
         if not isinstance(attrs, tuple):
-            attrs = tuple(sorted([(name, tuple(v) if isinstance(v, list) else v) for name, v in attrs.items()]))
+            attrs = tuple(
+                sorted(
+                    [(name, tuple(v) if isinstance(v, list) else v) for name, v in attrs.items()]
+                )
+            )
         number = len(self._shapes)
         if len(inputs) == 1:
             read: tuple[int, ...] = (inputs[0].number,)
@@ -184,15 +207,21 @@ class Network:
         self, x: Tensor, channels: int | None = None, kernel: int | tuple[int, int] = 3, stride: int = 1,
         dilation: int = 1, groups: int = 1, bias: bool = False, pads: tuple[int, int, int, int] | None = None,
     ) -> Tensor:  # fmt: skip
-        """Convolution. `pads` are top, left, bottom, right; by default they keep the size at stride 1 (odd kernels)."""
-        return self.op("Conv", x, attrs=self._conv(x, channels, kernel, stride, dilation, groups, bias, pads))
+        """Convolution. `pads` are top, left, bottom, right; by default they keep the size at stride
+        1 (odd kernels).
+        """
+        return self.op(
+            "Conv", x, attrs=self._conv(x, channels, kernel, stride, dilation, groups, bias, pads)
+        )
 
     def _conv(
         self, x: Tensor, channels: int | None, kernel: int | tuple[int, int], stride: int, dilation: int, groups: int,
         bias: bool = False, pads: tuple[int, int, int, int] | None = None,
     ) -> Attrs:  # fmt: skip
         width = int(x.shape[1])
-        return _conv_attrs(width, channels or width, pair(kernel), pair(stride), pair(dilation), groups, bias, pads)
+        return _conv_attrs(
+            width, channels or width, pair(kernel), pair(stride), pair(dilation), groups, bias, pads
+        )
 
     def conv_bn(
         self, x: Tensor, channels: int | None = None, kernel: int | tuple[int, int] = 3, stride: int = 1,
@@ -238,14 +267,17 @@ class Network:
         return self.op("Zero", x)
 
     def max_pool(self, x: Tensor, kernel: int = 3, stride: int = 1, ceil: bool = False) -> Tensor:
-        """Maximum over kernel × kernel windows; odd kernels are padded to keep the size at stride 1.
+        """Maximum over kernel × kernel windows; odd kernels are padded to keep the size at stride
+        1.
 
         `ceil` adds a last, partial window.
         """
         return self.op("MaxPool", x, attrs=_pool_attrs(kernel, stride, ceil))
 
     def avg_pool(self, x: Tensor, kernel: int = 3, stride: int = 1, ceil: bool = False) -> Tensor:
-        """Mean over kernel × kernel windows, padded as in `max_pool`; the padding does not count."""
+        """Mean over kernel × kernel windows, padded as in `max_pool`; the padding does not
+        count.
+        """
         return self.op("AveragePool", x, attrs=_pool_attrs(kernel, stride, ceil))
 
     def global_avg_pool(self, x: Tensor) -> Tensor:
@@ -267,7 +299,8 @@ class Network:
     def squeeze_excite(
         self, x: Tensor, hidden: int, gate: Literal["hard_sigmoid", "sigmoid"] = "hard_sigmoid"
     ) -> Tensor:
-        """Squeeze-and-excitation (arXiv 1709.01507): a two-layer network weights the channels by their means.
+        """Squeeze-and-excitation (arXiv 1709.01507): a two-layer network weights the channels by
+        their means.
 
         Args:
             x: (N, channels, height, width).
@@ -276,13 +309,17 @@ class Network:
         """
         means = self.relu(self.conv(self.global_avg_pool(x), hidden, kernel=1, bias=True))
         weights = self.conv(means, int(x.shape[1]), kernel=1, bias=True)
-        return self.mul(x, self.hard_sigmoid(weights) if gate == "hard_sigmoid" else self.sigmoid(weights))
+        return self.mul(
+            x, self.hard_sigmoid(weights) if gate == "hard_sigmoid" else self.sigmoid(weights)
+        )
 
     def slice(self, x: Tensor, axis: int, start: int, end: int) -> Tensor:
         """Elements start to end - 1 along an axis (1: channels, 2: rows, 3: columns)."""
         if (start, end) == (0, x.shape[axis]):
             return x
-        return self.op("Slice", x, attrs=(("axes", (axis,)), ("ends", (end,)), ("starts", (start,))))
+        return self.op(
+            "Slice", x, attrs=(("axes", (axis,)), ("ends", (end,)), ("starts", (start,)))
+        )
 
     def channel_shuffle(self, x: Tensor, groups: int) -> Tensor:
         """Interleave `groups` groups of channels (ShuffleNet, arXiv 1707.01083)."""

@@ -22,8 +22,12 @@ def each(value: int | tuple[int, ...], rank: int) -> tuple[int, ...]:
 
 
 def same_pads(kernel: tuple[int, ...], dilations: tuple[int, ...] | None = None) -> tuple[int, ...]:
-    """Padding that keeps the size at stride 1 (odd kernels), in ONNX's order: top, left, bottom, right."""
-    sides = tuple([d * (k - 1) // 2 for k, d in zip(kernel, dilations or (1,) * len(kernel), strict=True)])
+    """Padding that keeps the size at stride 1 (odd kernels), in ONNX's order: top, left, bottom,
+    right.
+    """
+    sides = tuple(
+        [d * (k - 1) // 2 for k, d in zip(kernel, dilations or (1,) * len(kernel), strict=True)]
+    )
     return (*sides, *sides)
 
 
@@ -91,11 +95,14 @@ def convolution(attrs: Attrs, shape: Shape) -> Convolution:
         bias=bool(given.get("bias", 0)),
     )
     if {len(conv.kernel), len(conv.strides), len(conv.dilations), len(conv.pads) / 2} != {rank}:
-        raise InputError(f"Conv does not take attributes {dict(attrs)} on an input of shape {shape}")
+        raise InputError(
+            f"Conv does not take attributes {dict(attrs)} on an input of shape {shape}"
+        )
     if min(conv.channels, conv.group, *kernel, *conv.strides, *dilations) < 1:
         raise InputError(f"Conv sizes must be positive: {dict(attrs)}")
     if conv.in_channels % conv.group or conv.channels % conv.group:
         raise InputError(
-            f"group = {conv.group} must divide {conv.in_channels} input and {conv.channels} output channels"
+            f"group = {conv.group} must divide {conv.in_channels} input and {conv.channels} output "
+            "channels"
         )
     return conv

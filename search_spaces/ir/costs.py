@@ -9,7 +9,9 @@ from search_spaces.ir.graph import Graph
 from search_spaces.ir.operator_costs import multiply_accumulates
 from search_spaces.ir.owned_weights import RECURRENT, weights
 
-SEVERAL_OUTPUTS = frozenset({*RECURRENT, "Attention", "LinearAttention", "CausalConvWithState"})  # that are counted
+SEVERAL_OUTPUTS = frozenset(
+    {*RECURRENT, "Attention", "LinearAttention", "CausalConvWithState"}
+)  # that are counted
 
 
 def graph_params(graph: Graph) -> int:
@@ -23,7 +25,8 @@ def graph_params(graph: Graph) -> int:
 
 
 def graph_flops(graph: Graph) -> int:
-    """Multiply-accumulates of all operators that multiply more than element by element, see `multiply_accumulates`.
+    """Multiply-accumulates of all operators that multiply more than element by element, see
+    `multiply_accumulates`.
 
     The count is for one input, or for the batch size that the graph fixes.
 
@@ -32,7 +35,9 @@ def graph_flops(graph: Graph) -> int:
     """
     total, seen = 0, set()
     for node in graph.nodes:
-        if node.op in SEVERAL_OUTPUTS and len(node.inputs) > 1:  # one node per used output, but one computation
+        if (
+            node.op in SEVERAL_OUTPUTS and len(node.inputs) > 1
+        ):  # one node per used output, but one computation
             computation = (node.op, node.inputs, tuple([a for a in node.attrs if a[0] != "output"]))
             if computation in seen:
                 continue
@@ -41,17 +46,23 @@ def graph_flops(graph: Graph) -> int:
         try:
             total += multiply_accumulates(node.op, node.attrs, shapes)
         except InputError as error:
-            raise InputError(f"{node.op} of {', '.join(str(list(shape)) for shape in shapes)}: {error}") from error
+            raise InputError(
+                f"{node.op} of {', '.join(str(list(shape)) for shape in shapes)}: {error}"
+            ) from error
     return total
 
 
 def graph_activations(graph: Graph) -> int:
     """Number of elements of all operators' outputs for one input."""
-    return sum(prod(int(d) for d in graph.shapes[v][1:]) for node in graph.nodes for v in node.outputs)
+    return sum(
+        prod(int(d) for d in graph.shapes[v][1:]) for node in graph.nodes for v in node.outputs
+    )
 
 
 def graph_peak_activations(graph: Graph) -> int:
-    """Largest number of elements in memory at one time for one input, without weights, if nodes run in order."""
+    """Largest number of elements in memory at one time for one input, without weights, if nodes run
+    in order.
+    """
     last = {v: i for i, node in enumerate(graph.nodes) for v in node.inputs}
     last |= dict.fromkeys(graph.outputs, len(graph.nodes))
     size = [prod(int(d) for d in shape[1:]) for shape in graph.shapes]

@@ -21,13 +21,18 @@ def positive(attrs: Attrs, name: str) -> int:
 def known_size(size: Dim) -> int:
     """The dimension as a number; InputError if it is symbolic."""
     if isinstance(size, str):
-        raise InputError(f"a size that must be a number is {size!r}: export the model with that dimension fixed")
+        raise InputError(
+            f"a size that must be a number is {size!r}: export the model with that dimension fixed"
+        )
     return size
 
 
 def misfit(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> InputError:
     """Error for attributes that an operator cannot have on inputs of these shapes."""
-    return InputError(f"operator {op} does not take attributes {dict(attrs)} on shapes {', '.join(map(str, shapes))}")
+    return InputError(
+        f"operator {op} does not take attributes {dict(attrs)} on shapes "
+        f"{', '.join(map(str, shapes))}"
+    )
 
 
 def monomial(shape: Shape) -> tuple[int, Counter[str]]:
@@ -38,7 +43,9 @@ def monomial(shape: Shape) -> tuple[int, Counter[str]]:
 
 
 def size_product(shape: Shape, divisor: int = 1, without: Counter[str] | None = None) -> Dim:
-    """The product of the dimensions, divided by a number and by symbols; unknown if a dimension is."""
+    """The product of the dimensions, divided by a number and by symbols; unknown if a dimension
+    is.
+    """
     if UNKNOWN in shape:
         return UNKNOWN
     value, letters = monomial(shape)
@@ -48,7 +55,8 @@ def size_product(shape: Shape, divisor: int = 1, without: Counter[str] | None = 
 
 
 def size_quotient(shape: Shape, others: Shape) -> Dim:
-    """The missing dimension of a reshape: elements of `shape` divided by the product of the other dimensions.
+    """The missing dimension of a reshape: elements of `shape` divided by the product of the other
+    dimensions.
 
     Raises:
         InputError: if the others do not divide the number of elements.
@@ -66,5 +74,7 @@ def count(shape: Shape) -> int:
     value, letters = monomial(shape)
     letters.pop(BATCH, None)
     if letters:
-        raise InputError(f"costs need numbers, but a shape is {list(shape)}: export the model with fixed sizes")
+        raise InputError(
+            f"costs need numbers, but a shape is {list(shape)}: export the model with fixed sizes"
+        )
     return value

@@ -25,7 +25,9 @@ from search_spaces.ir.standard import shortest
 def fuse(graph: Graph) -> Graph:
     """The graph after fusion; the result does not depend on the order of the nodes."""
     ops = {node.op for node in graph.nodes}
-    rules = {op: rule for op, (rule, first) in _RULES.items() if op in ops and not ops.isdisjoint(first)}
+    rules = {
+        op: rule for op, (rule, first) in _RULES.items() if op in ops and not ops.isdisjoint(first)
+    }
     return _Fusion(graph, rules).run() if rules else _renumbered(graph, graph.nodes)
 
 
@@ -40,7 +42,9 @@ class _Fusion:
     @cached_property
     def uses(self) -> Counter[int]:
         """How often each value is read. Most networks that might be fused never get here."""
-        return Counter([*chain.from_iterable([node.inputs for node in self.graph.nodes]), *self.graph.outputs])
+        return Counter(
+            [*chain.from_iterable([node.inputs for node in self.graph.nodes]), *self.graph.outputs]
+        )
 
     def run(self) -> Graph:
         nodes = [self._made(node) if node.op in self.rules else node for node in self.graph.nodes]
@@ -80,7 +84,9 @@ class _Fusion:
         return self._replace((conv,), clip, "ConvBnRelu6", conv.inputs, conv.attrs)
 
     def _operands(self, node: Node | None, op: str, other: str) -> tuple[Node, Node] | None:
-        """The nodes of operators `op` and `other` that produce the operands of a commutative node, in either order."""
+        """The nodes of operators `op` and `other` that produce the operands of a commutative node,
+        in either order.
+        """
         if node is None or len(node.inputs) != 2:
             return None
         for left, right in (node.inputs, node.inputs[::-1]):
@@ -89,7 +95,9 @@ class _Fusion:
                 return found[0], found[1]
         return None
 
-    def _replace(self, inner: tuple[Node, ...], last: Node, op: str, inputs: tuple[int, ...], attrs: Attrs) -> Node:
+    def _replace(
+        self, inner: tuple[Node, ...], last: Node, op: str, inputs: tuple[int, ...], attrs: Attrs
+    ) -> Node:
         """One node that replaces `last` and the `inner` nodes, which only `last` depends on."""
         self.swallowed.update(node.outputs[0] for node in inner)
         return Node(op, inputs, last.outputs, attrs, last.scope)
@@ -105,26 +113,34 @@ class _Fusion:
         return add
 
     def _group_norm(self, add: Node, product: Node, shift: Node) -> Node:
-        """Group normalization as exporters write it: InstanceNormalization of groups, then scale and shift."""
+        """Group normalization as exporters write it: InstanceNormalization of groups, then scale
+        and shift.
+        """
         found = self._operands(product, "Reshape", "Param")
         norm = self._private(found[0].inputs[0], "InstanceNormalization") if found else None
         groups = self._private(norm.inputs[0], "Reshape") if norm else None
         if not found or not norm or not groups or len(groups.inputs) != 1:
             return add
-        before, split, after = (self.graph.shapes[n] for n in (groups.inputs[0], groups.outputs[0], add.outputs[0]))
+        before, split, after = (
+            self.graph.shapes[n] for n in (groups.inputs[0], groups.outputs[0], add.outputs[0])
+        )
         weight: Attrs = (("shape", (*before[1:2], *[1 for _ in before[2:]])),)  # type: ignore[assignment]
         if before != after or len(split) != 3 or not found[1].attrs == shift.attrs == weight:
             return add
         attrs = tuple([(name, value) for name, value in norm.attrs if name == "epsilon"])
         inner = (groups, norm, *found, product, shift)
-        return self._replace(inner, add, "GroupNormalization", groups.inputs, (*attrs, ("num_groups", int(split[1]))))
+        return self._replace(
+            inner, add, "GroupNormalization", groups.inputs, (*attrs, ("num_groups", int(split[1])))
+        )
 
     def _channel_shuffle(self, last: Node) -> Node:
         swap = self._private(last.inputs[0], "Transpose") if len(last.inputs) == 1 else None
         first = self._private(swap.inputs[0], "Reshape") if swap else None
         if swap is None or first is None or len(first.inputs) != 1:
             return last
-        before, split, after = (self.graph.shapes[v] for v in (first.inputs[0], first.outputs[0], last.outputs[0]))
+        before, split, after = (
+            self.graph.shapes[v] for v in (first.inputs[0], first.outputs[0], last.outputs[0])
+        )
         op, attrs = _swapped(before, split, dict(swap.attrs).get("perm"), after)
         if not op:
             return last
@@ -135,7 +151,9 @@ class _Fusion:
         if first is None:
             return last
         rank = len(self.graph.shapes[last.outputs[0]])
-        inner, outer = (dict(node.attrs).get("perm", tuple(range(rank))[::-1]) for node in (first, last))
+        inner, outer = (
+            dict(node.attrs).get("perm", tuple(range(rank))[::-1]) for node in (first, last)
+        )
         perm = tuple([inner[axis] for axis in outer])  # type: ignore[index, union-attr]
         if perm == tuple(range(rank)):
             return last
@@ -144,7 +162,11 @@ class _Fusion:
 
     def _gelu(self, last: Node) -> Node:
         """x · ½ · (1 + erf(x / √2))"""
-        product = self._private(last.inputs[0], "Mul") if last.attrs == _HALF and len(last.inputs) == 1 else None
+        product = (
+            self._private(last.inputs[0], "Mul")
+            if last.attrs == _HALF and len(last.inputs) == 1
+            else None
+        )
         for x, other in zip(product.inputs, product.inputs[::-1], strict=True) if product else ():
             add = self._private(other, "Add")
             erf = self._private(add.inputs[0], "Erf") if add and add.attrs == _ONE else None
@@ -171,10 +193,21 @@ _ROOT: Attrs = (("B", shortest(2**0.5)),)
 
 
 def _swapped(before: Shape, split: Shape, perm: Any, after: Shape) -> tuple[str, Attrs]:
-    """The operator equal to a Reshape, a Transpose and a Reshape, and its attributes; "" if there is none."""
-    if perm == (0, 2, 1, 3, 4) and before == after and split[:1] + split[3:] == before[:1] + before[2:]:
+    """The operator equal to a Reshape, a Transpose and a Reshape, and its attributes; "" if there
+    is none.
+    """
+    if (
+        perm == (0, 2, 1, 3, 4)
+        and before == after
+        and split[:1] + split[3:] == before[:1] + before[2:]
+    ):
         return "ChannelShuffle", (("groups", split[1]),)
-    if perm == (0, 2, 1) and len(before) == 4 and split[1:] == before[2:] == after[:1:-1] and before[:2] == after[:2]:
+    if (
+        perm == (0, 2, 1)
+        and len(before) == 4
+        and split[1:] == before[2:] == after[:1:-1]
+        and before[:2] == after[:2]
+    ):
         return "Transpose", (("perm", (0, 1, 3, 2)),)
     return "", ()
 
@@ -186,7 +219,10 @@ def _renumbered(graph: Graph, nodes: Sequence[Node]) -> Graph:
         return graph
     number = {value: i for i, value in enumerate(values)}
     renamed = [
-        node._replace(inputs=tuple([number[v] for v in node.inputs]), outputs=tuple([number[v] for v in node.outputs]))
+        node._replace(
+            inputs=tuple([number[v] for v in node.inputs]),
+            outputs=tuple([number[v] for v in node.outputs]),
+        )
         for node in nodes
     ]
     shapes = tuple([graph.shapes[value] for value in number])

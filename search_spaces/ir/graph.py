@@ -1,8 +1,8 @@
 """The weightless graph, the intermediate representation of an architecture.
 
-A `Graph` is a list of nodes over numbered values. Operators that own weights (`Conv`, `Linear`, `Param`, …) have the
-weights' shapes as attributes instead of tensors. `Network`, ONNX models and PyTorch modules become graphs; texts and
-ONNX models are written from them.
+A `Graph` is a list of nodes over numbered values. Operators that own weights (`Conv`, `Linear`,
+`Param`, …) have the weights' shapes as attributes instead of tensors. `Network`, ONNX models and
+PyTorch modules become graphs; texts and ONNX models are written from them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ UNKNOWN = "?"  # a dimension that depends on the data
 
 
 class Typed(tuple[Dim, ...]):
-    """The shape of a value with another element type than float, for example `Typed((BATCH, 16), "int64")`.
+    """The shape of a value with another element type than float, for example `Typed((BATCH, 16),
+    "int64")`.
 
     A plain tuple is the shape of a float value.
     """
@@ -72,8 +73,8 @@ class Node(NamedTuple):
     scope: tuple[str, ...] = ()
 
 
-node: Callable[[tuple[str, tuple[int, ...], tuple[int, ...], Attrs, tuple[str, ...]]], Node] = partial(
-    tuple.__new__, Node
+node: Callable[[tuple[str, tuple[int, ...], tuple[int, ...], Attrs, tuple[str, ...]]], Node] = (
+    partial(tuple.__new__, Node)
 )
 """Create a node from a tuple of its fields; takes a third of the time of `Node`."""
 
@@ -83,11 +84,12 @@ class Graph:
     """A network without weights.
 
     Attributes:
-        inputs: numbers of the graph's inputs, 0 to len(inputs) - 1; the nodes' outputs follow in order.
+        inputs: numbers of the graph's inputs, 0 to len(inputs) - 1; the nodes' outputs follow in
+            order.
         nodes: nodes in topological order.
         outputs: numbers of the graph's outputs.
-        shapes: shape of every value, including the batch dimension `"N"`. Other unknown dimensions are symbols
-            (`"L"`), products (`"N_8"`), or `"?"` if they depend on the data.
+        shapes: shape of every value, including the batch dimension `"N"`. Other unknown dimensions
+            are symbols (`"L"`), products (`"N_8"`), or `"?"` if they depend on the data.
     """
 
     inputs: tuple[int, ...]

@@ -1,7 +1,7 @@
 """Multiply-accumulates of single operators.
 
-An operator is counted, or it is known to multiply no more than element by element (`FREE`), or it is refused by name:
-none counts 0 because nobody thought of it.
+An operator is counted, or it is known to multiply no more than element by element (`FREE`), or it
+is refused by name: none counts 0 because nobody thought of it.
 """
 
 from __future__ import annotations
@@ -52,11 +52,12 @@ FREE = (NET_OPERATORS - {*CONVOLUTIONS, "Linear"}) | frozenset(
 def multiply_accumulates(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> int:
     """Multiply-accumulates of one node for a batch of one.
 
-    Convolutions, linear and recurrent layers, attention, matrix products, Fourier transforms and determinants count,
-    operators of `FREE` are 0.
+    Convolutions, linear and recurrent layers, attention, matrix products, Fourier transforms and
+    determinants count, operators of `FREE` are 0.
 
     Raises:
-        InputError: if a size that counts is not a number, or it is not known what the operator costs.
+        InputError: if a size that counts is not a number, or it is not known what the operator
+            costs.
     """
     if op in (*CONVOLUTIONS, "ConvTranspose") and len(shapes) == 1:
         weight = weights(op, attrs, shapes)[0]
@@ -68,18 +69,27 @@ def multiply_accumulates(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> in
         return COUNTED[op](op, attrs, shapes)
     if op in FREE:
         return 0
-    raise InputError(f"it is not known how many multiply-accumulates operator {op} takes: leave out the metric flops")
+    raise InputError(
+        f"it is not known how many multiply-accumulates operator {op} takes: leave out the metric "
+        "flops"
+    )
 
 
 def _operands(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> dict[str, Shape]:
     """The shapes of the operands that are inputs, by ONNX's names."""
     called = standard.call(op, attrs, shapes)
     names = standard.operand_names(op)
-    return {names[i]: shapes[o] for i, o in enumerate(called.operands) if isinstance(o, int) and i < len(names)}
+    return {
+        names[i]: shapes[o]
+        for i, o in enumerate(called.operands)
+        if isinstance(o, int) and i < len(names)
+    }
 
 
 def _first_output(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
-    return output_shape(op, tuple([(name, value) for name, value in attrs if name != "output"]), shapes)
+    return output_shape(
+        op, tuple([(name, value) for name, value in attrs if name != "output"]), shapes
+    )
 
 
 def _convolution(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> int:
@@ -105,11 +115,19 @@ def _recurrent(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> int:
     given: dict[str, Any] = dict(attrs)
     hidden = int(given["hidden_size"])
     directions = 2 if given.get("direction") == "bidirectional" else 1
-    return count(shapes[0][:-1]) * directions * RECURRENT[op] * hidden * (known_size(shapes[0][-1]) + hidden)
+    return (
+        count(shapes[0][:-1])
+        * directions
+        * RECURRENT[op]
+        * hidden
+        * (known_size(shapes[0][-1]) + hidden)
+    )
 
 
 def _attention(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> int:
-    """Queries times keys, then attention weights times values; keys of the past count, masked ones, too."""
+    """Queries times keys, then attention weights times values; keys of the past count, masked ones,
+    too.
+    """
     operands = _operands(op, attrs, shapes)
     past = known_size(operands["past_key"][-2]) if "past_key" in operands else 0
     keys = known_size(operands["K"][-2]) + past
@@ -117,7 +135,9 @@ def _attention(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> int:
 
 
 def _linear_attention(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> int:
-    """Per token and head: outer product of key and value, state times query, and for `delta` state times key."""
+    """Per token and head: outer product of key and value, state times query, and for `delta` state
+    times key.
+    """
     operands, given = _operands(op, attrs, shapes), dict(attrs)
     queries, heads = int(given["q_num_heads"]), int(given["kv_num_heads"])  # type: ignore[arg-type]
     key, value = (known_size(operands[name][-1]) // heads for name in ("key", "value"))
@@ -126,14 +146,21 @@ def _linear_attention(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> int:
 
 
 def _fourier(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> int:
-    """n · log2(n) per transform of n real numbers, twice that for complex ones, as fast Fourier transforms take."""
+    """n · log2(n) per transform of n real numbers, twice that for complex ones, as fast Fourier
+    transforms take.
+    """
     operands, given = _operands(op, attrs, shapes), dict(attrs)
     if op == "STFT":
         frames, bins = _first_output(op, attrs, shapes)[-3:-1]
-        size = given.get("frame_length") or (operands["window"][0] if "window" in operands else None)
+        size = given.get("frame_length") or (
+            operands["window"][0] if "window" in operands else None
+        )
         length = known_size(size) if isinstance(size, (int, str)) else 2 * (known_size(bins) - 1)
         signal = operands["signal"]
-        transforms, parts = count(signal[:1]) * known_size(frames), 2 if len(signal) > 2 and signal[-1] == 2 else 1
+        transforms, parts = (
+            count(signal[:1]) * known_size(frames),
+            2 if len(signal) > 2 and signal[-1] == 2 else 1,
+        )
     else:
         shape = operands["input"]
         axis = given.get("axis", -2)
@@ -162,7 +189,9 @@ def _einsum_node(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> int:
 
 
 COUNTED: dict[str, Callable[[str, Attrs, tuple[Shape, ...]], int]] = {
-    **dict.fromkeys(("Conv", "DeformConv", "ConvInteger", "QLinearConv", "CausalConvWithState"), _convolution),
+    **dict.fromkeys(
+        ("Conv", "DeformConv", "ConvInteger", "QLinearConv", "CausalConvWithState"), _convolution
+    ),
     "ConvTranspose": _transposed_convolution,
     **dict.fromkeys(("MatMul", "MatMulInteger", "QLinearMatMul", "Gemm"), _product),
     **dict.fromkeys(RECURRENT, _recurrent),
@@ -178,14 +207,24 @@ COUNTED: dict[str, Callable[[str, Attrs, tuple[Shape, ...]], int]] = {
 
 
 def _einsum(equation: str, shapes: tuple[Shape, ...]) -> int:
-    """Multiply-accumulates of an Einsum that multiplies its operands from left to right, as ONNX Runtime does."""
+    """Multiply-accumulates of an Einsum that multiplies its operands from left to right, as ONNX
+    Runtime does.
+    """
     inputs, _, output = equation.partition("->")
-    terms = [_indices(term, len(shape)) for term, shape in zip(inputs.split(","), shapes, strict=True)]
+    terms = [
+        _indices(term, len(shape)) for term, shape in zip(inputs.split(","), shapes, strict=True)
+    ]
     sizes: dict[str, Dim] = {}
     for term, shape in zip(terms, shapes, strict=True):
-        sizes |= {index: size for index, size in zip(term, shape, strict=True) if sizes.get(index, 1) == 1}
+        sizes |= {
+            index: size for index, size in zip(term, shape, strict=True) if sizes.get(index, 1) == 1
+        }
     times = Counter("".join(terms))
-    last = _indices(output, len(sizes)) if output else [i for i, n in times.items() if n == 1 or i.isdigit()]
+    last = (
+        _indices(output, len(sizes))
+        if output
+        else [i for i, n in times.items() if n == 1 or i.isdigit()]
+    )
     total, held = 0, set(terms[0])
     for i, term in enumerate(terms[1:], start=2):
         held |= set(term)
@@ -195,6 +234,8 @@ def _einsum(equation: str, shapes: tuple[Shape, ...]) -> int:
 
 
 def _indices(term: str, rank: int) -> str:
-    """The indices of a term; digits stand for the dimensions of an ellipsis, the last one for the last of them."""
+    """The indices of a term; digits stand for the dimensions of an ellipsis, the last one for the
+    last of them.
+    """
     named = term.replace("...", "")
     return term.replace("...", "".join(map(str, range(len(named) - rank, 0))).replace("-", ""))

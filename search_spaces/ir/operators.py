@@ -1,12 +1,14 @@
 """The operators: output shapes and canonical attributes.
 
-Operators that own weights, or whose constant operands are written as attributes, belong to the text's `net` domain.
-All others are those of ONNX. The domain's own operators have one input unless stated otherwise. Their attributes, with
-defaults in parentheses:
+Operators that own weights, or whose constant operands are written as attributes, belong to the
+text's `net` domain. All others are those of ONNX. The domain's own operators have one input unless
+stated otherwise. Their attributes, with defaults in parentheses:
 
     Conv, ConvBn, ConvBnRelu6
-                    channels (default: the input's), kernel, strides (1), pads (same), dilations (1), bias (0),
-                    group (1) or depthwise (0; 1: one group per input channel); any number of spatial dimensions
+                    channels (default: the input's), kernel, strides (1), pads (same), dilations
+                        (1), bias (0),
+                    group (1) or depthwise (0; 1: one group per input channel); any number of
+                    spatial dimensions
     Linear          features, bias (1); on the last dimension of any rank
     BatchNorm       epsilon (1e-5), affine (1; 0: no trained scale and shift)
     Embedding       rows, features: a row of a learned table for each integer of the input
@@ -19,16 +21,17 @@ defaults in parentheses:
     Expand          shape: as in ONNX, but 0 is the batch size; with `input = c`, it has no input and repeats c
     Slice           axes, starts, ends, steps (1): in ONNX they are operands
 
-These operators of ONNX own their weights here, have one input, and keep ONNX's attributes beside the following:
+These operators of ONNX own their weights here, have one input, and keep ONNX's attributes beside
+the following:
 
     ConvTranspose                                   channels, kernel_shape, bias (0)
     LayerNormalization, RMSNormalization            affine (1); LayerNormalization: bias (1)
     InstanceNormalization, GroupNormalization       affine (1)
     RNN, GRU, LSTM                                  hidden_size, bias (1)
 
-Any other operator of ONNX takes constant operands as attributes (`search_spaces.ir.standard`), and weights from
-`Param`. `ConvBn` is a convolution followed by batch normalization and takes the attributes of both; `ConvBnRelu6` is
-`ConvBn` followed by clipping to [0, 6].
+Any other operator of ONNX takes constant operands as attributes (`search_spaces.ir.standard`), and
+weights from `Param`. `ConvBn` is a convolution followed by batch normalization and takes the
+attributes of both; `ConvBnRelu6` is `ConvBn` followed by clipping to [0, 6].
 """
 
 from __future__ import annotations
@@ -45,14 +48,33 @@ from search_spaces.ir.shapes import SHAPES, broadcast_shape, reshape_attrs, slic
 
 COMMUTATIVE = frozenset({"Add", "Sum", "Mul", "Max", "Min", "Mean"})
 OWN_OPERATORS = frozenset(
-    {*CONVOLUTIONS, "Linear", "BatchNorm", "Embedding", "Zero", "ChannelShuffle", "Reshape", "Expand", "Slice"}
+    {
+        *CONVOLUTIONS,
+        "Linear",
+        "BatchNorm",
+        "Embedding",
+        "Zero",
+        "ChannelShuffle",
+        "Reshape",
+        "Expand",
+        "Slice",
+    }
 )
 SOURCES = frozenset({"Param", "Buffer"})  # without inputs
 NET_OPERATORS = frozenset({*OWN_OPERATORS, *SOURCES, "Clip"})
 OPERATORS = frozenset({*SHAPES, *OWNERS})
 _NORM_DEFAULTS: dict[str, Value] = {"affine": 1, "epsilon": BATCH_NORM_EPSILON}
 _DEFAULTS: dict[str, Value] = {**_NORM_DEFAULTS, "bias": 1, "element": "float", "allowzero": 0}
-_CONV_ATTRIBUTES = ("bias", "channels", "depthwise", "dilations", "group", "kernel", "pads", "strides")
+_CONV_ATTRIBUTES = (
+    "bias",
+    "channels",
+    "depthwise",
+    "dilations",
+    "group",
+    "kernel",
+    "pads",
+    "strides",
+)
 _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "Conv": _CONV_ATTRIBUTES,
     "ConvBn": (*_CONV_ATTRIBUTES, "affine", "epsilon"),
@@ -95,10 +117,20 @@ def _output_shape(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
         return _own_shape(op, attrs, shapes)
     if op in OWNERS and len(shapes) == 1:
         owned = tuple([typed(w.shape, element_type(shapes[0])) for w in weights(op, attrs, shapes)])
-        return shapes[0] if op == "GroupNormalization" else standard.infer(op, onnx_attrs(op, attrs), (*shapes, *owned))
+        return (
+            shapes[0]
+            if op == "GroupNormalization"
+            else standard.infer(op, onnx_attrs(op, attrs), (*shapes, *owned))
+        )
     plain = not any(isinstance(shape, Typed) for shape in shapes)
     first = not any(name == "output" for name, _ in attrs)  # the indices of MaxPool are integers
-    if op in SHAPES and plain and first and not (attrs and SHAPES[op] is broadcast_shape) and op != "Conv":
+    if (
+        op in SHAPES
+        and plain
+        and first
+        and not (attrs and SHAPES[op] is broadcast_shape)
+        and op != "Conv"
+    ):
         return SHAPES[op](attrs, shapes)
     if op == "Tile" and len(shapes) == 1:  # ONNX does not infer a dimension N or N times a number
         return typed(SHAPES[op](attrs, shapes), element_type(shapes[0]))
@@ -106,8 +138,12 @@ def _output_shape(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
 
 
 def is_own(op: str, inputs: int) -> bool:
-    """True for an operator of the `net` domain; ONNX's operator of the same name has more inputs."""
-    return op in SOURCES or (op in OWN_OPERATORS and inputs == 1) or (op == "Expand" and inputs == 0)
+    """True for an operator of the `net` domain; ONNX's operator of the same name has more
+    inputs.
+    """
+    return (
+        op in SOURCES or (op in OWN_OPERATORS and inputs == 1) or (op == "Expand" and inputs == 0)
+    )
 
 
 def _own_shape(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
@@ -119,7 +155,8 @@ def _own_shape(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
 
 @lru_cache(maxsize=65536)
 def canonical_attrs(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Attrs:
-    """The operator's attributes in their shortest form, so that equal computations have equal attributes.
+    """The operator's attributes in their shortest form, so that equal computations have equal
+    attributes.
 
     Raises:
         InputError: if the operator does not have an attribute.
@@ -130,7 +167,9 @@ def canonical_attrs(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Attrs:
         return standard.canonical(op, attrs, shapes)
     for name, _ in attrs:
         if name not in _ATTRIBUTES[op]:
-            raise InputError(f"{op} has no attribute {name!r}; it has {', '.join(_ATTRIBUTES[op]) or 'none'}")
+            raise InputError(
+                f"{op} has no attribute {name!r}; it has {', '.join(_ATTRIBUTES[op]) or 'none'}"
+            )
     if op == "Slice":
         return slice_attrs(attrs, shapes[0])
     if op == "Reshape":
@@ -148,7 +187,9 @@ def _owner_attrs(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Attrs:
     kept = {name: value for name, value in ours.items() if value != default[name]}
     if op == "LayerNormalization" and not ours.get("affine", 1):
         kept.pop("bias", None)  # an untrained shift is 0, as is none
-    return tuple(sorted({**kept, **dict(standard.canonical(op, onnx_attrs(op, attrs), shapes))}.items()))
+    return tuple(
+        sorted({**kept, **dict(standard.canonical(op, onnx_attrs(op, attrs), shapes))}.items())
+    )
 
 
 def _without_defaults(attrs: Attrs) -> Attrs:

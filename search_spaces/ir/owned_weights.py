@@ -32,8 +32,10 @@ class Weight(NamedTuple):
         name: role of the tensor.
         shape: its shape.
         init: initialization: "kaiming", "ones" or "zeros".
-        trained: False for running statistics, and for scale and shift with `affine = 0`, which stay one and zero.
-        fan_in: inputs per output, for the scale of initial values; 0 for the product of all but the first dimension.
+        trained: False for running statistics, and for scale and shift with `affine = 0`, which stay
+            one and zero.
+        fan_in: inputs per output, for the scale of initial values; 0 for the product of all but the
+            first dimension.
     """
 
     name: str
@@ -60,7 +62,10 @@ def _conv_weights(attrs: Attrs, shape: Shape) -> tuple[Weight, ...]:
 
 
 def _conv_bn_weights(attrs: Attrs, shape: Shape) -> tuple[Weight, ...]:
-    return (*_conv_weights(attrs, shape), *_batch_norm(convolution(attrs, shape).channels, dict(attrs)))
+    return (
+        *_conv_weights(attrs, shape),
+        *_batch_norm(convolution(attrs, shape).channels, dict(attrs)),
+    )
 
 
 def _linear_weights(attrs: Attrs, shape: Shape) -> tuple[Weight, ...]:
@@ -103,10 +108,21 @@ def _last_dims(given: dict[str, Any], shape: Shape) -> tuple[int, ...]:
 
 def _transposed_conv_weights(attrs: Attrs, shape: Shape) -> tuple[Weight, ...]:
     given: dict[str, Any] = dict(attrs)
-    inputs, group, kernel = known_size(shape[1]), given.get("group", 1), tuple(given["kernel_shape"])
+    inputs, group, kernel = (
+        known_size(shape[1]),
+        given.get("group", 1),
+        tuple(given["kernel_shape"]),
+    )
     channels = int(given.get("channels", inputs))
-    if len(kernel) != len(shape) - 2 or min(channels, group, *kernel) < 1 or channels % group or inputs % group:
-        raise InputError(f"ConvTranspose does not take attributes {given} on an input of shape {shape}")
+    if (
+        len(kernel) != len(shape) - 2
+        or min(channels, group, *kernel) < 1
+        or channels % group
+        or inputs % group
+    ):
+        raise InputError(
+            f"ConvTranspose does not take attributes {given} on an input of shape {shape}"
+        )
     fan_in = inputs // group * prod(kernel)
     weight = Weight("weight", (inputs, channels // group, *kernel), "kaiming", fan_in=fan_in)
     return (weight, Weight("bias", (channels,), "zeros")) if given.get("bias", 0) else (weight,)
@@ -167,8 +183,12 @@ def weights(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> tuple[Weight, .
 
 
 def initializers(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> tuple[Weight, ...]:
-    """The tensors of `weights` that an ONNX file stores, which exclude scale and shift with `affine = 0`."""
-    return tuple([w for w in weights(op, attrs, shapes) if w.trained or w.name not in ("scale", "shift")])
+    """The tensors of `weights` that an ONNX file stores, which exclude scale and shift with `affine
+    = 0`.
+    """
+    return tuple(
+        [w for w in weights(op, attrs, shapes) if w.trained or w.name not in ("scale", "shift")]
+    )
 
 
 def onnx_attrs(op: str, attrs: Attrs) -> Attrs:

@@ -12,8 +12,17 @@ from search_spaces.ir.dimensions import known_size, monomial, positive, size_pro
 from search_spaces.ir.graph import BATCH, UNKNOWN, Attrs, Dim, Shape, element_type, typed
 
 
-def _window(size: Dim, kernel: int, stride: int, pads: tuple[int, int], dilation: int = 1, ceil: bool = False) -> Dim:
-    """Number of windows along one dimension; with `ceil` the last may end beyond the padding, but not begin in it."""
+def _window(
+    size: Dim,
+    kernel: int,
+    stride: int,
+    pads: tuple[int, int],
+    dilation: int = 1,
+    ceil: bool = False,
+) -> Dim:
+    """Number of windows along one dimension; with `ceil` the last may end beyond the padding, but
+    not begin in it.
+    """
     if isinstance(size, str):
         keeps = stride == 1 and sum(pads) == dilation * (kernel - 1)
         return size if keeps else UNKNOWN
@@ -37,7 +46,9 @@ def _conv_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
 def _pool_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
     given: dict[str, Any] = dict(attrs)
     rank = len(shapes[0]) - 2
-    kernel, strides, dilations = (each(given.get(n, 1), rank) for n in ("kernel_shape", "strides", "dilations"))
+    kernel, strides, dilations = (
+        each(given.get(n, 1), rank) for n in ("kernel_shape", "strides", "dilations")
+    )
     pads, ceil = given.get("pads", (0,) * 2 * rank), bool(given.get("ceil_mode", 0))
     if "kernel_shape" not in given or min(*kernel, *strides, *dilations) < 1 or "auto_pad" in given:
         raise InputError(f"a pooling operator needs positive sizes and explicit pads, not {given}")
@@ -97,7 +108,9 @@ def _pooled_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
 def _param_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
     given: dict[str, Any] = dict(attrs)
     if not all(isinstance(d, int) and d >= 0 for d in given["shape"]):
-        raise InputError(f"Param and Buffer: shape must be whole numbers from 0, not {given['shape']}")
+        raise InputError(
+            f"Param and Buffer: shape must be whole numbers from 0, not {given['shape']}"
+        )
     return typed(given["shape"], given.get("element", "float"))
 
 
@@ -109,7 +122,9 @@ def _shuffle_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
 
 
 def _slices(attrs: Attrs, shape: Shape) -> dict[int, tuple[int, int, int]]:
-    """Start, end and step per axis, in order of the axes; counted from the front if the axis has a known size."""
+    """Start, end and step per axis, in order of the axes; counted from the front if the axis has a
+    known size.
+    """
     given: dict[str, Any] = dict(attrs)
     starts, ends = given["starts"], given["ends"]
     axes, steps = given.get("axes", range(len(starts))), given.get("steps", (1,) * len(starts))
@@ -121,7 +136,9 @@ def _slices(attrs: Attrs, shape: Shape) -> dict[int, tuple[int, int, int]]:
         if isinstance(size, int):
             start, end, _ = slice(start, end, step).indices(size)
             if not range(start, end, step):
-                raise InputError(f"Slice from {start} to {end} is empty: dimension {size} (axis {axis})")
+                raise InputError(
+                    f"Slice from {start} to {end} is empty: dimension {size} (axis {axis})"
+                )
             end = end if end >= 0 else -size - 1
         ranges[axis % len(shape)] = (start, end, step)
     return dict(sorted(ranges.items()))
@@ -150,7 +167,9 @@ def _reshape_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
     given: dict[str, Any] = dict(attrs)
     (shape,) = shapes
     if given.get("allowzero"):
-        raise InputError("Reshape with allowzero = 1 is not supported: a dimension of 0 holds no values")
+        raise InputError(
+            "Reshape with allowzero = 1 is not supported: a dimension of 0 holds no values"
+        )
     dims = [shape[i] if size == 0 else size for i, size in enumerate(given["shape"])]
     if dims.count(-1) > 1 or any(isinstance(d, int) and d < -1 for d in dims):
         raise InputError(f"Reshape to {given['shape']}: sizes are positive, 0 or at most one -1")
@@ -162,10 +181,14 @@ def _reshape_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
 
 
 def reshape_attrs(attrs: Attrs, shape: Shape) -> Attrs:
-    """Canonical attributes of a Reshape of an input of this shape: 0 keeps a dimension, -1 is an unknown one."""
+    """Canonical attributes of a Reshape of an input of this shape: 0 keeps a dimension, -1 is an
+    unknown one.
+    """
     given: dict[str, Any] = dict(attrs)
     sizes: list[int] = []
-    for i, (size, dim) in enumerate(zip(given["shape"], _reshape_shape(attrs, (shape,)), strict=True)):
+    for i, (size, dim) in enumerate(
+        zip(given["shape"], _reshape_shape(attrs, (shape,)), strict=True)
+    ):
         stays = i < len(shape) and dim == shape[i] and (dim != UNKNOWN or size == 0)
         sizes.append(0 if stays else dim if isinstance(dim, int) else -1)
     return (("shape", tuple(sizes)),)
@@ -175,7 +198,9 @@ def _expand_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
     given: dict[str, Any] = dict(attrs)
     target = tuple([BATCH if size == 0 else size for size in given["shape"]])
     if any(isinstance(d, int) and d < 1 for d in target) or len(shapes) + ("input" in given) != 1:
-        raise InputError(f"Expand takes one input and a shape of positive sizes (0: the batch), not {given}")
+        raise InputError(
+            f"Expand takes one input and a shape of positive sizes (0: the batch), not {given}"
+        )
     return broadcast_shape((), (*shapes, target))
 
 
@@ -195,11 +220,19 @@ def _embedding_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
 
 def _resize_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
     given: dict[str, Any] = dict(attrs)
-    if len(shapes) != 1 or given.get("keep_aspect_ratio_policy", "stretch") != "stretch" or "axes" not in given:
+    if (
+        len(shapes) != 1
+        or given.get("keep_aspect_ratio_policy", "stretch") != "stretch"
+        or "axes" not in given
+    ):
         return standard.infer("Resize", attrs, shapes)
     dims = list(shapes[0])
     for i, axis in enumerate(given["axes"]):
-        dims[axis] = given["sizes"][i] if "sizes" in given else int(known_size(dims[axis]) * given["scales"][i])
+        dims[axis] = (
+            given["sizes"][i]
+            if "sizes" in given
+            else int(known_size(dims[axis]) * given["scales"][i])
+        )
     return tuple(dims)
 
 
@@ -212,7 +245,12 @@ def _tile_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
     given: dict[str, Any] = dict(attrs)
     if "repeats" not in given:
         return standard.infer("Tile", attrs, shapes)
-    return tuple([size_product((size, times)) for size, times in zip(shapes[0], given["repeats"], strict=True)])
+    return tuple(
+        [
+            size_product((size, times))
+            for size, times in zip(shapes[0], given["repeats"], strict=True)
+        ]
+    )
 
 
 SHAPES: dict[str, Callable[[Attrs, tuple[Shape, ...]], Shape]] = {
@@ -236,7 +274,18 @@ SHAPES: dict[str, Callable[[Attrs, tuple[Shape, ...]], Shape]] = {
     "Col2Im": _col2im_shape,
     **dict.fromkeys(["Add", "Sum", "Mul", "Sub", "Div", "Max", "Min"], broadcast_shape),
     **dict.fromkeys(
-        ["BatchNorm", "Zero", "Relu", "Identity", "Sigmoid", "HardSigmoid", "HardSwish", "Clip", "Tanh", "Softmax"],
+        [
+            "BatchNorm",
+            "Zero",
+            "Relu",
+            "Identity",
+            "Sigmoid",
+            "HardSigmoid",
+            "HardSwish",
+            "Clip",
+            "Tanh",
+            "Softmax",
+        ],
         _same_shape,
     ),
     "GroupNormalization": _same_shape,  # ONNX does not infer its shape

@@ -1,9 +1,10 @@
 """ONNX's operators according to their schemas: operands, defaults, output shapes.
 
-A constant operand is an attribute with the schema's name of the operand: `Clip <min = 0, max = 6> (x)`,
-`ReduceMean <axes = [1]> (x)`, `Sub <A = 1> (x)`. Integers are written without a point; the element type follows from
-the operands of the same type variable. The other operands are inputs in order; if an optional one before them is
-omitted, the attribute `positions` lists their positions. `output = k` selects output k instead of output 0.
+A constant operand is an attribute with the schema's name of the operand: `Clip <min = 0, max = 6>
+(x)`, `ReduceMean <axes = [1]> (x)`, `Sub <A = 1> (x)`. Integers are written without a point; the
+element type follows from the operands of the same type variable. The other operands are inputs in
+order; if an optional one before them is omitted, the attribute `positions` lists their positions.
+`output = k` selects output k instead of output 0.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ _SYMMETRIC = frozenset({"Add", "Mul", "Equal", "And", "Or"})
 
 @lru_cache(maxsize=1024)
 def schema(op: str) -> OpSchema | None:
-    """The operator's schema in opset 21, or in the newest opset for a later operator; None if there is none."""
+    """The operator's schema in opset 21, or in the newest opset for a later operator; None if there
+    is none.
+    """
     for version in (OPSET, NEWEST_OPSET):
         if onnx.defs.has(op, version):
             found = onnx.defs.get_schema(op, version)
@@ -55,7 +58,9 @@ def single_operands(op: str) -> tuple[str, ...]:
     """Names of the operands that are not variadic; InputError for an unknown operator."""
     found = schema(op)
     if found is None:
-        raise InputError(f"operator {op} is not supported: neither ONNX nor the text's net domain has it")
+        raise InputError(
+            f"operator {op} is not supported: neither ONNX nor the text's net domain has it"
+        )
     variadic = OpSchema.FormalParameterOption.Variadic
     return tuple(operand.name for operand in found.inputs if operand.option != variadic)
 
@@ -65,14 +70,22 @@ def defaults(op: str) -> dict[str, object]:
     """Default values of the operator's attributes, in the form of `attribute_value`."""
     found = schema(op)
     attributes = found.attributes if found else {}
-    return {name: attribute_value(op, a.default_value) for name, a in attributes.items() if a.default_value.name}
+    return {
+        name: attribute_value(op, a.default_value)
+        for name, a in attributes.items()
+        if a.default_value.name
+    }
 
 
 @lru_cache(maxsize=65536)
 def is_standard(op: str, names: tuple[str, ...], inputs: int) -> bool:
     """True if ONNX's operator has all these attributes and needs no more than `inputs` operands."""
     found = schema(op)
-    return found is not None and all(name in found.attributes for name in names) and inputs >= found.min_input
+    return (
+        found is not None
+        and all(name in found.attributes for name in names)
+        and inputs >= found.min_input
+    )
 
 
 def attribute_value(op: str, attr: onnx.AttributeProto) -> Value:
@@ -88,7 +101,9 @@ def attribute_value(op: str, attr: onnx.AttributeProto) -> Value:
         return tuple(map(shortest, value))
     if attr.type in (onnx.AttributeProto.STRING, onnx.AttributeProto.STRINGS):
         return (
-            _plain(op, attr.name, value) if isinstance(value, bytes) else tuple(_plain(op, attr.name, v) for v in value)
+            _plain(op, attr.name, value)
+            if isinstance(value, bytes)
+            else tuple(_plain(op, attr.name, v) for v in value)
         )
     if attr.type == onnx.AttributeProto.INT:
         return int(value)
@@ -100,7 +115,9 @@ def attribute_value(op: str, attr: onnx.AttributeProto) -> Value:
 def _plain(op: str, name: str, value: bytes) -> str:
     text = value.decode("utf-8", "replace")
     if not text.isprintable() or not text.isascii() or set(text) & set('"\\'):
-        raise InputError(f"attribute {name} of {op} has characters that the text cannot hold: {text[:40]!r}")
+        raise InputError(
+            f"attribute {name} of {op} has characters that the text cannot hold: {text[:40]!r}"
+        )
     return text
 
 
@@ -125,7 +142,8 @@ def numbers(array: np.ndarray) -> Value:
     return tuple(values) if all(isinstance(v, int) for v in values) else tuple(map(float, values))
 
 
-# --- operands --------------------------------------------------------------------------------------------------------
+# --- operands
+# --------------------------------------------------------------------------------------------------------
 
 
 class Call(NamedTuple):
@@ -165,8 +183,14 @@ def call(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Call:
     if at is None:
         free = (i for i in range(len(shapes) + len(constants)) if i not in constants)
         at = tuple(next(free) for _ in shapes)
-    if len(at) != len(shapes) or len({*at, *constants}) < len(at) + len(constants) or max(at, default=0) > 1000:
-        raise InputError(f"{op} takes {len(at)} operands at positions {list(at)}, but {len(shapes)} are given")
+    if (
+        len(at) != len(shapes)
+        or len({*at, *constants}) < len(at) + len(constants)
+        or max(at, default=0) > 1000
+    ):
+        raise InputError(
+            f"{op} takes {len(at)} operands at positions {list(at)}, but {len(shapes)} are given"
+        )
     if not 0 <= output < len(found.outputs):
         raise InputError(f"{op} has no output {output}")
     operands: list[int | np.ndarray | None] = [None] * (max((*at, *constants), default=-1) + 1)
@@ -187,7 +211,8 @@ def arrange(op: str, inputs: dict[int, int], attrs: dict[str, Any], count: int) 
     Args:
         op: name of the operator.
         inputs: numbers of values by their positions among the operands.
-        attrs: attributes and constant operands; `positions` is added in place if the order is ambiguous.
+        attrs: attributes and constant operands; `positions` is added in place if the order is
+            ambiguous.
         count: number of operands.
     """
     formal = single_operands(op)
@@ -216,21 +241,25 @@ def type_names(op: str) -> tuple[str, ...]:
 def is_result(op: str, position: int) -> bool:
     """True if an output has the element type of the operand."""
     found = schema(op)
-    return found is not None and _type_name(found, position) in {output.type_str for output in found.outputs}
+    return found is not None and _type_name(found, position) in {
+        output.type_str for output in found.outputs
+    }
 
 
 @lru_cache(maxsize=1024)
 def makes_tensors(op: str) -> bool:
     """True if outputs of the operator may be tensors; others are sequences, optionals or maps."""
     found = schema(op)
-    return found is None or any(t.startswith("tensor") for output in found.outputs for t in output.types)
+    return found is None or any(
+        t.startswith("tensor") for output in found.outputs for t in output.types
+    )
 
 
 def operand_type(op: str, position: int, types: dict[str, str]) -> str:
     """Element type of a constant operand.
 
-    It is that of the operands with the same type variable, otherwise float, int64 or the first type in alphabetical
-    order that the schema allows.
+    It is that of the operands with the same type variable, otherwise float, int64 or the first type
+    in alphabetical order that the schema allows.
 
     Args:
         op: name of the operator.
@@ -266,7 +295,8 @@ def numpy_type(element: str) -> np.dtype:
     return helper.tensor_dtype_to_np_dtype(enum(element))
 
 
-# --- shapes ----------------------------------------------------------------------------------------------------------
+# --- shapes
+# ----------------------------------------------------------------------------------------------------------
 
 
 def type_proto(shape: Shape) -> onnx.TypeProto:
@@ -288,7 +318,8 @@ def infer(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
     """Shape of the output by ONNX's shape inference; dimensions that depend on the data are `"?"`.
 
     Raises:
-        InputError: if the operator does not take these attributes and shapes, or the rank of the output is unknown.
+        InputError: if the operator does not take these attributes and shapes, or the rank of the
+            output is unknown.
     """
     called = call(op, attrs, shapes)
     found = schema(op)
@@ -306,16 +337,22 @@ def infer(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
     node = helper.make_node(op, names, outputs, **given)
     versions = [helper.make_opsetid("", opset(op))]
     try:
-        inferred = onnx.shape_inference.infer_node_outputs(found, node, types, data, None, versions, IR_VERSION)
+        inferred = onnx.shape_inference.infer_node_outputs(
+            found, node, types, data, None, versions, IR_VERSION
+        )
     except Exception as error:  # of several kinds, most of them from the native library
         raise InputError(
             f"{op} does not take shapes {_listed(shapes)}: {' '.join(str(error).split())[:160]}"
         ) from error
     shape = shape_of(inferred.get("y", onnx.TypeProto()))
     if shape is None:
-        raise InputError(f"{op}: the shape of the output depends on the data, so the text cannot show it")
+        raise InputError(
+            f"{op}: the shape of the output depends on the data, so the text cannot show it"
+        )
     if any(isinstance(size, int) and size < 0 for size in shape):
-        raise InputError(f"{op} turns {_listed(shapes)} into {_listed((shape,))}: sizes must not be negative")
+        raise InputError(
+            f"{op} turns {_listed(shapes)} into {_listed((shape,))}: sizes must not be negative"
+        )
     return shape
 
 
@@ -335,7 +372,8 @@ def _listed(shapes: tuple[Shape, ...]) -> str:
     return ", ".join(f"{element_type(s)}[{','.join(map(str, s))}]" for s in shapes) or "(none)"
 
 
-# --- canonical attributes --------------------------------------------------------------------------------------------
+# --- canonical attributes
+# --------------------------------------------------------------------------------------------
 
 # Constant operands that are equivalent to omitting them.
 _OPERAND_DEFAULTS = {("Pad", "constant_value"): 0, ("Trilu", "k"): 0}
@@ -343,7 +381,9 @@ _OPERAND_DEFAULTS = {("Pad", "constant_value"): 0, ("Trilu", "k"): 0}
 
 @lru_cache(maxsize=65536)
 def canonical(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Attrs:
-    """The attributes in their shortest form: sorted, without defaults, axes counted from the front."""
+    """The attributes in their shortest form: sorted, without defaults, axes counted from the
+    front.
+    """
     formal, default = operand_names(op), defaults(op)
     first = formal[0] if formal else ""
     rank = len(shapes[0]) if shapes and not any(name == first for name, _ in attrs) else 0
@@ -365,7 +405,11 @@ def canonical(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Attrs:
 @lru_cache(maxsize=4096)
 def _is_float(op: str, name: str) -> bool:
     found = schema(op)
-    return found is not None and name in found.attributes and found.attributes[name].type == OpSchema.AttrType.FLOAT
+    return (
+        found is not None
+        and name in found.attributes
+        and found.attributes[name].type == OpSchema.AttrType.FLOAT
+    )
 
 
 def _whole(value: Any) -> Value:
@@ -393,7 +437,9 @@ def _omitted(op: str, name: str, value: object) -> bool:
 
 
 def neutral(name: str, value: object) -> bool:
-    """True for attributes without a default in ONNX's schema that are equivalent to omitting them."""
+    """True for attributes without a default in ONNX's schema that are equivalent to omitting
+    them.
+    """
     if not isinstance(value, tuple) or not value:
         return False
     return (name in ("strides", "dilations") and set(value) == {1}) or (

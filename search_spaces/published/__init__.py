@@ -12,4 +12,14 @@ from search_spaces.published import (
     two_path,
 )
 
-__all__ = ["fbnet", "hiaml", "inception", "nasbench101", "nasbench201", "nds", "ofa", "tiny_resnet", "two_path"]
+__all__ = [
+    "fbnet",
+    "hiaml",
+    "inception",
+    "nasbench101",
+    "nasbench201",
+    "nds",
+    "ofa",
+    "tiny_resnet",
+    "two_path",
+]

@@ -11,7 +11,8 @@ from search_spaces.ir.builder import Network, Tensor
 from search_spaces.ir.graph import Attrs
 from search_spaces.published.genotypes import Edge
 
-# Drops the first row and column and appends zeros; the same attributes fit all sizes, so equal blocks stay equal.
+# Drops the first row and column and appends zeros; the same attributes fit all sizes, so equal
+# blocks stay equal.
 _SHIFT: Attrs = (("pads", (0, 0, -1, -1, 0, 0, 1, 1)),)
 
 
@@ -43,11 +44,13 @@ def cell(
 class _Nodes:
     """The nodes of a cell under construction.
 
-    `values[i]` is None if node i is zero. `keys[i]` identifies the computation of node i, independent of the numbers of
-    nodes and the order of edges.
+    `values[i]` is None if node i is zero. `keys[i]` identifies the computation of node i,
+    independent of the numbers of nodes and the order of edges.
     """
 
-    def __init__(self, net: Network, inputs: tuple[Tensor, Tensor], stride: int, affine: bool) -> None:
+    def __init__(
+        self, net: Network, inputs: tuple[Tensor, Tensor], stride: int, affine: bool
+    ) -> None:
         self.net, self.stride, self.affine = net, stride, affine
         self.values: list[Tensor | None] = [*inputs]
         self.keys = ["0", "1"]
@@ -62,13 +65,21 @@ class _Nodes:
         self.keys.append("+".join(sorted(self._key(*edge) for edge in self.edges[-1])))
 
     def canonical(self, nodes: tuple[int, ...]) -> tuple[int, ...]:
-        """These nodes sorted by computation, nodes with equal computation by the smallest wiring of the whole cell."""
+        """These nodes sorted by computation, nodes with equal computation by the smallest wiring of
+        the whole cell.
+        """
         inner = range(2, len(self.keys))
-        alike = [list(group) for _, group in groupby(sorted(inner, key=self.keys.__getitem__), self.keys.__getitem__)]
+        alike = [
+            list(group)
+            for _, group in groupby(sorted(inner, key=self.keys.__getitem__), self.keys.__getitem__)
+        ]
 
         def wiring(order: tuple[int, ...]) -> list[tuple[bool, list[Edge]]]:
             number = {0: -2, 1: -1} | {node: i for i, node in enumerate(order)}
-            return [(n in nodes, sorted([(op, number[source]) for op, source in self.edges[n]])) for n in order]
+            return [
+                (n in nodes, sorted([(op, number[source]) for op, source in self.edges[n]]))
+                for n in order
+            ]
 
         orders = (tuple(chain(*groups)) for groups in product(*map(permutations, alike)))
         return tuple(node for node in min(orders, key=wiring) if node in nodes)
@@ -81,19 +92,27 @@ class _Nodes:
         if self.zero is None:
             x = self.values[1]
             assert x is not None
-            self.zero = self.net.zero(self.net.max_pool(x, 1, self.stride) if self.stride > 1 else x)
+            self.zero = self.net.zero(
+                self.net.max_pool(x, 1, self.stride) if self.stride > 1 else x
+            )
         return self.zero
 
     def _is_identity(self, operation: str, source: int) -> bool:
         return operation == "skip_connect" and (self.stride == 1 or source > 1)
 
     def _key(self, operation: str, source: int) -> str:
-        return self.keys[source] if self._is_identity(operation, source) else f"{operation}({self.keys[source]})"
+        return (
+            self.keys[source]
+            if self._is_identity(operation, source)
+            else f"{operation}({self.keys[source]})"
+        )
 
     def _term(self, operation: str, source: int) -> Tensor | None:
         """The value that an edge adds to its node; None for zero."""
         pools = operation.startswith(("max_pool", "avg_pool"))
-        if operation == "none" or (self.values[source] is None and (pools or operation == "skip_connect")):
+        if operation == "none" or (
+            self.values[source] is None and (pools or operation == "skip_connect")
+        ):
             return None
         x = self.value(source)
         if self._is_identity(operation, source):
@@ -127,9 +146,13 @@ def apply(net: Network, operation: str, x: Tensor, stride: int, affine: bool) ->
     return _factorized(net, x, kernel, stride, affine)
 
 
-def _separable(net: Network, x: Tensor, kernel: int, stride: int, dilation: int, affine: bool) -> Tensor:
+def _separable(
+    net: Network, x: Tensor, kernel: int, stride: int, dilation: int, affine: bool
+) -> Tensor:
     with net.block("separable"):
-        x = net.conv(net.relu(x), kernel=kernel, stride=stride, dilation=dilation, groups=int(x.shape[1]))
+        x = net.conv(
+            net.relu(x), kernel=kernel, stride=stride, dilation=dilation, groups=int(x.shape[1])
+        )
         return net.conv_bn(x, kernel=1, affine=affine)
 
 
@@ -137,15 +160,22 @@ def _factorized(net: Network, x: Tensor, kernel: int, stride: int, affine: bool)
     """A 1 × kernel convolution, then a kernel × 1 convolution: `conv_7x1_1x7`."""
     with net.block("factorized"):
         x = net.op("Conv", net.relu(x), attrs=_line((1, kernel), (1, stride)))
-        return net.op("ConvBn", x, attrs=(*(() if affine else (("affine", 0),)), *_line((kernel, 1), (stride, 1))))
+        return net.op(
+            "ConvBn",
+            x,
+            attrs=(*(() if affine else (("affine", 0),)), *_line((kernel, 1), (stride, 1))),
+        )
 
 
 def _line(kernel: tuple[int, int], strides: tuple[int, int]) -> Attrs:
-    return (("kernel", kernel),) if strides == (1, 1) else (("kernel", kernel), ("strides", strides))
+    return (
+        (("kernel", kernel),) if strides == (1, 1) else (("kernel", kernel), ("strides", strides))
+    )
 
 
 def factorized_reduce(net: Network, x: Tensor, channels: int, affine: bool = True) -> Tensor:
-    """Halve the size: half of the channels read the even rows and columns, the other half the odd ones.
+    """Halve the size: half of the channels read the even rows and columns, the other half the odd
+    ones.
 
     At odd sizes, the odd rows and columns are padded with zeros, as in NDS.
     """

@@ -1,4 +1,6 @@
-"""FBNet (Wu et al., CVPR 2019, arXiv 1812.03443) as in HW-NAS-Bench (arXiv 2103.10584): 22 layers of nine blocks."""
+"""FBNet (Wu et al., CVPR 2019, arXiv 1812.03443) as in HW-NAS-Bench (arXiv 2103.10584): 22 layers
+of nine blocks.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,8 @@ class FBNet(SearchSpace):
 
     Args:
         skeleton: the variant, "cifar100" or "imagenet".
-        width: factor of all layers' channels, which are rounded to even numbers since some blocks have two groups.
+        width: factor of all layers' channels, which are rounded to even numbers since some blocks
+            have two groups.
         input_shape: shape of one input; None for the variant's.
         num_classes: number of classes; None for the variant's.
     """
@@ -109,7 +112,13 @@ class FBNet(SearchSpace):
         x = net.conv_bn_relu(net.input, self._channels(STAGES[0][0]), stride=stride)
         for (channels, layers), stage_stride in zip(STAGES, strides, strict=True):
             for layer in range(layers):
-                x = _layer(net, x, BLOCKS[next(names)], self._channels(channels), 1 if layer else stage_stride)
+                x = _layer(
+                    net,
+                    x,
+                    BLOCKS[next(names)],
+                    self._channels(channels),
+                    1 if layer else stage_stride,
+                )
         return net.classifier(net.conv_bn_relu(x, self._channels(head), kernel=1))
 
     def _channels(self, channels: int) -> int:
@@ -119,8 +128,12 @@ class FBNet(SearchSpace):
         """Read 22 block numbers or names: `[4, 8, …]`, `4-8-…` or `['k5_e1', 'skip', …]`."""
         names = [_block_name(block) for block in _blocks(native)]
         if len(names) != LAYERS:
-            raise InputError(f"an FBNet architecture has {LAYERS} blocks, not {len(names)}: {native[:200]!r}")
-        return Architecture(self.name, tuple((_choice(layer), name) for layer, name in enumerate(names)))
+            raise InputError(
+                f"an FBNet architecture has {LAYERS} blocks, not {len(names)}: {native[:200]!r}"
+            )
+        return Architecture(
+            self.name, tuple((_choice(layer), name) for layer, name in enumerate(names))
+        )
 
     def format(self, arch: Architecture) -> str:
         """Write the block numbers as HW-NAS-Bench does: `[4, 8, …]`."""

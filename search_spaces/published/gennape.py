@@ -1,8 +1,9 @@
-"""Common parts of GENNAPE's families `hiaml`, `two-path` and `inception` (Mills et al., AAAI 2023, arXiv 2211.17226).
+"""Common parts of GENNAPE's families `hiaml`, `two-path` and `inception` (Mills et al., AAAI 2023,
+arXiv 2211.17226).
 
-The paper names the families and counts their networks; their construction follows the authors' released code. Where
-its TensorFlow and PyTorch networks differ, these are the TensorFlow ones, whose graphs were published: average pooling
-does not count the padding.
+The paper names the families and counts their networks; their construction follows the authors'
+released code. Where its TensorFlow and PyTorch networks differ, these are the TensorFlow ones,
+whose graphs were published: average pooling does not count the padding.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ class Family(SearchSpace):
     """A family of CIFAR-10 networks.
 
     Args:
-        channels: channels of the stem, a multiple of `least_channels`; None for the published number.
+        channels: channels of the stem, a multiple of `least_channels`; None for the published
+            number.
         input_shape: shape of one input.
         num_classes: number of classes.
     """
@@ -29,18 +31,30 @@ class Family(SearchSpace):
     default_channels: ClassVar[int] = 32
 
     def __init__(
-        self, channels: int | None = None, input_shape: tuple[int, ...] = (3, 32, 32), num_classes: int = 10
+        self,
+        channels: int | None = None,
+        input_shape: tuple[int, ...] = (3, 32, 32),
+        num_classes: int = 10,
     ) -> None:
         self.channels = self.default_channels if channels is None else channels
-        if min(num_classes, *input_shape) < 1 or self.channels < 1 or self.channels % self.least_channels:
+        if (
+            min(num_classes, *input_shape) < 1
+            or self.channels < 1
+            or self.channels % self.least_channels
+        ):
             raise InputError(
-                f"{self.name}: classes and input sizes must be positive, channels a multiple of {self.least_channels}"
+                f"{self.name}: classes and input sizes must be positive, channels a multiple of "
+                f"{self.least_channels}"
             )
         self.input_shape, self.num_classes = tuple(input_shape), num_classes
 
     @property
     def options(self) -> dict[str, Any]:
-        return {"channels": self.channels, "input_shape": self.input_shape, "num_classes": self.num_classes}
+        return {
+            "channels": self.channels,
+            "input_shape": self.input_shape,
+            "num_classes": self.num_classes,
+        }
 
 
 def literal(native: str, what: str) -> Any:
@@ -51,13 +65,21 @@ def literal(native: str, what: str) -> Any:
         raise InputError(f"not {what}: {native[:200]!r}") from error
 
 
-# --- chains of operations: convolutions and at most one supplement ---------------------------------------------------
+# --- chains of operations: convolutions and at most one supplement
+# ---------------------------------------------------
 
 
 def suggest_operations(
-    trial: Trial, prefix: str, low: int, high: int, convolutions: tuple[str, ...], supplements: tuple[str, ...]
+    trial: Trial,
+    prefix: str,
+    low: int,
+    high: int,
+    convolutions: tuple[str, ...],
+    supplements: tuple[str, ...],
 ) -> list[str]:
-    """Choose a chain of `low` to `high` operations: at least one convolution, at most one supplement."""
+    """Choose a chain of `low` to `high` operations: at least one convolution, at most one
+    supplement.
+    """
     length = trial.suggest_int(f"{prefix}_operations", low, high)
     place = trial.suggest_int(f"{prefix}_supplement_at", -1, length - 1) if length > 1 else -1
     return [
@@ -68,12 +90,21 @@ def suggest_operations(
     ]
 
 
-def operation_choices(prefix: str, operations: list[str], supplements: tuple[str, ...]) -> dict[str, Choice]:
+def operation_choices(
+    prefix: str, operations: list[str], supplements: tuple[str, ...]
+) -> dict[str, Choice]:
     """The choices for which `suggest_operations` returns this chain."""
     place = next((i for i, name in enumerate(operations) if name in supplements), -1)
-    names = [f"{prefix}_supplement" if i == place else f"{prefix}_convolution{i}" for i in range(len(operations))]
+    names = [
+        f"{prefix}_supplement" if i == place else f"{prefix}_convolution{i}"
+        for i in range(len(operations))
+    ]
     where = {f"{prefix}_supplement_at": place} if len(operations) > 1 else {}
-    return {f"{prefix}_operations": len(operations), **where, **dict(zip(names, operations, strict=True))}
+    return {
+        f"{prefix}_operations": len(operations),
+        **where,
+        **dict(zip(names, operations, strict=True)),
+    }
 
 
 def chosen_operations(chosen: Mapping[str, Choice], prefix: str) -> list[str]:

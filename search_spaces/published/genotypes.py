@@ -2,13 +2,13 @@
 
 Three notations are read, followed by `, width=32, cells=8` if they do not contain the skeleton:
 
-    Genotype(normal=[('sep_conv_3x3', 1), …], normal_concat=[2, 3], reduce=[…], reduce_concat=range(2, 4))
-    {"width": 32, "depth": 8, "genotype": {"normal": [["sep_conv_3x3", 1], …], "normal_concat": [2, 3], …}}
-    [[(1, 3), (0, 2), …], [(0, 0), …]]
+    Genotype(normal=[('sep_conv_3x3', 1), …], normal_concat=[2, 3], reduce=[…],
+    reduce_concat=range(2, 4)) {"width": 32, "depth": 8, "genotype": {"normal": [["sep_conv_3x3",
+    1], …], "normal_concat": [2, 3], …}} [[(1, 3), (0, 2), …], [(0, 0), …]]
 
-The first is that of DARTS (arXiv 1806.09055), which `write` produces. The second is the JSON of "On Network Design
-Spaces" (arXiv 1905.13214), alone or within a whole record. The third are NASLib's compact pairs (input, operation) of
-the normal and the reduction cell, for the space of DARTS.
+The first is that of DARTS (arXiv 1806.09055), which `write` produces. The second is the JSON of "On
+Network Design Spaces" (arXiv 1905.13214), alone or within a whole record. The third are NASLib's
+compact pairs (input, operation) of the normal and the reduction cell, for the space of DARTS.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ def write(genotype: Genotype) -> str:
     fields = genotype._asdict()
     skeleton = {name: fields.pop(name) for name in ("width", "cells")}
     cells = ", ".join(f"{name}={list(value)}" for name, value in fields.items())
-    return ", ".join([f"Genotype({cells})", *(f"{k}={v}" for k, v in skeleton.items() if v is not None)])
+    return ", ".join(
+        [f"Genotype({cells})", *(f"{k}={v}" for k, v in skeleton.items() if v is not None)]
+    )
 
 
 def read(native: str) -> Genotype:
@@ -102,7 +104,9 @@ def _genotype(value: Any) -> Genotype:
 
 
 def _from_fields(normal: list, normal_concat: list, reduce: list, reduce_concat: list) -> Genotype:
-    return Genotype(_edges(normal), _numbers(normal_concat), _edges(reduce), _numbers(reduce_concat))
+    return Genotype(
+        _edges(normal), _numbers(normal_concat), _edges(reduce), _numbers(reduce_concat)
+    )
 
 
 def _from_compact(normal: list, reduce: list) -> Genotype:
@@ -129,7 +133,8 @@ def _number(value: Any) -> int:
     return value
 
 
-# --- literals of Python and JSON, `Genotype(…)` and `range(…)`, without evaluating code -------------------------------
+# --- literals of Python and JSON, `Genotype(…)` and `range(…)`, without evaluating code
+# -------------------------------
 
 _JSON_NAMES = {"true": True, "false": False, "null": None}
 _CALLS: dict[str, Callable[..., Any]] = {
@@ -144,7 +149,11 @@ def _value(node: ast.expr) -> Any:
     if isinstance(node, ast.List | ast.Tuple):
         return [_value(element) for element in node.elts]
     if isinstance(node, ast.Dict):
-        return {_value(key): _value(value) for key, value in zip(node.keys, node.values, strict=True) if key}
+        return {
+            _value(key): _value(value)
+            for key, value in zip(node.keys, node.values, strict=True)
+            if key
+        }
     if isinstance(node, ast.Name) and node.id in _JSON_NAMES:
         return _JSON_NAMES[node.id]
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _CALLS:

@@ -1,4 +1,6 @@
-"""HiAML (Mills et al., arXiv 2211.17226): four stages, each built from one of 14 small residual blocks."""
+"""HiAML (Mills et al., arXiv 2211.17226): four stages, each built from one of 14 small residual
+blocks.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,10 @@ BLOCKS_PER_STAGE = 2
 
 Step = tuple[str, tuple[int, ...]]
 
-# Steps of a block: an operation and the values whose sum it reads; 0 is the block's input, n the result of step n. The
-# last entry lists the values whose sum, after a ReLU, is the block's output. A step `…_keep` keeps channels and size
-# even in a block that doubles the channels and halves the size.
+# Steps of a block: an operation and the values whose sum it reads; 0 is the block's input, n the
+# result of step n. The last entry lists the values whose sum, after a ReLU, is the block's output.
+# A step `…_keep` keeps channels and size even in a block that doubles the channels and halves the
+# size.
 BLOCKS: dict[str, tuple[tuple[Step, ...], tuple[int, ...]]] = {
     "hiaml_z": ((("conv3x3_relu", (0,)), ("inception_s", (1,))), (1, 2)),
     "hiaml_a22": ((("conv3x3_relu", (0,)), ("conv1x1_relu", (1,)), ("conv1x1", (2,))), (1, 3)),
@@ -26,9 +29,15 @@ BLOCKS: dict[str, tuple[tuple[Step, ...], tuple[int, ...]]] = {
     "hiaml_r30": ((("inception_s", (0,)), ("conv1x1", (0, 1)), ("inception_s", (1,))), (0, 2, 3)),
     "hiaml_l20": ((("conv3x3_relu", (0,)), ("conv1x1", (1,))), (2,)),
     "hiaml_t20": ((("conv1x1", (0,)), ("inception_s", (0,))), (1, 2)),
-    "hiaml_t31": ((("inception_s", (0,)), ("conv1x1_relu", (1,)), ("inception_s", (0, 2))), (0, 2, 3)),
+    "hiaml_t31": (
+        (("inception_s", (0,)), ("conv1x1_relu", (1,)), ("inception_s", (0, 2))),
+        (0, 2, 3),
+    ),
     "hiaml_src0": ((("conv1x1_relu", (0,)), ("conv3x3_relu", (1,)), ("conv3x3", (2,))), (1, 3)),
-    "hiaml_src1": ((("conv1x1_relu", (0,)), ("conv3x3_relu_keep", (0,)), ("conv3x3", (2,))), (1, 3)),
+    "hiaml_src1": (
+        (("conv1x1_relu", (0,)), ("conv3x3_relu_keep", (0,)), ("conv3x3", (2,))),
+        (1, 3),
+    ),
     "hiaml_src3": (
         (("conv1x1", (0,)), ("conv1x1_relu_keep", (0,)), ("conv3x3_relu", (2,)), ("conv1x1", (3,))),
         (1, 4),
@@ -40,10 +49,12 @@ BLOCKS: dict[str, tuple[tuple[Step, ...], tuple[int, ...]]] = {
 
 @register_space("hiaml")
 class HiAML(Family):
-    """HiAML: a stem with stride 2 and 64 channels, four stages of two equal blocks, classifier; 14⁴ networks.
+    """HiAML: a stem with stride 2 and 64 channels, four stages of two equal blocks, classifier; 14⁴
+    networks.
 
-    The first blocks of the second and fourth stage double the channels and halve the size. The notation is a list of
-    the four blocks' names, `['hiaml_z', 'hiaml_a22', 'hiaml_src0', 'hiaml_t31']`.
+    The first blocks of the second and fourth stage double the channels and halve the size. The
+    notation is a list of the four blocks' names, `['hiaml_z', 'hiaml_a22', 'hiaml_src0',
+    'hiaml_t31']`.
     """
 
     default_channels = 64
@@ -54,7 +65,9 @@ class HiAML(Family):
 
     def ask(self, trial: Trial) -> list[str]:
         """Choose the block of every stage."""
-        return [trial.suggest_categorical(f"stage{stage}", tuple(BLOCKS)) for stage in range(STAGES)]
+        return [
+            trial.suggest_categorical(f"stage{stage}", tuple(BLOCKS)) for stage in range(STAGES)
+        ]
 
     def build(self, trial: Trial, net: Network) -> Tensor:
         x = net.conv_bn_relu(net.input, self.channels, stride=2)
@@ -81,21 +94,28 @@ class HiAML(Family):
 def _block(net: Network, x: Tensor, name: str, reduce: bool) -> Tensor:
     """Build one block; with `reduce` it doubles the channels and halves the size.
 
-    The first operation on every path from the input reduces; where the input itself is added, a 1×1 convolution does.
+    The first operation on every path from the input reduces; where the input itself is added, a 1×1
+    convolution does.
     """
     steps, outputs = BLOCKS[name]
     values, full = [x], [reduce]
 
     def total(sources: tuple[int, ...]) -> Tensor:
-        """Sum of values; a single value is returned as it is, since the operation that reads it reduces."""
+        """Sum of values; a single value is returned as it is, since the operation that reads it
+        reduces.
+        """
         if len(sources) == 1:
             return values[sources[0]]
-        return net.add(*(_convolve(net, values[s], "conv1x1", True) if full[s] else values[s] for s in sources))
+        return net.add(
+            *(_convolve(net, values[s], "conv1x1", True) if full[s] else values[s] for s in sources)
+        )
 
     for operation, sources in steps:
         keep = operation.endswith("_keep")
         late = len(sources) == 1 and full[sources[0]]
-        values.append(_convolve(net, total(sources), operation.removesuffix("_keep"), late and not keep))
+        values.append(
+            _convolve(net, total(sources), operation.removesuffix("_keep"), late and not keep)
+        )
         full.append(late and keep)
     return net.relu(total(outputs))
 

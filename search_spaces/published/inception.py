@@ -50,13 +50,15 @@ class Path(NamedTuple):
 
 @register_space("inception")
 class Inception(Family):
-    """GENNAPE's Inception: stem (32 channels), four stages of 2-6 equal blocks, 3×3 convolution (512), classifier.
+    """GENNAPE's Inception: stem (32 channels), four stages of 2-6 equal blocks, 3×3 convolution
+    (512), classifier.
 
-    Stages two to four begin by doubling the channels and halving the size. A block concatenates 1-4 paths, restores the
-    stage's width by a 1×1 convolution if needed, and is residual if it keeps the shape. A path is 1-6 operations, at
-    most one of them a supplement. Its first convolution has the stride. Between the first and the last operation that
-    can change channels, its width may be halved or doubled. As published, convolutions have a bias before batch
-    normalization; the convolution that changes the channels for a depthwise one has neither bias nor normalization.
+    Stages two to four begin by doubling the channels and halving the size. A block concatenates 1-4
+    paths, restores the stage's width by a 1×1 convolution if needed, and is residual if it keeps
+    the shape. A path is 1-6 operations, at most one of them a supplement. Its first convolution has
+    the stride. Between the first and the last operation that can change channels, its width may be
+    halved or doubled. As published, convolutions have a bias before batch normalization; the
+    convolution that changes the channels for a depthwise one has neither bias nor normalization.
 
     The notation is a list with one dictionary per stage:
 
@@ -67,14 +69,19 @@ class Inception(Family):
 
     @property
     def size(self) -> int:
-        return prod((MAX_BLOCKS - MIN_BLOCKS + 1) * _count_blocks(self._width(stage)) for stage in range(STAGES))
+        return prod(
+            (MAX_BLOCKS - MIN_BLOCKS + 1) * _count_blocks(self._width(stage))
+            for stage in range(STAGES)
+        )
 
     def _width(self, stage: int) -> int:
         return self.channels * 2**stage
 
     def ask(self, trial: Trial) -> list[tuple[int, list[Path]]]:
         """Choose the number of blocks of every stage, and the paths of each."""
-        return [_suggest_stage(trial, f"stage{stage}", self._width(stage)) for stage in range(STAGES)]
+        return [
+            _suggest_stage(trial, f"stage{stage}", self._width(stage)) for stage in range(STAGES)
+        ]
 
     def build(self, trial: Trial, net: Network) -> Tensor:
         x = _conv(net, net.input, self.channels, (3, 3))
@@ -86,7 +93,10 @@ class Inception(Family):
 
     def parse(self, native: str) -> Architecture:
         """Read the list of the stages."""
-        what = f"a list of {STAGES} stages {{'n_blocks': …, 'paths': [{{'ops': …, 'C_internal': …, 'C_out': …}}]}}"
+        what = (
+            f"a list of {STAGES} stages "
+            f"{{'n_blocks': …, 'paths': [{{'ops': …, 'C_internal': …, 'C_out': …}}]}}"
+        )
         stages = literal(native, what)
         try:
             choices: dict[str, Choice] = {}
@@ -96,23 +106,31 @@ class Inception(Family):
             raise InputError(f"not {what}: {native[:200]!r}") from error
         arch = self._chosen(ReplayChooser(choices))
         if literal(self.format(arch), what) != stages:
-            raise InputError(f"inception: these channels or numbers of stages are not in the space: {native[:200]!r}")
+            raise InputError(
+                "inception: these channels or numbers of stages are not in the space: "
+                f"{native[:200]!r}"
+            )
         return arch
 
     def format(self, arch: Architecture) -> str:
         """Write the list of the stages."""
         stages = []
         for blocks, paths in self.ask(ReplayChooser(arch.as_dict())):
-            written = [{"ops": p.operations, "C_internal": p.inner, "C_out": p.outer} for p in paths]
+            written = [
+                {"ops": p.operations, "C_internal": p.inner, "C_out": p.outer} for p in paths
+            ]
             stages.append({"n_blocks": blocks, "paths": written})
         return repr(stages)
 
 
-# --- choices ---------------------------------------------------------------------------------------------------------
+# --- choices
+# ---------------------------------------------------------------------------------------------------------
 
 
 def _widths(channels: int, paths: int, widest: int) -> list[int]:
-    """Channels of the paths, at least 16: equal shares of the stage's; of three paths, one half and two quarters."""
+    """Channels of the paths, at least 16: equal shares of the stage's; of three paths, one half and
+    two quarters.
+    """
     part = channels // (4 if paths == 3 else paths)
     return [max(MIN_WIDTH, 2 * part if paths == 3 and p == widest else part) for p in range(paths)]
 
@@ -149,7 +167,9 @@ def _stage_choices(prefix: str, stage: Any) -> dict[str, Choice]:
 
 
 def _resizable(operations: list[str]) -> bool:
-    """True if at least two operations can change the channels: one changes them, another restores them."""
+    """True if at least two operations can change the channels: one changes them, another restores
+    them.
+    """
     return sum(name in RESIZING for name in operations) > 1
 
 
@@ -175,7 +195,8 @@ def _count_paths(length: int, outer: int) -> int:
     return convolutions**length * inner + supplemented * resizing * inner + fixed
 
 
-# --- network ---------------------------------------------------------------------------------------------------------
+# --- network
+# ---------------------------------------------------------------------------------------------------------
 
 
 def _block(net: Network, x: Tensor, paths: list[Path], channels: int, stride: int) -> Tensor:
@@ -191,7 +212,9 @@ def _path(net: Network, x: Tensor, path: Path, stride: int) -> Tensor:
     strided = next(i for i, name in enumerate(path.operations) if name in CONVOLUTIONS)
     resizing = [i for i, name in enumerate(path.operations) if name in RESIZING]
     for i, name in enumerate(path.operations):
-        channels = path.inner if i == resizing[0] else path.outer if i == resizing[-1] else int(x.shape[1])
+        channels = (
+            path.inner if i == resizing[0] else path.outer if i == resizing[-1] else int(x.shape[1])
+        )
         x = _operation(net, x, name, channels, stride if i == strided else 1)
     return x
 
@@ -205,7 +228,9 @@ def _operation(net: Network, x: Tensor, name: str, channels: int, stride: int) -
         return net.batch_norm(net.max_pool(x))
     if name.startswith("inception_s"):
         with net.block("inception_s"):
-            return _conv(net, _conv(net, x, channels, row, (1, stride)), channels, column, (stride, 1))
+            return _conv(
+                net, _conv(net, x, channels, row, (1, stride)), channels, column, (stride, 1)
+            )
     if name.startswith("inception_p"):
         with net.block("inception_p"):
             return _inception_p(net, x, channels, row, column, stride)
@@ -219,9 +244,16 @@ def _operation(net: Network, x: Tensor, name: str, channels: int, stride: int) -
 
 
 def _inception_p(
-    net: Network, x: Tensor, channels: int, row: tuple[int, int], column: tuple[int, int], stride: int
+    net: Network,
+    x: Tensor,
+    channels: int,
+    row: tuple[int, int],
+    column: tuple[int, int],
+    stride: int,
 ) -> Tensor:
-    """Row and column convolutions in parallel, for half of the channels each; with a stride, each after the other."""
+    """Row and column convolutions in parallel, for half of the channels each; with a stride, each
+    after the other.
+    """
     half = channels // 2
     a = _conv_bn(net, x, half, row, (1, stride))
     b = _conv_bn(net, x, channels - half, column, (stride, 1))
@@ -232,14 +264,26 @@ def _inception_p(
 
 
 def _conv(
-    net: Network, x: Tensor, channels: int, kernel: tuple[int, int], strides: tuple[int, int] = (1, 1), groups: int = 1
+    net: Network,
+    x: Tensor,
+    channels: int,
+    kernel: tuple[int, int],
+    strides: tuple[int, int] = (1, 1),
+    groups: int = 1,
 ) -> Tensor:
     with net.block("conv"):
         return net.relu6(_conv_bn(net, x, channels, kernel, strides, groups))
 
 
 def _conv_bn(
-    net: Network, x: Tensor, channels: int, kernel: tuple[int, int], strides: tuple[int, int] = (1, 1), groups: int = 1
+    net: Network,
+    x: Tensor,
+    channels: int,
+    kernel: tuple[int, int],
+    strides: tuple[int, int] = (1, 1),
+    groups: int = 1,
 ) -> Tensor:
-    conv = Convolution(int(x.shape[1]), channels, kernel, strides, same_pads(kernel), (1, 1), groups, bias=True)
+    conv = Convolution(
+        int(x.shape[1]), channels, kernel, strides, same_pads(kernel), (1, 1), groups, bias=True
+    )
     return net.batch_norm(net.op("Conv", x, attrs=conv.attrs))

@@ -1,7 +1,8 @@
-"""Published networks of the cell spaces, as genotypes: `get_space("darts", width=36, cells=20).parse(DARTS_V2)`.
+"""Published networks of the cell spaces, as genotypes: `get_space("darts", width=36,
+cells=20).parse(DARTS_V2)`.
 
-The cells are those in the code of DARTS (arXiv 1806.09055) and NDS (arXiv 1905.13214); that of ENAS follows the arc its
-authors released. Millions of parameters without auxiliary heads:
+The cells are those in the code of DARTS (arXiv 1806.09055) and NDS (arXiv 1905.13214); that of ENAS
+follows the arc its authors released. Millions of parameters without auxiliary heads:
 
     network       CIFAR-10: width, cells, here, published   ImageNet: width, cells, here, published
     NASNET_A      32, 20: 3.06, 3.1 in DARTS' code          44, 14: 4.77, 5.3 with a concatenated cell input

@@ -1,4 +1,6 @@
-"""NAS-Bench-101 (Ying et al., ICML 2019, arXiv 1902.09635): 423,624 cells of at most seven vertices and nine edges."""
+"""NAS-Bench-101 (Ying et al., ICML 2019, arXiv 1902.09635): 423,624 cells of at most seven vertices
+and nine edges.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,8 @@ class Cell(NamedTuple):
 
     Attributes:
         sources: predecessors of every vertex, in ascending order.
-        labels: of vertices 1 to n - 2, the number of the operation, followed by the output channels in every stack if
-            these are known.
+        labels: of vertices 1 to n - 2, the number of the operation, followed by the output channels
+            in every stack if these are known.
     """
 
     sources: tuple[tuple[int, ...], ...]
@@ -43,14 +45,17 @@ class Cell(NamedTuple):
 
 @register_space("nasbench101")
 class NASBench101(SearchSpace):
-    """NAS-Bench-101: stem, three stacks of `modules` cells, max-pooling and twice the channels in between.
+    """NAS-Bench-101: stem, three stacks of `modules` cells, max-pooling and twice the channels in
+    between.
 
-    The choices are the operations of a 7 × 7 matrix, `none` for a missing vertex, and its edges `source->target`. Edges
-    are restricted so that every vertex is on a path from input to output and the cell has at most nine edges: every
-    combination is a valid cell, and every cell can be chosen.
+    The choices are the operations of a 7 × 7 matrix, `none` for a missing vertex, and its edges
+    `source->target`. Edges are restricted so that every vertex is on a path from input to output
+    and the cell has at most nine edges: every combination is a valid cell, and every cell can be
+    chosen.
 
-    Vertices that feed the output share its channels; the first of them get the remainder. By default the order is that
-    of the matrix, so isomorphic matrices may differ by some parameters, as in the benchmark's code and in NASLib.
+    Vertices that feed the output share its channels; the first of them get the remainder. By
+    default the order is that of the matrix, so isomorphic matrices may differ by some parameters,
+    as in the benchmark's code and in NASLib.
 
     Args:
         channels: channels of the first stack, at least 5.
@@ -58,8 +63,8 @@ class NASBench101(SearchSpace):
         modules: cells per stack.
         input_shape: shape of one input.
         num_classes: number of classes.
-        canonical: order the vertices as in the one matrix of each isomorphism class that the benchmark trained. There
-            are then exactly 423,624 networks.
+        canonical: order the vertices as in the one matrix of each isomorphism class that the
+            benchmark trained. There are then exactly 423,624 networks.
     """
 
     def __init__(
@@ -72,15 +77,27 @@ class NASBench101(SearchSpace):
         canonical: bool = False,
     ) -> None:
         if min(stacks, modules, num_classes, *input_shape) < 1:
-            raise InputError("nasbench101: stacks, modules, classes and input sizes must be positive")
+            raise InputError(
+                "nasbench101: stacks, modules, classes and input sizes must be positive"
+            )
         if channels < MAX_VERTICES - 2:
-            raise InputError(f"nasbench101: five vertices may share the channels: give at least 5, not {channels}")
-        self.channels, self.stacks, self.modules, self.canonical = channels, stacks, modules, canonical
+            raise InputError(
+                "nasbench101: five vertices may share the channels: give at least 5, not "
+                f"{channels}"
+            )
+        self.channels, self.stacks, self.modules, self.canonical = (
+            channels,
+            stacks,
+            modules,
+            canonical,
+        )
         self.input_shape, self.num_classes = tuple(input_shape), num_classes
 
     @property
     def size(self) -> int:
-        """Number of isomorphism classes of cells; each can be chosen with its vertices in any order."""
+        """Number of isomorphism classes of cells; each can be chosen with its vertices in any
+        order.
+        """
         return 423_624
 
     @property
@@ -97,11 +114,17 @@ class NASBench101(SearchSpace):
     def ask(self, trial: Trial) -> tuple[Edges, Operations]:
         """Choose edges and the five operations of a valid cell.
 
-        Edges are chosen from the output backwards. Every vertex before the target then needs only one more edge: an
-        edge from the vertex before it connects both.
+        Edges are chosen from the output backwards. Every vertex before the target then needs only
+        one more edge: an edge from the vertex before it connects both.
         """
-        operations = tuple([trial.suggest_categorical(f"op{v}", (*OPERATIONS, NONE)) for v in range(1, _OUTPUT)])
-        vertices = [0, *(v for v, operation in enumerate(operations, start=1) if operation != NONE), _OUTPUT]
+        operations = tuple(
+            [trial.suggest_categorical(f"op{v}", (*OPERATIONS, NONE)) for v in range(1, _OUTPUT)]
+        )
+        vertices = [
+            0,
+            *(v for v, operation in enumerate(operations, start=1) if operation != NONE),
+            _OUTPUT,
+        ]
         edges: set[tuple[int, int]] = set()
         feeding, fed = {0}, set()
         for at in range(len(vertices) - 1, 0, -1):
@@ -109,7 +132,9 @@ class NASBench101(SearchSpace):
             for source in vertices[at - 1 :: -1]:
                 if len(edges) + at > MAX_EDGES:
                     break
-                needed = (source == vertices[at - 1] and source not in feeding) or (source == 0 and target not in fed)
+                needed = (source == vertices[at - 1] and source not in feeding) or (
+                    source == 0 and target not in fed
+                )
                 if needed or trial.suggest_categorical(_name(source, target), (False, True)):
                     edges.add((source, target))
                     feeding.add(source)
@@ -135,17 +160,25 @@ class NASBench101(SearchSpace):
         edges, operations = _read(native)
         edges = _prune(edges)
         if not edges or len(edges) > MAX_EDGES:
-            problem = f"{len(edges)} edges, but {MAX_EDGES} at most" if edges else "no path from input to output"
+            problem = (
+                f"{len(edges)} edges, but {MAX_EDGES} at most"
+                if edges
+                else "no path from input to output"
+            )
             raise InputError(f"not a NAS-Bench-101 cell: {problem}: {native[:200]!r}")
         kept = {vertex for edge in edges for vertex in edge}
-        given: dict[str, Any] = {f"op{v}": operations[v] if v in kept else NONE for v in range(1, _OUTPUT)}
+        given: dict[str, Any] = {
+            f"op{v}": operations[v] if v in kept else NONE for v in range(1, _OUTPUT)
+        }
         given |= {_name(s, t): (s, t) in edges for t in range(MAX_VERTICES) for s in range(t)}
         chooser = ReplayChooser(given)
         self.ask(chooser)
         return Architecture(self.name, tuple(chooser.choices.items()))
 
     def format(self, arch: Architecture) -> str:
-        """Write the official notation with a 7 × 7 matrix; vertices without edges get the first operation."""
+        """Write the official notation with a 7 × 7 matrix; vertices without edges get the first
+        operation.
+        """
         edges, operations = self.ask(ReplayChooser(arch.as_dict()))
         matrix = [[int((s, t) in edges) for t in range(MAX_VERTICES)] for s in range(MAX_VERTICES)]
         inner = [OPERATIONS[0] if operation == NONE else operation for operation in operations]
@@ -156,12 +189,14 @@ def _name(source: int, target: int) -> str:
     return f"{source}->{target}"
 
 
-# --- the order of the vertices ---------------------------------------------------------------------------------------
+# --- the order of the vertices
+# ---------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=4096)
 def _cell(edges: Edges, operations: Operations, channels: tuple[int, ...], canonical: bool) -> Cell:
-    """The cell with its vertices' channels, in an order that isomorphic cells with equal channels share.
+    """The cell with its vertices' channels, in an order that isomorphic cells with equal channels
+    share.
 
     Args:
         edges: edges of the 7 × 7 matrix.
@@ -182,10 +217,11 @@ def _cell(edges: Edges, operations: Operations, channels: tuple[int, ...], canon
 
 
 def _ordered(cell: Cell) -> Cell:
-    """The isomorphic cell that comes first in the benchmark's enumeration of graphs, which is the one it trained.
+    """The isomorphic cell that comes first in the benchmark's enumeration of graphs, which is the
+    one it trained.
 
-    Matrices are ordered as binary numbers, column by column, with the first entry the least significant; equal matrices
-    by their labels.
+    Matrices are ordered as binary numbers, column by column, with the first entry the least
+    significant; equal matrices by their labels.
     """
     edges = [(s, t) for t, sources in enumerate(cell.sources) for s in sources]
     best: tuple[int, list[tuple[int, ...]]] | None = None
@@ -203,18 +239,23 @@ def _ordered(cell: Cell) -> Cell:
                 best = (bits, labels) if best is None else min(best, (bits, labels))
     assert best is not None
     bits, labels = best
-    sources = tuple(tuple(s for s in range(t) if bits >> (s + t * (t - 1) // 2) & 1) for t in range(cell.output + 1))
+    sources = tuple(
+        tuple(s for s in range(t) if bits >> (s + t * (t - 1) // 2) & 1)
+        for t in range(cell.output + 1)
+    )
     return Cell(sources, tuple(labels))
 
 
-# --- the network -----------------------------------------------------------------------------------------------------
+# --- the network
+# -----------------------------------------------------------------------------------------------------
 
 
 def _widths(cell: Cell, channels: int) -> list[int]:
     """Output channels of every vertex.
 
-    The predecessors of the output share its channels; the first of them get the remainder. Any other vertex has as many
-    channels as its widest successor; narrower successors read the first channels.
+    The predecessors of the output share its channels; the first of them get the remainder. Any
+    other vertex has as many channels as its widest successor; narrower successors read the first
+    channels.
     """
     widths = [0] * cell.output + [channels]
     sharing = [source for source in cell.sources[cell.output] if source]
@@ -222,14 +263,18 @@ def _widths(cell: Cell, channels: int) -> list[int]:
         widths[source] = channels // len(sharing) + (i < channels % len(sharing))
     for vertex in range(cell.output - 1, 0, -1):
         if vertex not in sharing:
-            widths[vertex] = max(widths[t] for t in range(vertex + 1, cell.output) if vertex in cell.sources[t])
+            widths[vertex] = max(
+                widths[t] for t in range(vertex + 1, cell.output) if vertex in cell.sources[t]
+            )
     return widths
 
 
 def _module(net: Network, x: Tensor, cell: Cell, stack: int, channels: int) -> Tensor:
-    """Build a cell: inner vertices add their predecessors, the output concatenates them; projections add the input.
+    """Build a cell: inner vertices add their predecessors, the output concatenates them;
+    projections add the input.
 
-    Projections are outside of the body, which is then the same whether or not the cell changes the number of channels.
+    Projections are outside of the body, which is then the same whether or not the cell changes the
+    number of channels.
     """
     widths = [int(x.shape[1]), *(label[1 + stack] for label in cell.labels), channels]
     projected = {
@@ -264,28 +309,45 @@ def _operation(net: Network, x: Tensor, operation: str) -> Tensor:
     return net.conv_bn_relu(x, kernel=3 if operation == "conv3x3-bn-relu" else 1)
 
 
-# --- the official notation -------------------------------------------------------------------------------------------
+# --- the official notation
+# -------------------------------------------------------------------------------------------
 
 
 def _read(native: str) -> tuple[Edges, list[str]]:
-    """Edges and operations of the official notation; the last vertex gets the number of a 7 × 7 matrix's output."""
+    """Edges and operations of the official notation; the last vertex gets the number of a 7 × 7
+    matrix's output.
+    """
     try:
         cell = ast.literal_eval(native)
         matrix, operations = [list(row) for row in cell["matrix"]], list(cell["ops"])
     except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError) as error:
-        raise InputError(f'not a literal {{"matrix": [[…], …], "ops": […]}}: {native[:200]!r}') from error
+        raise InputError(
+            f'not a literal {{"matrix": [[…], …], "ops": […]}}: {native[:200]!r}'
+        ) from error
     size = len(operations)
     if not 2 <= size <= MAX_VERTICES or [len(row) for row in matrix] != [size] * size:
-        raise InputError(f"not a NAS-Bench-101 cell: matrix and ops must be of one size, 2 to 7: {native[:200]!r}")
-    if any(matrix[s][t] not in ((0, 1) if s < t else (0,)) for s in range(size) for t in range(size)):
-        raise InputError(f"not a NAS-Bench-101 cell: the matrix must be 0 or 1, upper triangular: {native[:200]!r}")
+        raise InputError(
+            "not a NAS-Bench-101 cell: matrix and ops must be of one size, 2 to 7: "
+            f"{native[:200]!r}"
+        )
+    if any(
+        matrix[s][t] not in ((0, 1) if s < t else (0,)) for s in range(size) for t in range(size)
+    ):
+        raise InputError(
+            "not a NAS-Bench-101 cell: the matrix must be 0 or 1, upper triangular: "
+            f"{native[:200]!r}"
+        )
     if operations[0] != "input" or operations[-1] != "output":
-        raise InputError(f"not a NAS-Bench-101 cell: ops must go from 'input' to 'output': {native[:200]!r}")
+        raise InputError(
+            f"not a NAS-Bench-101 cell: ops must go from 'input' to 'output': {native[:200]!r}"
+        )
     for operation in operations[1:-1]:
         if operation not in OPERATIONS:
             raise unknown("NAS-Bench-101 operation", str(operation), OPERATIONS)
     number = [*range(size - 1), _OUTPUT]
-    return frozenset((number[s], number[t]) for s in range(size) for t in range(size) if matrix[s][t]), operations
+    return frozenset(
+        (number[s], number[t]) for s in range(size) for t in range(size) if matrix[s][t]
+    ), operations
 
 
 def _prune(edges: Edges) -> Edges:

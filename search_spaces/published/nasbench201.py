@@ -1,4 +1,6 @@
-"""NAS-Bench-201 (Dong and Yang, ICLR 2020, arXiv 2001.00326): 15,625 cells of six edges with five operations each."""
+"""NAS-Bench-201 (Dong and Yang, ICLR 2020, arXiv 2001.00326): 15,625 cells of six edges with five
+operations each.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,13 @@ Edges = dict[tuple[int, int], str]
 
 @register_space("nasbench201")
 class NASBench201(SearchSpace):
-    """NAS-Bench-201: stem, three stages of `cells` cells with residual reduction blocks in between, classifier.
+    """NAS-Bench-201: stem, three stages of `cells` cells with residual reduction blocks in between,
+    classifier.
 
-    Edges that have no effect on any value are omitted: `none` and pooled zeros add nothing, and `skip_connect` adds the
-    terms of its source. Operations with unused results are kept, since published parameters and latencies count them.
-    There are 7,360 different networks, 6,040 with `prune`.
+    Edges that have no effect on any value are omitted: `none` and pooled zeros add nothing, and
+        `skip_connect` adds the
+    terms of its source. Operations with unused results are kept, since published parameters and
+    latencies count them. There are 7,360 different networks, 6,040 with `prune`.
 
     Args:
         channels: channels of the first stage.
@@ -42,7 +46,9 @@ class NASBench201(SearchSpace):
         prune: bool = False,
     ) -> None:
         if min(channels, cells, num_classes, *input_shape) < 1:
-            raise InputError("nasbench201: channels, cells, classes and input sizes must be positive")
+            raise InputError(
+                "nasbench201: channels, cells, classes and input sizes must be positive"
+            )
         self.channels, self.cells, self.prune = channels, cells, prune
         self.input_shape, self.num_classes = tuple(input_shape), num_classes
 
@@ -86,19 +92,24 @@ class NASBench201(SearchSpace):
             for part in group.strip("|").split("|"):
                 operation, _, source = part.partition("~")
                 if not source.isdigit() or (int(source), target) not in _NAMES:
-                    raise InputError(f"not a NAS-Bench-201 architecture: {native[:200]!r} (at {part!r})")
+                    raise InputError(
+                        f"not a NAS-Bench-201 architecture: {native[:200]!r} (at {part!r})"
+                    )
                 if operation not in OPERATIONS:
                     raise unknown("NAS-Bench-201 operation", operation, OPERATIONS)
                 found[int(source), target] = operation
         if len(found) != len(EDGES):
-            raise InputError(f"not a NAS-Bench-201 architecture: {native[:200]!r} ({len(found)} of 6 edges)")
+            raise InputError(
+                f"not a NAS-Bench-201 architecture: {native[:200]!r} ({len(found)} of 6 edges)"
+            )
         return Architecture(self.name, tuple((_NAMES[edge], found[edge]) for edge in EDGES))
 
     def format(self, arch: Architecture) -> str:
         """Write the official notation."""
         chosen = arch.as_dict()
         nodes = (
-            "|".join(f"{chosen[_NAMES[source, target]]}~{source}" for source in range(target)) for target in (1, 2, 3)
+            "|".join(f"{chosen[_NAMES[source, target]]}~{source}" for source in range(target))
+            for target in (1, 2, 3)
         )
         return "+".join(f"|{node}|" for node in nodes)
 
@@ -115,8 +126,8 @@ def _prune(edges: Edges) -> Edges:
 def _cell(net: Network, x: Tensor, choices: tuple[str, ...]) -> Tensor:
     """Build the cell whose `EDGES` have these operations.
 
-    A node's value is the sum of its terms; `skip_connect` passes the terms on, `none` has no terms. Equal sums, and the
-    ReLU of a value, are computed once.
+    A node's value is the sum of its terms; `skip_connect` passes the terms on, `none` has no terms.
+    Equal sums, and the ReLU of a value, are computed once.
     """
     edges = dict(zip(EDGES, choices, strict=True))
     terms: list[tuple[Tensor, ...]] = [(x,)]

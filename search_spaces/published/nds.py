@@ -1,8 +1,10 @@
-"""The cell spaces of "On Network Design Spaces for Visual Recognition" (NDS; ICCV 2019, arXiv 1905.13214).
+"""The cell spaces of "On Network Design Spaces for Visual Recognition" (NDS; ICCV 2019, arXiv
+1905.13214).
 
-NDS states five published cell spaces in one form, which this module follows. Operation sets, number of nodes and output
-of a cell are those of its table. Operations, cells and skeletons are those of its authors' code
-(facebookresearch/unnas), which equal those of DARTS (arXiv 1806.09055) except at odd sizes.
+NDS states five published cell spaces in one form, which this module follows. Operation sets, number
+of nodes and output of a cell are those of its table. Operations, cells and skeletons are those of
+its authors' code (facebookresearch/unnas), which equal those of DARTS (arXiv 1806.09055) except at
+odd sizes.
 
     space    operations  nodes  output        source
     nasnet   13          5      loose nodes   Zoph et al., arXiv 1707.07012
@@ -11,9 +13,10 @@ of a cell are those of its table. Operations, cells and skeletons are those of i
     enas      5          5      loose nodes   Pham et al., arXiv 1802.03268
     darts     8          4      all nodes     Liu et al., arXiv 1806.09055
 
-A node adds the results of two operations. Each operation reads one of the two preceding cells or of the preceding
-nodes; both may read the same one. A loose node is read by no other node. A space of `o` operations and `n` nodes has
-(o^n · (n + 1)!)^2 cells, the numbers of NDS' table; most networks have several descriptions.
+A node adds the results of two operations. Each operation reads one of the two preceding cells or of
+the preceding nodes; both may read the same one. A loose node is read by no other node. A space of
+`o` operations and `n` nodes has (o^n · (n + 1)!)^2 cells, the numbers of NDS' table; most networks
+have several descriptions.
 """
 
 from __future__ import annotations
@@ -55,18 +58,21 @@ class _Design(NamedTuple):
 class CellSpace(SearchSpace):
     """Networks of one normal and one reduction cell; base class of the five spaces.
 
-    Cells `cells // 3` and `2 * cells // 3` are reduction cells, which halve the size and double the channels. There is
-    no auxiliary head. Operations without influence on the output are kept if they have weights, as in the published
-    counts, and omitted otherwise. The nodes of an output are concatenated in a canonical order.
+    Cells `cells // 3` and `2 * cells // 3` are reduction cells, which halve the size and double the
+    channels. There is no auxiliary head. Operations without influence on the output are kept if
+    they have weights, as in the published counts, and omitted otherwise. The nodes of an output are
+    concatenated in a canonical order.
 
     Args:
-        width: channels of the first cells' nodes, or several numbers to choose from; by default those of NDS.
+        width: channels of the first cells' nodes, or several numbers to choose from; by default
+            those of NDS.
         cells: number of cells, or several numbers to choose from; by default those of NDS.
-        skeleton: "cifar" has a 3 × 3 stem of 3 · width channels, "imagenet" a stem that divides the size by 8.
+        skeleton: "cifar" has a 3 × 3 stem of 3 · width channels, "imagenet" a stem that divides the
+            size by 8.
         input_shape: shape of one input; None for that of the skeleton.
         num_classes: number of classes; None for 10 ("cifar") or 1000 ("imagenet").
-        affine: scale and shift in the batch normalization of the cells' operations; stem and cell inputs always have
-            them.
+        affine: scale and shift in the batch normalization of the cells' operations; stem and cell
+            inputs always have them.
     """
 
     operations: tuple[str, ...]
@@ -90,9 +96,14 @@ class CellSpace(SearchSpace):
         self.input_shape = tuple(input_shape or ((3, 224, 224) if imagenet else (3, 32, 32)))
         self.num_classes = num_classes or (1000 if imagenet else 10)
         smallest = 17 if imagenet else 3
-        if len(self.input_shape) != 3 or self.input_shape[0] < 1 or min(self.input_shape[1:]) < smallest:
+        if (
+            len(self.input_shape) != 3
+            or self.input_shape[0] < 1
+            or min(self.input_shape[1:]) < smallest
+        ):
             raise InputError(
-                f"{self.name}: input_shape must be (channels, height, width), at least (1, {smallest}, {smallest})"
+                f"{self.name}: input_shape must be (channels, height, width), at least (1, "
+                f"{smallest}, {smallest})"
             )
         if min(self.widths) < 2 or min(self.depths) < 1 or self.num_classes < 1:
             raise InputError(f"{self.name}: width must be at least 2, cells and classes at least 1")
@@ -126,13 +137,18 @@ class CellSpace(SearchSpace):
 
     def _edges(self, trial: Trial, kind: str) -> tuple[Edge, ...]:
         return tuple(
-            (trial.suggest_categorical(f"{name}_op", self.operations), trial.suggest_int(f"{name}_input", 0, node - 1))
+            (
+                trial.suggest_categorical(f"{name}_op", self.operations),
+                trial.suggest_int(f"{name}_input", 0, node - 1),
+            )
             for name, node in self._questions(kind)
         )
 
     def _questions(self, kind: str) -> list[tuple[str, int]]:
         """Name and node of every edge: `normal_2a`, `normal_2b`, `normal_3a`, …"""
-        return [(f"{kind}_{node}{branch}", node) for node in range(2, 2 + self.nodes) for branch in "ab"]
+        return [
+            (f"{kind}_{node}{branch}", node) for node in range(2, 2 + self.nodes) for branch in "ab"
+        ]
 
     def concat(self, edges: tuple[Edge, ...]) -> tuple[int, ...]:
         """The nodes that are concatenated to the output of a cell with these edges."""
@@ -146,8 +162,9 @@ class CellSpace(SearchSpace):
         chain = _Chain(net, self, design)
         third, two_thirds = design.cells // 3, 2 * design.cells // 3
         sizes = (third, two_thirds - third, design.cells - two_thirds)
-        # The later two stages begin with the same cells, which form a common block. Their last cells are not part of
-        # it: the output of the cell before the network's last one has one reader, in other stages it has two.
+        # The later two stages begin with the same cells, which form a common block. Their last
+        # cells are not part of it: the output of the cell before the network's last one has one
+        # reader, in other stages it has two.
         common = max(0, min(sizes[1:]) - 1)
         for stage, size in enumerate(sizes):
             kinds = ["reduce" if stage and not i else "normal" for i in range(size)]
@@ -160,7 +177,9 @@ class CellSpace(SearchSpace):
     # --- notation
 
     def parse(self, native: str) -> Architecture:
-        """Read any notation of `published.genotypes`, with the skeleton unless the space fixes it."""
+        """Read any notation of `published.genotypes`, with the skeleton unless the space fixes
+        it.
+        """
         genotype = genotypes.read(native)
         choices: dict[str, Any] = {}
         for name, values in (("width", self.widths), ("cells", self.depths)):
@@ -169,7 +188,10 @@ class CellSpace(SearchSpace):
                 raise InputError(f"{self.name}: the genotype lacks {name}; append ', {name}=…'")
             if given is not None and given not in values:
                 known = " or ".join(map(str, values))
-                raise InputError(f"{self.name}: the genotype has {name}={given}, but the space has {name}={known}")
+                raise InputError(
+                    f"{self.name}: the genotype has {name}={given}, but the space has "
+                    f"{name}={known}"
+                )
             if len(values) > 1:
                 choices[name] = given
         cells = {
@@ -184,16 +206,25 @@ class CellSpace(SearchSpace):
         self.ask(chooser)
         return Architecture(self.name, tuple(chooser.choices.items()))
 
-    def _check_cell(self, kind: str, edges: tuple[Edge, ...], concat: tuple[int, ...] | None) -> None:
+    def _check_cell(
+        self, kind: str, edges: tuple[Edge, ...], concat: tuple[int, ...] | None
+    ) -> None:
         if len(edges) != 2 * self.nodes:
-            raise InputError(f"{self.name}: the {kind} cell has {len(edges)} edges instead of {2 * self.nodes}")
+            raise InputError(
+                f"{self.name}: the {kind} cell has {len(edges)} edges instead of {2 * self.nodes}"
+            )
         if concat is not None and tuple(sorted(concat)) != self.concat(edges):
-            raise InputError(f"{self.name}: the {kind} cell's output is {list(self.concat(edges))}, not {list(concat)}")
+            raise InputError(
+                f"{self.name}: the {kind} cell's output is {list(self.concat(edges))}, not "
+                f"{list(concat)}"
+            )
 
     def format(self, arch: Architecture) -> str:
         """Write the notation of DARTS, with the skeleton as keywords."""
         width, cells, normal, reduce = self.ask(ReplayChooser(arch.as_dict()))
-        return genotypes.write(Genotype(normal, self.concat(normal), reduce, self.concat(reduce), width, cells))
+        return genotypes.write(
+            Genotype(normal, self.concat(normal), reduce, self.concat(reduce), width, cells)
+        )
 
 
 def _values(given: int | Sequence[int]) -> tuple[int, ...]:
@@ -211,7 +242,9 @@ class _Chain:
     def __init__(self, net: Network, space: CellSpace, design: _Design) -> None:
         self.net, self.space, self.design, self.channels = net, space, design, design.width
         self.after_reduction = space.skeleton == "imagenet"
-        self.before, self.last = self._imagenet_stem() if self.after_reduction else self._cifar_stem()
+        self.before, self.last = (
+            self._imagenet_stem() if self.after_reduction else self._cifar_stem()
+        )
 
     def _cifar_stem(self) -> tuple[Tensor, Tensor]:
         x = self.net.conv_bn(self.net.input, 3 * self.channels)
@@ -229,7 +262,9 @@ class _Chain:
             self.channels *= stride
             nodes = _Cell(edges, self.space.concat(edges), stride, self.space.affine)
             inputs = (self.before, self.last)
-            output = self.net.repeated("cell", _cell, inputs, self.channels, self.after_reduction, nodes)
+            output = self.net.repeated(
+                "cell", _cell, inputs, self.channels, self.after_reduction, nodes
+            )
             self.before, self.last, self.after_reduction = self.last, output, kind == "reduce"
 
 
@@ -249,8 +284,12 @@ class _Cell(NamedTuple):
     affine: bool
 
 
-def _cell(net: Network, before: Tensor, last: Tensor, channels: int, after_reduction: bool, nodes: _Cell) -> Tensor:
-    """Build a cell on the outputs of the two cells before it, projected to equal size and to the cell's channels."""
+def _cell(
+    net: Network, before: Tensor, last: Tensor, channels: int, after_reduction: bool, nodes: _Cell
+) -> Tensor:
+    """Build a cell on the outputs of the two cells before it, projected to equal size and to the
+    cell's channels.
+    """
     x = net.relu(last)
     if after_reduction:
         first = factorized_reduce(net, before, channels)

@@ -1,12 +1,15 @@
-"""Once-for-all (Cai et al., ICLR 2020, arXiv 1908.09791): sub-networks of the three released supernets.
+"""Once-for-all (Cai et al., ICLR 2020, arXiv 1908.09791): sub-networks of the three released
+supernets.
 
-The notation has the lists of the authors' `set_active_subnet`, with an entry per layer of the supernet, and resolution:
+The notation has the lists of the authors' `set_active_subnet`, with an entry per layer of the
+supernet, and resolution:
 
     {'ks': [3, 5, …], 'e': [4, 6, …], 'd': [2, 3, …], 'r': 224}        ofa-mbv3, ofa-proxyless
     {'d': [2, 0, …], 'e': [0.2, 0.35, …], 'w': [0, 2, …], 'r': 224}    ofa-resnet50
 
-Entries of layers beyond a stage's depth are not part of the architecture: `parse` ignores them, `format` writes 0, as
-the authors' encoder does. Choices are named by list and position: `ks0`, `ks1`, …
+Entries of layers beyond a stage's depth are not part of the architecture: `parse` ignores them,
+`format` writes 0, as the authors' encoder does. Choices are named by list and position: `ks0`,
+`ks1`, …
 """
 
 from __future__ import annotations
@@ -29,13 +32,16 @@ DEPTHS = (2, 3, 4)
 
 
 def divisible(channels: float) -> int:
-    """Round channels to a multiple of 8 as MobileNet does: the nearest that is at least 8 and 90 % of `channels`."""
+    """Round channels to a multiple of 8 as MobileNet does: the nearest that is at least 8 and 90 %
+    of `channels`.
+    """
     rounded = max(8, int(channels + 4) // 8 * 8)
     return rounded + 8 if rounded < 0.9 * channels else rounded
 
 
 class _OnceForAll(SearchSpace):
-    """Sub-networks of a supernet. `lists` are those of the notation: length, and type of the entries.
+    """Sub-networks of a supernet. `lists` are those of the notation: length, and type of the
+    entries.
 
     Args:
         resolution: height and width of the input; None to make it a choice.
@@ -48,7 +54,9 @@ class _OnceForAll(SearchSpace):
         if resolution is not None and resolution < 32:
             raise InputError(f"{self.name}: the resolution must be at least 32, not {resolution}")
         if num_classes < 1:
-            raise InputError(f"{self.name}: the number of classes must be positive, not {num_classes}")
+            raise InputError(
+                f"{self.name}: the number of classes must be positive, not {num_classes}"
+            )
         self.resolution, self.num_classes = resolution, num_classes
         largest = resolution or RESOLUTIONS[-1]
         self.input_shape = (3, largest, largest)
@@ -78,17 +86,29 @@ class _OnceForAll(SearchSpace):
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             given = None
         if not isinstance(given, dict) or {*given, "r"} != {*self.lists, "r"}:
-            raise InputError(f"not a dictionary of the lists {', '.join(self.lists)} and of r: {native[:200]!r}")
+            raise InputError(
+                f"not a dictionary of the lists {', '.join(self.lists)} and of r: {native[:200]!r}"
+            )
         size = given.get("r", self.resolution)
         if type(size) is not int:
-            raise InputError(f"{self.name}: the resolution r must be a whole number, not {str(size)[:50]}")
+            raise InputError(
+                f"{self.name}: the resolution r must be a whole number, not {str(size)[:50]}"
+            )
         if self.resolution not in (None, size):
-            raise InputError(f"{self.name}: the space has resolution {self.resolution}, the network {size}")
+            raise InputError(
+                f"{self.name}: the space has resolution {self.resolution}, the network {size}"
+            )
         choices: dict[str, Choice] = {"r": size}
         for key, (length, kind) in self.lists.items():
             entries = given[key]
-            if not isinstance(entries, list) or [type(entry) for entry in entries] != [kind] * length:
-                raise InputError(f"{self.name}: {key!r} must be {length} {kind.__name__}s, not {str(entries)[:200]}")
+            if (
+                not isinstance(entries, list)
+                or [type(entry) for entry in entries] != [kind] * length
+            ):
+                raise InputError(
+                    f"{self.name}: {key!r} must be {length} {kind.__name__}s, not "
+                    f"{str(entries)[:200]}"
+                )
             choices |= {f"{key}{i}": entry for i, entry in enumerate(entries)}
         return self._chosen(ReplayChooser(choices))
 
@@ -96,12 +116,14 @@ class _OnceForAll(SearchSpace):
         """Write the lists."""
         chosen = arch.as_dict()
         lists = {
-            key: [chosen.get(f"{key}{i}", kind(0)) for i in range(length)] for key, (length, kind) in self.lists.items()
+            key: [chosen.get(f"{key}{i}", kind(0)) for i in range(length)]
+            for key, (length, kind) in self.lists.items()
         }
         return repr({**lists, "r": chosen.get("r", self.resolution)})
 
 
-# --- MobileNetV3 and ProxylessNAS ------------------------------------------------------------------------------------
+# --- MobileNetV3 and ProxylessNAS
+# ------------------------------------------------------------------------------------
 
 
 class Stage(NamedTuple):
@@ -115,7 +137,8 @@ class Stage(NamedTuple):
 
 
 class _MobileNet(_OnceForAll):
-    """Stages of 2-4 inverted residual layers, each with its own kernel (3, 5, 7) and expansion (3, 4, 6).
+    """Stages of 2-4 inverted residual layers, each with its own kernel (3, 5, 7) and expansion (3,
+    4, 6).
 
     Args:
         resolution: height and width of the input; None to make it a choice.
@@ -125,7 +148,9 @@ class _MobileNet(_OnceForAll):
 
     stages: ClassVar[tuple[Stage, ...]]
 
-    def __init__(self, resolution: int | None = None, width: float = 1.0, num_classes: int = 1000) -> None:
+    def __init__(
+        self, resolution: int | None = None, width: float = 1.0, num_classes: int = 1000
+    ) -> None:
         super().__init__(resolution, num_classes)
         if width <= 0:
             raise InputError(f"{self.name}: the width multiplier must be positive, not {width}")
@@ -138,7 +163,9 @@ class _MobileNet(_OnceForAll):
     @property
     def size(self) -> int:
         layer = len(KERNELS) * len(EXPANSIONS)
-        return self._resolutions * prod(sum(layer**depth for depth in stage.depths) for stage in self.stages)
+        return self._resolutions * prod(
+            sum(layer**depth for depth in stage.depths) for stage in self.stages
+        )
 
     def _scaled(self, channels: int) -> int:
         return divisible(channels * self.width)
@@ -148,7 +175,9 @@ class _MobileNet(_OnceForAll):
         self._size(trial)
         stages, position = [], 0
         for number, stage in enumerate(self.stages):
-            layers = range(position, position + trial.suggest_categorical(f"d{number}", stage.depths))
+            layers = range(
+                position, position + trial.suggest_categorical(f"d{number}", stage.depths)
+            )
             stages.append([_ask_layer(trial, layer) for layer in layers])
             position += max(stage.depths)
         return stages
@@ -156,25 +185,37 @@ class _MobileNet(_OnceForAll):
     def _layers(self, trial: Trial, net: Network, x: Tensor) -> Tensor:
         for stage, layers in zip(self.stages, self.ask(trial), strict=True):
             for layer, (kernel, expansion) in enumerate(layers):
-                strided = stage._replace(width=self._scaled(stage.width), stride=1 if layer else stage.stride)
+                strided = stage._replace(
+                    width=self._scaled(stage.width), stride=1 if layer else stage.stride
+                )
                 x = _inverted_residual(net, x, strided, kernel, expansion)
         return x
 
 
 def _ask_layer(trial: Trial, layer: int) -> tuple[int, int]:
     """Choose kernel and expansion of a layer."""
-    return trial.suggest_categorical(f"ks{layer}", KERNELS), trial.suggest_categorical(f"e{layer}", EXPANSIONS)
+    return trial.suggest_categorical(f"ks{layer}", KERNELS), trial.suggest_categorical(
+        f"e{layer}", EXPANSIONS
+    )
 
 
-def _inverted_residual(net: Network, x: Tensor, stage: Stage, kernel: int, expansion: int) -> Tensor:
-    """1×1 convolution to `expansion` times the channels, depthwise one, 1×1 convolution to the stage's width."""
+def _inverted_residual(
+    net: Network, x: Tensor, stage: Stage, kernel: int, expansion: int
+) -> Tensor:
+    """1×1 convolution to `expansion` times the channels, depthwise one, 1×1 convolution to the
+    stage's width.
+    """
     with net.block("layer"):
         with net.block("depthwise"):
             y = x
             if expansion != 1:
-                y = stage.activation(net, net.conv_bn(y, divisible(int(x.shape[1]) * expansion), kernel=1))
+                y = stage.activation(
+                    net, net.conv_bn(y, divisible(int(x.shape[1]) * expansion), kernel=1)
+                )
             middle = int(y.shape[1])
-            y = stage.activation(net, net.conv_bn(y, kernel=kernel, stride=stage.stride, groups=middle))
+            y = stage.activation(
+                net, net.conv_bn(y, kernel=kernel, stride=stage.stride, groups=middle)
+            )
         with net.block("project"):
             if stage.squeeze:
                 with net.block("squeeze"):
@@ -185,7 +226,8 @@ def _inverted_residual(net: Network, x: Tensor, stage: Stage, kernel: int, expan
 
 @register_space("ofa-mbv3")
 class OFAMobileNetV3(_MobileNet):
-    """MobileNetV3-Large with elastic kernel, expansion, depth and resolution; released with width 1.0 and 1.2.
+    """MobileNetV3-Large with elastic kernel, expansion, depth and resolution; released with width
+    1.0 and 1.2.
 
     Dropout is omitted: it has no effect in evaluation mode.
     """
@@ -201,7 +243,9 @@ class OFAMobileNetV3(_MobileNet):
 
     def build(self, trial: Trial, net: Network) -> Tensor:
         x = net.hard_swish(net.conv_bn(net.input, self._scaled(16), stride=2))
-        x = _inverted_residual(net, x, Stage(self._scaled(16), 1, Network.relu), kernel=3, expansion=1)
+        x = _inverted_residual(
+            net, x, Stage(self._scaled(16), 1, Network.relu), kernel=3, expansion=1
+        )
         x = self._layers(trial, net, x)
         x = net.hard_swish(net.conv_bn(x, self._scaled(960), kernel=1))
         x = net.hard_swish(net.conv(net.global_avg_pool(x), self._scaled(1280), kernel=1))
@@ -210,10 +254,11 @@ class OFAMobileNetV3(_MobileNet):
 
 @register_space("ofa-proxyless")
 class OFAProxyless(_MobileNet):
-    """ProxylessNAS's skeleton of MobileNetV2 layers (ReLU6, no squeeze-and-excitation); released with width 1.3.
+    """ProxylessNAS's skeleton of MobileNetV2 layers (ReLU6, no squeeze-and-excitation); released
+    with width 1.3.
 
-    The last of the six stages has one layer. Batch normalization has epsilon 1e-5 instead of the authors' 1e-3, and
-    dropout is omitted.
+    The last of the six stages has one layer. Batch normalization has epsilon 1e-5 instead of the
+    authors' 1e-3, and dropout is omitted.
     """
 
     lists: ClassVar = {"ks": (21, int), "e": (21, int), "d": (6, int)}
@@ -226,7 +271,9 @@ class OFAProxyless(_MobileNet):
         Stage(320, 1, Network.relu6, depths=(1,)),
     )
 
-    def __init__(self, resolution: int | None = None, width: float = 1.3, num_classes: int = 1000) -> None:
+    def __init__(
+        self, resolution: int | None = None, width: float = 1.3, num_classes: int = 1000
+    ) -> None:
         super().__init__(resolution, width, num_classes)
 
     def build(self, trial: Trial, net: Network) -> Tensor:
@@ -236,7 +283,8 @@ class OFAProxyless(_MobileNet):
         return net.classifier(net.relu6(net.conv_bn(x, self._scaled(1280), kernel=1)))
 
 
-# --- ResNet-50 -------------------------------------------------------------------------------------------------------
+# --- ResNet-50
+# -------------------------------------------------------------------------------------------------------
 
 RATIOS = (0.2, 0.25, 0.35)
 WIDTHS = (0.65, 0.8, 1.0)
@@ -265,18 +313,22 @@ class OFAResNet50(_OnceForAll):
     """ResNet-50-D with elastic depth, bottleneck ratio, width and resolution.
 
     The lists of the notation are
-    - d: whether the stem has its residual convolution (2: yes, 0: no), then 0-2 additional blocks of each stage;
+    - d: whether the stem has its residual convolution (2: yes, 0: no), then 0-2 additional blocks
+      of each stage;
     - e: bottleneck ratio of each of 18 blocks;
-    - w: position in (0.65, 0.8, 1.0) of the width multipliers of the stem's inner convolutions, of its last one, and of
-      each stage.
-    Widths that round to the same multiple of 8 give equal networks: 0.65 and 0.8 for the stem's inner convolutions.
+    - w: position in (0.65, 0.8, 1.0) of the width multipliers of the stem's inner convolutions, of
+      its last one, and of each stage.
+    Widths that round to the same multiple of 8 give equal networks: 0.65 and 0.8 for the stem's
+    inner convolutions.
     """
 
     lists: ClassVar = {"d": (5, int), "e": (18, float), "w": (6, int)}
 
     @property
     def size(self) -> int:
-        stages = prod(sum(len(RATIOS) ** (depth + more) for more in range(3)) for _, depth, _ in _STAGES)
+        stages = prod(
+            sum(len(RATIOS) ** (depth + more) for more in range(3)) for _, depth, _ in _STAGES
+        )
         return self._resolutions * 2 * len(WIDTHS) ** 6 * stages
 
     def ask(self, trial: Trial) -> ResNet:
@@ -292,7 +344,9 @@ class OFAResNet50(_OnceForAll):
         for number, (_, depth, _) in enumerate(_STAGES):
             wide = width(2 + number)
             blocks = range(position, position + depth + trial.suggest_int(f"d{number + 1}", 0, 2))
-            stages.append((wide, [trial.suggest_categorical(f"e{block}", RATIOS) for block in blocks]))
+            stages.append(
+                (wide, [trial.suggest_categorical(f"e{block}", RATIOS) for block in blocks])
+            )
             position += depth + 2
         return ResNet(inner, bool(residual), outer, stages)
 
@@ -306,12 +360,16 @@ class OFAResNet50(_OnceForAll):
             scaled = divisible(channels * wide)
             for block, ratio in enumerate(ratios):
                 with net.block("block"):
-                    x = _bottleneck(net, x, scaled, divisible(round(scaled * ratio)), 1 if block else stride)
+                    x = _bottleneck(
+                        net, x, scaled, divisible(round(scaled * ratio)), 1 if block else stride
+                    )
         return net.classifier(x)
 
 
 def _bottleneck(net: Network, x: Tensor, channels: int, middle: int, stride: int) -> Tensor:
-    """The bottleneck block of ResNet-D (arXiv 1812.01187), whose shortcut halves the size by average pooling."""
+    """The bottleneck block of ResNet-D (arXiv 1812.01187), whose shortcut halves the size by
+    average pooling.
+    """
     y = net.conv_bn_relu(x, middle, kernel=1)
     y = net.conv_bn_relu(y, kernel=3, stride=stride)
     y = net.conv_bn(y, channels, kernel=1)

@@ -8,7 +8,13 @@ from typing import NamedTuple
 from search_spaces.choosers import Choice, Trial
 from search_spaces.common.errors import InputError
 from search_spaces.ir.builder import Network, Tensor
-from search_spaces.published.gennape import Family, chosen_operations, literal, operation_choices, suggest_operations
+from search_spaces.published.gennape import (
+    Family,
+    chosen_operations,
+    literal,
+    operation_choices,
+    suggest_operations,
+)
 from search_spaces.registry import register_space
 from search_spaces.space import Architecture
 
@@ -30,11 +36,13 @@ MAX_OPERATIONS = 3
 
 @register_space("two-path")
 class TwoPath(Family):
-    """Two-Path: two concatenated paths of 2-4 blocks after the stem, 3×3 convolution (512 channels), classifier.
+    """Two-Path: two concatenated paths of 2-4 blocks after the stem, 3×3 convolution (512
+    channels), classifier.
 
-    A block is 1-3 operations, at most one of them a supplement. In two blocks of each path, the first convolution
-    halves the size and doubles the channels; the other blocks are residual. The notation is a dictionary with the
-    operations of each path's blocks, and the positions of the two blocks that reduce:
+    A block is 1-3 operations, at most one of them a supplement. In two blocks of each path, the
+    first convolution halves the size and doubles the channels; the other blocks are residual. The
+    notation is a dictionary with the operations of each path's blocks, and the positions of the two
+    blocks that reduce:
 
         {'path1': [['conv3x3'], ['maxpool3x3', 'conv5x5']], 'path1_reduce_inds': [0, 1], 'path2': …}
     """
@@ -68,10 +76,19 @@ class TwoPath(Family):
         choices: dict[str, Choice] = {}
         for path in PATHS:
             blocks, reduce = given[path], given[f"{path}_reduce_inds"]
-            lists = isinstance(blocks, list) and all(isinstance(block, list) and block for block in blocks)
+            lists = isinstance(blocks, list) and all(
+                isinstance(block, list) and block for block in blocks
+            )
             if not lists or not isinstance(reduce, list) or len(reduce) != 2:
-                raise InputError(f"two-path: {path} must be lists of operations, with 2 reduce_inds: {native[:200]!r}")
-            choices |= {f"{path}_blocks": len(blocks), f"{path}_reduce0": reduce[0], f"{path}_reduce1": reduce[1]}
+                raise InputError(
+                    f"two-path: {path} must be lists of operations, with 2 reduce_inds: "
+                    f"{native[:200]!r}"
+                )
+            choices |= {
+                f"{path}_blocks": len(blocks),
+                f"{path}_reduce0": reduce[0],
+                f"{path}_reduce1": reduce[1],
+            }
             for b, operations in enumerate(blocks):
                 choices |= operation_choices(f"{path}_block{b}", operations, SUPPLEMENTS)
         return self.architecture(choices)
@@ -98,7 +115,9 @@ def _ask_path(trial: Trial, name: str) -> Path:
     first = trial.suggest_int(f"{name}_reduce0", 0, blocks - 2)
     second = trial.suggest_int(f"{name}_reduce1", first + 1, blocks - 1)
     names = [f"{name}_block{b}" for b in range(blocks)]
-    operations = [suggest_operations(trial, b, 1, MAX_OPERATIONS, CONVOLUTIONS, SUPPLEMENTS) for b in names]
+    operations = [
+        suggest_operations(trial, b, 1, MAX_OPERATIONS, CONVOLUTIONS, SUPPLEMENTS) for b in names
+    ]
     return Path(operations, (first, second))
 
 

@@ -49,7 +49,11 @@ def blocks_of(name: str) -> list[tuple[str, str]]:
 
 
 def files_of(name: str) -> dict[str, str]:
-    return {text.split()[1]: text for kind, text in blocks_of(name) if kind == "python" and text.startswith("# ")}
+    return {
+        text.split()[1]: text
+        for kind, text in blocks_of(name)
+        if kind == "python" and text.startswith("# ")
+    }
 
 
 def run_command(monkeypatch: pytest.MonkeyPatch, line: str) -> None:
@@ -85,8 +89,14 @@ def first_row(path: str) -> dict[str, str]:
 
 
 def install(tutorial: str, module: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Install a tutorial's class as `my_package.MODULE` with its entry point. Returns the registered name."""
-    (points,) = (tomllib.loads(text)["project"]["entry-points"] for kind, text in blocks_of(tutorial) if kind == "toml")
+    """Install a tutorial's class as `my_package.MODULE` with its entry point. Returns the
+    registered name.
+    """
+    (points,) = (
+        tomllib.loads(text)["project"]["entry-points"]
+        for kind, text in blocks_of(tutorial)
+        if kind == "toml"
+    )
     ((group, ((name, value),)),) = ((group, found.items()) for group, found in points.items())
     (folder / "my_package").mkdir()
     (folder / "my_package" / "__init__.py").touch()
@@ -106,7 +116,12 @@ def test_every_block_about_spaces_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert follow("how-to/own_space.md", tmp_path, monkeypatch) == 8
-    assert {p.name for p in Path("results/my-resnet").iterdir()} >= {"front", "front.csv", "summary.json", "pareto.png"}
+    assert {p.name for p in Path("results/my-resnet").iterdir()} >= {
+        "front",
+        "front.csv",
+        "summary.json",
+        "pareto.png",
+    }
     assert "digits_accuracy" in capsys.readouterr().out
 
 
@@ -118,9 +133,15 @@ def test_every_block_about_predictors_runs(
     output = capsys.readouterr().out
     assert "my_predictor.py:Nearest" in output
     assert "Predictions of my-nearest" in output
-    assert Path("results/guided/studies/my_predictor.Nearest-0.journal").exists()  # it guided the search
-    assert load("my-nearest", type(create("my_predictor.py:Nearest"))).metrics == ("digits_accuracy",)
-    with pytest.raises(InputError, match=r"'nearest', which no installed package provides: name its class"):
+    assert Path(
+        "results/guided/studies/my_predictor.Nearest-0.journal"
+    ).exists()  # it guided the search
+    assert load("my-nearest", type(create("my_predictor.py:Nearest"))).metrics == (
+        "digits_accuracy",
+    )
+    with pytest.raises(
+        InputError, match=r"'nearest', which no installed package provides: name its class"
+    ):
         load("my-nearest")  # the file is there, but a checkpoint runs none
 
 
@@ -133,21 +154,33 @@ def test_every_block_about_training_runs_and_the_shipped_network_has_the_reporte
     assert follow("how-to/own_training.md", tmp_path, monkeypatch) == 5
     (found,) = re.findall(r"test accuracy: ([\d.]+)", capsys.readouterr().out)
     best = first_row("results/digits/front.csv")
-    assert float(found) == pytest.approx(float(best["digits_test_accuracy"]), abs=100.5 / 642)  # one image
+    assert float(found) == pytest.approx(
+        float(best["digits_test_accuracy"]), abs=100.5 / 642
+    )  # one image
     for folder in ("digits", "own"):
         summary = json.loads(Path(f"results/{folder}/retrained/00/summary.json").read_text())
         row = first_row(f"results/{folder}/front.csv")
         metric = "digits_accuracy" if folder == "digits" else "quality"
         assert summary["architecture"] == row["architecture"]
-        assert summary["values"][metric] > float(row[metric])  # after more than twice as many epochs
+        assert summary["values"][metric] > float(
+            row[metric]
+        )  # after more than twice as many epochs
     model = onnx.load("results/own/front/00.onnx")
     values = {entry.key: entry.value for entry in model.metadata_props}["values"]
-    assert json.loads(values).keys() == {"architecture", "quality", "params", "cpu_latency_ms", "test_quality"}
+    assert json.loads(values).keys() == {
+        "architecture",
+        "quality",
+        "params",
+        "cpu_latency_ms",
+        "test_quality",
+    }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
-def test_every_block_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_block_of_a_page_runs(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("NAS_DEVICES", str(tmp_path / "devices"))
     assert follow(page, tmp_path, monkeypatch) == sum(
@@ -156,7 +189,9 @@ def test_every_block_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.slow
-def test_every_block_about_models_of_libraries_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_block_about_models_of_libraries_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if importlib.util.find_spec("timm") is None:
         pytest.skip("timm is not installed")
     for name in ("my_vit", "my_bert"):
@@ -189,17 +224,23 @@ def test_one_page_of_ones_own_ends_with_a_front_of_trained_networks(
     models = sorted(Path("results/mine/front").glob("*.onnx"))
     assert len(models) == count
     for path in models:
-        assert {entry.key: entry.value for entry in onnx.load(path).metadata_props}["weights"] == "trained"
+        assert {entry.key: entry.value for entry in onnx.load(path).metadata_props}[
+            "weights"
+        ] == "trained"
     assert Path("results/mine/retrained/00/00.onnx").is_file()
 
 
 def test_a_class_derived_from_ours_keeps_its_own_checkpoints(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("from predictors.simple import Ridge\n\nclass Mine(Ridge):\n    pass\n")
+    (tmp_path / "mine.py").write_text(
+        "from predictors.simple import Ridge\n\nclass Mine(Ridge):\n    pass\n"
+    )
     space = get_space("tiny-resnet")
     texts = [space.to_text(arch) for _, arch in zip(range(8), space.enumerate(), strict=False)]
     mine = create(f"{tmp_path / 'mine.py'}:Mine").fit(texts, {"x": np.arange(8.0)})
     mine.save(tmp_path / "kept")
-    with pytest.raises(InputError, match="a checkpoint of predictor 'Mine', which no installed package provides"):
+    with pytest.raises(
+        InputError, match="a checkpoint of predictor 'Mine', which no installed package provides"
+    ):
         load(tmp_path / "kept")
     with pytest.raises(InputError, match="a checkpoint of predictor 'Mine', not of 'gnn'"):
         load(tmp_path / "kept", type(create("gnn")))
@@ -209,7 +250,8 @@ def test_a_class_derived_from_ours_keeps_its_own_checkpoints(tmp_path: Path) -> 
 def test_a_file_without_such_a_class_is_refused(tmp_path: Path) -> None:
     (tmp_path / "none.py").write_text("class Nearest: pass\n")
     with pytest.raises(
-        InputError, match=r"none.py:Nearest cannot be the predictor: it is a class; give a subclass of Predictor"
+        InputError,
+        match=r"none.py:Nearest cannot be the predictor: it is a class; give a subclass of Predictor",
     ):
         create(f"{tmp_path / 'none.py'}:Nearest")
     with pytest.raises(InputError, match=r"no such Python file"):
@@ -225,7 +267,9 @@ def test_space_with_a_notation_conforms(tmp_path: Path) -> None:
         space.parse("8-x")
 
 
-def test_installed_space_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installed_space_is_found_by_its_entry_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(registry, "_SPACES", dict(registry._SPACES))
     assert "my-resnet" not in list_spaces()
     name = install("how-to/own_space.md", "spaces", tmp_path, monkeypatch)
@@ -235,7 +279,9 @@ def test_installed_space_is_found_by_its_entry_point(tmp_path: Path, monkeypatch
     check_space(space, count=3)
 
 
-def test_installed_predictor_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installed_predictor_is_found_by_its_entry_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "nearest" not in list_predictors()
     name = install("how-to/own_predictor.md", "predictors", tmp_path, monkeypatch)
     assert name in list_predictors()
@@ -246,12 +292,17 @@ def test_installed_predictor_is_found_by_its_entry_point(tmp_path: Path, monkeyp
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("1 / 0", "ZeroDivisionError on import"), ("class Nearest: pass", "Nearest is not a Predictor")],
+    [
+        ("1 / 0", "ZeroDivisionError on import"),
+        ("class Nearest: pass", "Nearest is not a Predictor"),
+    ],
 )
 def test_an_entry_point_that_is_broken_is_named(
     content: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = install("how-to/own_predictor.md", "predictors", tmp_path, monkeypatch)
     (tmp_path / "my_package" / "predictors.py").write_text(content)
-    with pytest.raises(InputError, match=f"entry point 'nearest' of rlm_nas.predictors: .*{message}"):
+    with pytest.raises(
+        InputError, match=f"entry point 'nearest' of rlm_nas.predictors: .*{message}"
+    ):
         create(name)

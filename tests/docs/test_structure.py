@@ -13,17 +13,25 @@ DRAWING = Path(__file__).parents[2] / "docs" / "concepts" / "structure.md"
 
 
 def package(module: str) -> str:
-    """The folder that a module lives in: at most one below its package, and the rooms of the compiler."""
+    """The folder that a module lives in: at most one below its package, and the rooms of the
+    compiler.
+    """
     parts = module.split(".")
     depth = 3 if module.startswith("search_spaces.ir.") else 2
     return next(
-        ".".join(parts[:n]) for n in range(depth, 0, -1) if len(parts) >= n and ROOT.joinpath(*parts[:n]).is_dir()
+        ".".join(parts[:n])
+        for n in range(depth, 0, -1)
+        if len(parts) >= n and ROOT.joinpath(*parts[:n]).is_dir()
     )
 
 
 def import_arrows() -> set[tuple[str, str]]:
-    """Imports between packages, without those that follow from others. The `__init__` of a package does not count."""
-    gathering = {name for name, path in modules().items() if path.name == "__init__.py" and "." not in name}
+    """Imports between packages, without those that follow from others. The `__init__` of a package
+    does not count.
+    """
+    gathering = {
+        name for name, path in modules().items() if path.name == "__init__.py" and "." not in name
+    }
     arrows = {
         (package(module), package(imported))
         for module, path in modules().items()
@@ -31,7 +39,9 @@ def import_arrows() -> set[tuple[str, str]]:
         if module not in gathering and package(module) != package(imported)
     }
     between = {end for arrow in arrows for end in arrow}
-    return {(a, b) for a, b in arrows if not any((a, c) in arrows and (c, b) in arrows for c in between)}
+    return {
+        (a, b) for a, b in arrows if not any((a, c) in arrows and (c, b) in arrows for c in between)
+    }
 
 
 def drawn_arrows() -> set[tuple[str, str]]:

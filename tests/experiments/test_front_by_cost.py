@@ -22,7 +22,9 @@ def _result() -> SearchResult:
     study.set_metric_names(["top1", "cpu_latency_ms"])
     study.add_trial(create_trial(state=TrialState.PRUNED, user_attrs={COST_KEY: 12.0}))
     for values in ([60.0, 2.0], [90.0, 1.0]):
-        study.add_trial(create_trial(state=TrialState.COMPLETE, values=values, user_attrs={COST_KEY: 200.0}))
+        study.add_trial(
+            create_trial(state=TrialState.COMPLETE, values=values, user_attrs={COST_KEY: 200.0})
+        )
     return read_study(study)
 
 
@@ -36,7 +38,9 @@ def test_shares_count_what_is_finished_within_the_cost() -> None:
 
 
 @pytest.mark.slow
-def test_policies_are_compared(tmp_path: Path, nas_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_policies_are_compared(
+    tmp_path: Path, nas_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     front_by_cost.main(out=tmp_path, quick=True, problems="S1", as_json=True)
     assert (tmp_path / "front-by-cost-S1.png").is_file()
     assert "HV@10" in capsys.readouterr().out
@@ -44,7 +48,9 @@ def test_policies_are_compared(tmp_path: Path, nas_data: Path, capsys: pytest.Ca
 
 @pytest.mark.slow
 def test_digits_are_searched_by_seconds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    front_by_cost.main(out=tmp_path, quick=True, problems="digits", only="asha,random", as_json=True)
+    front_by_cost.main(
+        out=tmp_path, quick=True, problems="digits", only="asha,random", as_json=True
+    )
     rows = {row["policy"]: row for row in json.loads(capsys.readouterr().out)}
     assert 0 < rows["random"]["HV@5"]["mean"] < rows["random"]["HV@10"]["mean"] < 1
     problem = front_by_cost.CostProblem.named("digits")

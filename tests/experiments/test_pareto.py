@@ -1,4 +1,6 @@
-"""Claims about the comparison of searches: rows of a curve, and finished rows that are drawn again."""
+"""Claims about the comparison of searches: rows of a curve, and finished rows that are drawn
+again.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,23 @@ def test_marks_and_shares_of_a_curve() -> None:
 
 
 def test_a_share_that_is_not_reached_counts_one_evaluation_more_than_were_made() -> None:
-    assert scores(np.full(30, 0.92)) | {"to 90%": 1.0, "to 95%": 31.0, "to 99%": 31.0} == scores(np.full(30, 0.92))
+    assert scores(np.full(30, 0.92)) | {"to 90%": 1.0, "to 95%": 31.0, "to 99%": 31.0} == scores(
+        np.full(30, 0.92)
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("NAS_DATA" not in os.environ, reason="NAS_DATA does not name a folder with nasbench201.csv.gz")
+@pytest.mark.skipif(
+    "NAS_DATA" not in os.environ, reason="NAS_DATA does not name a folder with nasbench201.csv.gz"
+)
 def test_finished_searches_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = {"evaluations": 20, "seeds": 1, "problems": "S1,S3", "only": "random,nsga2", "out": tmp_path}
+    options = {
+        "evaluations": 20,
+        "seeds": 1,
+        "problems": "S1,S3",
+        "only": "random,nsga2",
+        "out": tmp_path,
+    }
     main(**options, as_json=True)  # type: ignore[arg-type]
     first = capsys.readouterr().out
     assert [(row["problem"], row["sampler"]) for row in json.loads(first)] == [
@@ -44,12 +56,24 @@ def test_finished_searches_are_kept(tmp_path: Path, capsys: pytest.CaptureFixtur
     finally:
         pareto.PROBLEMS = kept
     assert capsys.readouterr().out == first
-    assert {path.name for path in tmp_path.glob("*.png")} == {"hypervolume-S1.png", "hypervolume-S3.png"}
+    assert {path.name for path in tmp_path.glob("*.png")} == {
+        "hypervolume-S1.png",
+        "hypervolume-S3.png",
+    }
 
 
 @pytest.mark.slow
 def test_searches_run_in_several_processes_from_the_command_line(tmp_path: Path) -> None:
-    searches = ["--only", "random", "--evaluations", "3", "--seeds", "2", "--problems", "digits-nasbench101"]
+    searches = [
+        "--only",
+        "random",
+        "--evaluations",
+        "3",
+        "--seeds",
+        "2",
+        "--problems",
+        "digits-nasbench101",
+    ]
     options = [*searches, "--jobs", "2", "--json", "--out", str(tmp_path)]
     command = [sys.executable, "-m", "experiments.pareto", *options]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)

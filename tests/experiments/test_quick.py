@@ -1,4 +1,6 @@
-"""Every experiment runs with its `--quick` setting, to its end and into the folder that it is given."""
+"""Every experiment runs with its `--quick` setting, to its end and into the folder that it is
+given.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from nas.benchmarks import load_benchmark
 from search_spaces import InputError
 
 pytestmark = pytest.mark.usefixtures("brief_guidance")
-needs_tables = pytest.mark.skipif("NAS_DATA" not in os.environ, reason="NAS_DATA names no folder with the tables")
+needs_tables = pytest.mark.skipif(
+    "NAS_DATA" not in os.environ, reason="NAS_DATA names no folder with the tables"
+)
 
 
 def run(name: str, capsys: pytest.CaptureFixture[str], **options: Any) -> Any:
@@ -33,7 +37,11 @@ def run(name: str, capsys: pytest.CaptureFixture[str], **options: Any) -> Any:
     [("joint_metrics", 8), ("new_device", 8), ("cell_spaces", 10), ("unseen_spaces", 7)],
 )
 def test_tables_have_a_row_for_each_rival(
-    name: str, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str,
+    rows: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     found = run(name, capsys, out=tmp_path / "out")
@@ -62,7 +70,8 @@ def test_proxies_are_compared_with_published_ones(capsys: pytest.CaptureFixture[
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "rows"), [("checks.spaces", 15), ("timing.export", 1), ("timing.decoding", 6), ("timing.texts", 15)]
+    ("name", "rows"),
+    [("checks.spaces", 15), ("timing.export", 1), ("timing.decoding", 6), ("timing.texts", 15)],
 )
 def test_checks_and_timings_run_without_published_tables(
     name: str, rows: int, capsys: pytest.CaptureFixture[str]
@@ -99,16 +108,24 @@ def test_pretraining_is_compared_with_and_without_a_kind_of_task(
     monkeypatch.delenv("NAS_DATA", raising=False)
     found = run("pretraining.ablation", capsys, out=tmp_path)
     assert [(row["pretrained with"], row["metric"]) for row in found] == [
-        (name, metric) for name in ("all tasks", "no random functions") for metric in ("accuracy", "latency")
+        (name, metric)
+        for name in ("all tasks", "no random functions")
+        for metric in ("accuracy", "latency")
     ]
     weights = {path.read_bytes() for path in tmp_path.glob("*/model.safetensors")}
     assert len(weights) == 2, "each row has weights of its own"
 
 
 @pytest.mark.slow
-def test_a_teacher_is_measured_by_the_axes_that_are_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_teacher_is_measured_by_the_axes_that_are_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = run("pretraining.teacher", capsys, out=tmp_path)
-    assert [row["the graph network's embedding"] for row in found] == ["0 axes given", "2 axes given", "6 axes given"]
+    assert [row["the graph network's embedding"] for row in found] == [
+        "0 axes given",
+        "2 axes given",
+        "6 axes given",
+    ]
     taus = [row["tau"]["mean"] for row in found]
     assert min(taus) > 0.1, "50 examples rank better than chance"
     assert len(set(taus)) == 3, "the embedding is read"
@@ -118,7 +135,9 @@ def test_a_teacher_is_measured_by_the_axes_that_are_given(tmp_path: Path, capsys
 @needs_tables
 @pytest.mark.parametrize("kind", Kind)
 def test_checkpoints_of_the_table_are_made(kind: Kind, tmp_path: Path) -> None:
-    importlib.import_module("experiments.pretraining.whole_table").main(out=tmp_path, kind=kind, quick=True)
+    importlib.import_module("experiments.pretraining.whole_table").main(
+        out=tmp_path, kind=kind, quick=True
+    )
     assert "cifar10_test_accuracy" in predictors.load(tmp_path / f"{kind}-nasbench201").metrics
 
 
@@ -136,7 +155,9 @@ def test_few_labels_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 @pytest.mark.slow
 @needs_tables
-def test_a_front_that_was_predicted_is_checked_by_true_latencies(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_front_that_was_predicted_is_checked_by_true_latencies(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     found = run("fbnet_devices", capsys)
     assert [row["device"] for row in found["devices"]] == ["raspi4", "pixel3", "eyeriss", "fpga"]
     assert all(0 < row["fastest (ms)"] < row["slowest (ms)"] for row in found["devices"])
@@ -158,7 +179,9 @@ def test_a_family_that_was_not_trained_is_named_with_its_remedy(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     unseen = importlib.import_module("experiments.unseen_spaces")
-    with pytest.raises(InputError, match=r"digits-own-widths.csv.gz does not exist: run `.* --only own-widths`"):
+    with pytest.raises(
+        InputError, match=r"digits-own-widths.csv.gz does not exist: run `.* --only own-widths`"
+    ):
         unseen.main(out=tmp_path / "out", families="own-widths", only="ridge", quick=True)
 
 
@@ -168,7 +191,12 @@ def test_latencies_are_learned_if_requested(
     monkeypatch.chdir(tmp_path)
     unseen = importlib.import_module("experiments.unseen_spaces")
     found = run(
-        "unseen_spaces", capsys, out=tmp_path, families="digits-nasbench101", metric=unseen.Learned.latency, only="rlm"
+        "unseen_spaces",
+        capsys,
+        out=tmp_path,
+        families="digits-nasbench101",
+        metric=unseen.Learned.latency,
+        only="rlm",
     )
     assert found[0]["metric"] == "latency"
     assert found[0]["tau"]["mean"] > 0.5, "counts of lines tell latencies after 16 measurements"

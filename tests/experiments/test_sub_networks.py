@@ -25,7 +25,9 @@ def test_images_follow_from_the_seed_and_every_class_occurs(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_the_quick_comparison_runs_to_its_end_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_quick_comparison_runs_to_its_end_and_resumes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     comparison.main(tmp_path, quick=True)
     printed = capsys.readouterr().out
     assert "τ(0 epochs, 1 epochs)" in printed

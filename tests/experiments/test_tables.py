@@ -19,7 +19,9 @@ def _score(predictor: str, size: int, seed: int) -> dict[str, float]:
     return {"tau": size / 100 + seed + (predictor == "gnn")}
 
 
-def test_rows_come_in_the_order_of_their_tasks_and_are_computed_once(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_rows_come_in_the_order_of_their_tasks_and_are_computed_once(
+    tmp_path: Path, monkeypatch
+) -> None:  # type: ignore[no-untyped-def]
     rows = compute(TASKS, _score, tmp_path)
     assert [row["tau"] for row in rows] == [0.16, 1.16, 1.16]
     monkeypatch.setattr(tables, "_score", None)
@@ -28,10 +30,14 @@ def test_rows_come_in_the_order_of_their_tasks_and_are_computed_once(tmp_path: P
 
 @pytest.mark.slow
 def test_two_processes_compute_the_rows_of_one(tmp_path: Path) -> None:
-    def score(size: int, seed: int) -> dict[str, float]:  # of a network with random weights: threads, seeds, order
+    def score(
+        size: int, seed: int
+    ) -> dict[str, float]:  # of a network with random weights: threads, seeds, order
         space, rng = get_space("tiny-resnet"), np.random.default_rng(seed)
         texts = [space.to_text(space.sample(rng)) for _ in range(size)]
-        model = predictors.create("gnn", seed=seed, steps=3).fit(texts, {"x": np.arange(float(size))})
+        model = predictors.create("gnn", seed=seed, steps=3).fit(
+            texts, {"x": np.arange(float(size))}
+        )
         return {"mean": float(model.predict(texts, ["x"]).mean.sum())}
 
     tasks = [(size, seed) for size in (5, 6) for seed in (0, 1)]

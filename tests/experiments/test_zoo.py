@@ -1,4 +1,6 @@
-"""Claims about the experiments on real networks, on small networks with made-up numbers, and on the real tables."""
+"""Claims about the experiments on real networks, on small networks with made-up numbers, and on the
+real tables.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ COUNT = 60
 
 @pytest.fixture(scope="module")
 def small_zoo() -> Zoo:
-    """Networks of a small space in ten families, with invented accuracies and latencies. Some cells are empty."""
+    """Networks of a small space in ten families, with invented accuracies and latencies. Some cells
+    are empty.
+    """
     rng = np.random.default_rng(0)
     space = get_space("tiny-resnet")
     drawn = {space.to_text(a): a for a in (space.sample(rng) for _ in range(8 * COUNT))}
@@ -34,7 +38,10 @@ def small_zoo() -> Zoo:
     values["rtx3090_ms"][::7] = np.nan
     values[TOP1][::5] = np.nan
     return Zoo(
-        [f"net{i}" for i in range(COUNT)], texts, np.array([f"family{i % FAMILIES}" for i in range(COUNT)]), values
+        [f"net{i}" for i in range(COUNT)],
+        texts,
+        np.array([f"family{i % FAMILIES}" for i in range(COUNT)]),
+        values,
     )
 
 
@@ -59,14 +66,18 @@ def test_networks_are_tested_where_they_were_measured(small_zoo: Zoo) -> None:
         assert held_out[rows].all()
         assert not np.isnan(small_zoo.values[name][rows]).any()
     for _, rows in zoo._tests(small_zoo, held_out, True):
-        assert not np.isnan([small_zoo.values[name][rows] for name in SETTINGS]).any(), "other devices are given"
+        assert not np.isnan([small_zoo.values[name][rows] for name in SETTINGS]).any(), (
+            "other devices are given"
+        )
 
 
 @pytest.mark.parametrize("rival", [*zoo.FORMULAS, zoo.REGRESSION])
 def test_baselines_learn_nothing_from_held_out_families(rival: str, small_zoo: Zoo) -> None:
     held_out = zoo._held_out(small_zoo.families, 1)
     name = "rtx4090_ms"
-    other = small_zoo._replace(values={**small_zoo.values, name: np.where(held_out, 1e3, small_zoo.values[name])})
+    other = small_zoo._replace(
+        values={**small_zoo.values, name: np.where(held_out, 1e3, small_zoo.values[name])}
+    )
     (rows,) = (rows for metric, rows in zoo._tests(small_zoo, held_out, True) if metric == name)
     found, again = (zoo._plain(z, rival, name, held_out, 0)[rows] for z in (small_zoo, other))
     np.testing.assert_allclose(found, again)
@@ -94,7 +105,9 @@ def test_a_novelty_that_grows_with_the_error_finds_the_worst_predictions() -> No
 
 
 @pytest.mark.slow
-def test_the_rlm_ranks_new_families_metric_by_metric_in_sequence_and_with_devices_given(tables: Zoo) -> None:
+def test_the_rlm_ranks_new_families_metric_by_metric_in_sequence_and_with_devices_given(
+    tables: Zoo,
+) -> None:
     alone, sequence = (zoo.score("families", name, 1, 0) for name in ("rlm", zoo.SEQUENCE))
     given = zoo.score("given", "rlm", 1, 0)
     for scores in (alone, sequence, given):
@@ -124,10 +137,17 @@ def test_every_row_of_a_study_is_kept_and_printed(
 def test_joined_tables_have_each_text_once_with_all_its_values(small_zoo: Zoo) -> None:
     first = Zoo(["a", "b"], ["A", "B"], np.array(["f", "g"]), {"x_ms": np.array([1.0, np.nan])})
     second = Zoo(
-        ["c", "d"], ["B", "C"], np.array(["h", "i"]), {"x_ms": np.array([2.0, 3.0]), "y_ms": np.array([4.0, 5.0])}
+        ["c", "d"],
+        ["B", "C"],
+        np.array(["h", "i"]),
+        {"x_ms": np.array([2.0, 3.0]), "y_ms": np.array([4.0, 5.0])},
     )
     both = zoo_checkpoint.joined([first, second])
-    assert (both.sources, both.texts, list(both.families)) == (["a", "b", "d"], ["A", "B", "C"], ["f", "g", "i"])
+    assert (both.sources, both.texts, list(both.families)) == (
+        ["a", "b", "d"],
+        ["A", "B", "C"],
+        ["f", "g", "i"],
+    )
     np.testing.assert_array_equal(both.values["x_ms"], [1, 2, 3])
     np.testing.assert_array_equal(both.values["y_ms"], [np.nan, 4, 5])
 
@@ -143,30 +163,47 @@ def test_a_checkpoint_contains_the_tables_and_its_card_says_so(
     known = model.examples_of(small_zoo.texts[1:3])["rtx4090_ms"]  # type: ignore[attr-defined]
     np.testing.assert_array_equal(known, small_zoo.values["rtx4090_ms"][1:3])
     card = (tmp_path / "rlm-zoo" / "README.md").read_text()
-    assert all(words in card for words in (f"with {COUNT} real networks", "Apache-2.0", "`rtx4090_ms`"))
+    assert all(
+        words in card for words in (f"with {COUNT} real networks", "Apache-2.0", "`rtx4090_ms`")
+    )
 
 
-def test_without_the_tables_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_tables_the_remedy_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("NAS_DATA", str(tmp_path))
-    with pytest.raises(InputError, match=r"timm.csv.gz: no such file; set NAS_DATA to the folder that holds zoo/timm"):
+    with pytest.raises(
+        InputError,
+        match=r"timm.csv.gz: no such file; set NAS_DATA to the folder that holds zoo/timm",
+    ):
         zoo_rows("timm")
 
 
 @pytest.mark.slow
-def test_rows_of_a_table_are_sources_and_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_a_table_are_sources_and_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "zoo").mkdir()
     with gzip.open(tmp_path / "zoo" / "timm.csv.gz", "wt") as file:
         speeds = [f"{setting}_ms_per_image" for setting in SETTINGS.values()]
-        file.write(",".join(["architecture", "family", "img_size", "trained_on", "imagenet_top1", *speeds]) + "\n")
         file.write(
-            "lcnet_050,mobilenet,64,in1k,63.1,0.5,,1,1,1,1\n" + "lcnet_050,mobilenet,96,extra_data,70,1,1,1,1,1,1\n"
+            ",".join(["architecture", "family", "img_size", "trained_on", "imagenet_top1", *speeds])
+            + "\n"
+        )
+        file.write(
+            "lcnet_050,mobilenet,64,in1k,63.1,0.5,,1,1,1,1\n"
+            + "lcnet_050,mobilenet,96,extra_data,70,1,1,1,1,1,1\n"
         )
     monkeypatch.setenv("NAS_DATA", str(tmp_path))
     monkeypatch.setenv("NAS_CACHE", str(tmp_path / "cache"))
     zoo_tables.timm_zoo.cache_clear()
     found = zoo_tables.timm_zoo()
     zoo_tables.timm_zoo.cache_clear()
-    assert found.sources == [timm_source(row) for row in zoo_rows("timm")] == ["timm:lcnet_050@64", "timm:lcnet_050@96"]
+    assert (
+        found.sources
+        == [timm_source(row) for row in zoo_rows("timm")]
+        == ["timm:lcnet_050@64", "timm:lcnet_050@96"]
+    )
     np.testing.assert_array_equal(found.values[TOP1], [63.1, np.nan])
     np.testing.assert_array_equal(found.values["rtx3090_ms"], [0.5, 1])
     np.testing.assert_array_equal(found.values["rtx4090_ms"], [np.nan, 1])
@@ -196,4 +233,6 @@ def test_the_real_tables_name_networks_that_libraries_have(name: str, nas_data: 
     sources = [entry.source for entry in zoo_texts.entries() if entry.table == name]
     assert len(sources) == len(set(sources)) > 50
     known = set(timm.list_models())
-    assert all(s.removeprefix("timm:").split("@")[0] in known for s in sources if s.startswith("timm:"))
+    assert all(
+        s.removeprefix("timm:").split("@")[0] in known for s in sources if s.startswith("timm:")
+    )

@@ -1,4 +1,6 @@
-"""Claims about a new device: known devices improve its predictions, and few measurements are enough."""
+"""Claims about a new device: known devices improve its predictions, and few measurements are
+enough.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from search_spaces import get_space
 
 @pytest.fixture(scope="module")
 def networks() -> tuple[list[str], np.ndarray]:
-    """60 texts, and their latencies (60, 3) on a slow and on two fast devices, which are almost the same."""
+    """60 texts, and their latencies (60, 3) on a slow and on two fast devices, which are almost the
+    same.
+    """
     space, rng = get_space("tiny-resnet"), np.random.default_rng(0)
     drawn = {space.to_text(a): a for a in (space.sample(rng) for _ in range(400))}
     texts = list(drawn)[:60]
@@ -23,11 +27,15 @@ def networks() -> tuple[list[str], np.ndarray]:
     return texts, np.stack([params * 1e-4, fast, fast * np.exp(rng.normal(0, 0.02, 60))], 1)
 
 
-def test_a_device_like_a_known_one_is_ranked_like_it(networks: tuple[list[str], np.ndarray]) -> None:
+def test_a_device_like_a_known_one_is_ranked_like_it(
+    networks: tuple[list[str], np.ndarray],
+) -> None:
     texts, latencies = networks
     model = create("rlm").fit(texts[:5], {"other_ms": np.arange(1.0, 6.0)})
     new = 3 * latencies[:, 2]
-    drawn = relative_samples(model, texts[:10], new[:10], latencies[:10, :2], texts[10:], latencies[10:, :2], 16)
+    drawn = relative_samples(
+        model, texts[:10], new[:10], latencies[:10, :2], texts[10:], latencies[10:, :2], 16
+    )
     assert drawn.shape == (50, 16)
     assert (np.diff(drawn, axis=1) >= 0).all()
     assert spearman(np.median(drawn, 1), new[10:]) > 0.98
@@ -35,12 +43,16 @@ def test_a_device_like_a_known_one_is_ranked_like_it(networks: tuple[list[str], 
     assert model.metrics == ("other_ms",), "its own examples stay"
 
 
-def test_predictions_do_not_depend_on_the_units_of_devices(networks: tuple[list[str], np.ndarray]) -> None:
+def test_predictions_do_not_depend_on_the_units_of_devices(
+    networks: tuple[list[str], np.ndarray],
+) -> None:
     texts, latencies = networks
     model = create("rlm").fit(texts[:5], {"other_ms": np.arange(1.0, 6.0)})
     new, known = latencies[:, 2], latencies[:, :2]
     first = relative_samples(model, texts[:8], new[:8], known[:8], texts[8:30], known[8:30], 8)
-    again = relative_samples(model, texts[:8], 1e3 * new[:8], 1e3 * known[:8], texts[8:30], 1e3 * known[8:30], 8)
+    again = relative_samples(
+        model, texts[:8], 1e3 * new[:8], 1e3 * known[:8], texts[8:30], 1e3 * known[8:30], 8
+    )
     np.testing.assert_allclose(again, 1e3 * first, rtol=1e-3)
 
 
@@ -52,7 +64,9 @@ def test_a_network_whose_other_devices_are_predicted_is_as_uncertain_as_these(
     known = latencies[:, 1:2]
     spread = np.exp(np.linspace(-1, 1, 16))
     predicted = known[10:, :, None] * np.where(np.arange(50)[:, None, None] % 2, spread, 1.0)
-    drawn = relative_samples(model, texts[:10], 3 * known[:10, 0], known[:10], texts[10:], predicted, 16)
+    drawn = relative_samples(
+        model, texts[:10], 3 * known[:10, 0], known[:10], texts[10:], predicted, 16
+    )
     width = np.log(drawn[:, -1] / drawn[:, 0])
     assert (width[1::2] > 1.9).all()
     assert (width[::2] < 1.0).all()

@@ -1,4 +1,6 @@
-"""Claims about systems other than Linux: nothing that is imported needs a module of Unix, and one line warns."""
+"""Claims about systems other than Linux: nothing that is imported needs a module of Unix, and one
+line warns.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,16 @@ import sys
 
 import pytest
 
-UNIX_MODULES = ("fcntl", "grp", "pty", "pwd", "resource", "syslog", "termios", "tty")  # none of these is on Windows
+UNIX_MODULES = (
+    "fcntl",
+    "grp",
+    "pty",
+    "pwd",
+    "resource",
+    "syslog",
+    "termios",
+    "tty",
+)  # none of these is on Windows
 IMPORT_ALL = """
 import importlib, pkgutil, sys
 
@@ -40,14 +51,18 @@ ELSEWHERE = "import sys; sys.platform = 'win32'; import nas"
 
 
 def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=os.environ)
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=os.environ
+    )
 
 
 @pytest.mark.slow
 def test_every_module_can_be_imported_without_modules_of_unix() -> None:
     done = python(IMPORT_ALL, *UNIX_MODULES)
     assert done.returncode == 0, done.stderr
-    assert {"nas.search.storage", "nas.evaluation.device_command", "nas.cli"} <= {*done.stdout.split()}
+    assert {"nas.search.storage", "nas.evaluation.device_command", "nas.cli"} <= {
+        *done.stdout.split()
+    }
 
 
 @pytest.mark.slow

@@ -1,4 +1,6 @@
-"""A problem says once what is searched, how it is evaluated and what is better; anything else is refused."""
+"""A problem says once what is searched, how it is evaluated and what is better; anything else is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -38,15 +40,21 @@ class Counting(Evaluator):
 
 
 def test_functions_and_a_dictionary_are_a_problem() -> None:
-    result = nas.search(Problem(build, evaluate, {"gain": "max", "params": "min"}), sampler="random", evaluations=3)
+    result = nas.search(
+        Problem(build, evaluate, {"gain": "max", "params": "min"}), sampler="random", evaluations=3
+    )
     assert list(result.front["gain"]) == [8.0, 4.0, 2.0]
     assert result.front["params"].is_monotonic_decreasing
     assert len(result.networks) == len(result.front) == 3
     assert isinstance(result.model(0), nn.Module)
-    assert sum(weight.numel() for weight in result.model(2).parameters()) == result.front["params"][2]
+    assert (
+        sum(weight.numel() for weight in result.model(2).parameters()) == result.front["params"][2]
+    )
 
 
-@pytest.mark.parametrize("space", ["tiny-resnet", get_space("tiny-resnet"), type(get_space("tiny-resnet"))])
+@pytest.mark.parametrize(
+    "space", ["tiny-resnet", get_space("tiny-resnet"), type(get_space("tiny-resnet"))]
+)
 def test_a_space_is_a_name_an_object_or_a_class(space: Any) -> None:
     counted = Problem(space, None, "params,flops")
     assert isinstance(counted.space, SearchSpace)
@@ -55,8 +63,12 @@ def test_a_space_is_a_name_an_object_or_a_class(space: Any) -> None:
 
 
 def test_a_table_gives_its_own_values() -> None:
-    by_method = nas.load_benchmark("digits201").problem({"digits_accuracy": "max"}, ["cpu_latency_ms <= 1"])
-    by_hand = Problem(nas.load_benchmark("digits201"), None, {"digits_accuracy": "max"}, ["cpu_latency_ms <= 1"])
+    by_method = nas.load_benchmark("digits201").problem(
+        {"digits_accuracy": "max"}, ["cpu_latency_ms <= 1"]
+    )
+    by_hand = Problem(
+        nas.load_benchmark("digits201"), None, {"digits_accuracy": "max"}, ["cpu_latency_ms <= 1"]
+    )
     for table in (by_method, by_hand):
         assert isinstance(table.evaluator, TableEvaluator)
         assert table.metrics == ("digits_accuracy", "cpu_latency_ms")
@@ -106,7 +118,9 @@ def test_a_folder_keeps_the_search_and_its_result(tmp_path: Path) -> None:
     read = nas.load_search(tmp_path, trust=True)
     assert read.networks["params"].tolist() == again.networks["params"].tolist()
     nas.search(goal, sampler="random", evaluations=1, seed=1, out=tmp_path)
-    with pytest.raises(InputError, match="has the searches random-0, random-1: give the name of one"):
+    with pytest.raises(
+        InputError, match="has the searches random-0, random-1: give the name of one"
+    ):
         nas.load_search(tmp_path)
 
 
@@ -115,8 +129,14 @@ def test_a_folder_keeps_the_search_and_its_result(tmp_path: Path) -> None:
     [
         ({"budget": 3.0}, "budget=3.0 does not apply to a search without fidelities"),
         ({"fidelities": [1, 2]}, "fidelities need a budget"),
-        ({"fidelities": [1, 2], "budget": 3.0, "evaluations": 3}, "evaluations=3 does not apply to a search with"),
-        ({"fidelities": [1, 2], "budget": 3.0, "patience": 3}, "patience=3 does not apply to a search with"),
+        (
+            {"fidelities": [1, 2], "budget": 3.0, "evaluations": 3},
+            "evaluations=3 does not apply to a search with",
+        ),
+        (
+            {"fidelities": [1, 2], "budget": 3.0, "patience": 3},
+            "patience=3 does not apply to a search with",
+        ),
     ],
 )
 def test_no_argument_is_ignored(arguments: dict[str, Any], message: str) -> None:

@@ -19,7 +19,9 @@ def test_latencies_are_conditioned_on_costs_and_accuracies_are_not() -> None:
     model = create("rlm").fit(texts[:20], {**learned, "flops": flops[:20]})
     found = draw(model, asked, names, None, 16)
     given = {"flops": flops[20:]}
-    np.testing.assert_array_equal(found["x_ms"], model.predict(asked, ["x_ms"], given, samples=16).samples[:, :, 0])
+    np.testing.assert_array_equal(
+        found["x_ms"], model.predict(asked, ["x_ms"], given, samples=16).samples[:, :, 0]
+    )
     plain = model.predict(asked, names, samples=16).samples
     np.testing.assert_array_equal(found["top1_accuracy"], plain[:, :, 0])
     assert not np.array_equal(found["x_ms"], plain[:, :, 1])

@@ -32,7 +32,12 @@ class Sure:
     """Predicts 0 with far too narrow intervals."""
 
     def predict(
-        self, texts: list[str], metrics: list[str], given: Metrics | None = None, samples: int = 64, seed: int = 0
+        self,
+        texts: list[str],
+        metrics: list[str],
+        given: Metrics | None = None,
+        samples: int = 64,
+        seed: int = 0,
     ) -> Predictions:
         drawn = np.random.default_rng(seed).normal(scale=0.1, size=(len(texts), samples, 1))
         return Predictions.of_samples(metrics, drawn)
@@ -51,19 +56,26 @@ def test_widening_calibrates_intervals_that_are_too_narrow(texts: list[str]) -> 
 def test_a_metric_with_few_values_is_not_widened(texts: list[str]) -> None:
     values = np.full(len(texts), np.nan)
     values[:4] = range(4)
-    assert widening_factors(lambda rows, metrics: Ridge(), texts, {"x": values}, np.arange(len(texts)) % 3) == {
-        "x": 1.0
-    }
+    assert widening_factors(
+        lambda rows, metrics: Ridge(), texts, {"x": values}, np.arange(len(texts)) % 3
+    ) == {"x": 1.0}
 
 
 class Informed(Sure):
     """Predicts the parameters that are given, and 0 if none are."""
 
     def predict(
-        self, texts: list[str], metrics: list[str], given: Metrics | None = None, samples: int = 64, seed: int = 0
+        self,
+        texts: list[str],
+        metrics: list[str],
+        given: Metrics | None = None,
+        samples: int = 64,
+        seed: int = 0,
     ) -> Predictions:
         drawn = super().predict(texts, metrics, given, samples, seed).samples
-        return Predictions.of_samples(metrics, drawn + np.asarray((given or {}).get("params", 0.0))[..., None, None])
+        return Predictions.of_samples(
+            metrics, drawn + np.asarray((given or {}).get("params", 0.0))[..., None, None]
+        )
 
 
 def test_exact_costs_are_given_to_measured_metrics_and_to_no_other(texts: list[str]) -> None:
@@ -89,7 +101,9 @@ def test_costs_that_are_known_of_other_networks_alone_are_not_given(texts: list[
     assert np.isfinite(model.predict(texts[:2], ["a_ms"]).samples).all()
 
 
-def test_an_rlm_saves_its_widening_and_accepts_further_measurements(texts: list[str], tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_an_rlm_saves_its_widening_and_accepts_further_measurements(
+    texts: list[str], tmp_path
+) -> None:  # type: ignore[no-untyped-def]
     size = np.array([float(len(text)) for text in texts])
     groups = [str(int(n) // 40) for n in size]
     model = create("rlm").fit(texts[:30], {"a_ms": size[:30]})
@@ -102,7 +116,9 @@ def test_an_rlm_saves_its_widening_and_accepts_further_measurements(texts: list[
     assert (model.predict(texts[30:], ["a_ms"]).samples > 0).all()  # as all latencies are
     model.save(tmp_path / "kept")
     kept = load(tmp_path / "kept")
-    assert (kept.predict(texts[30:], ["a_ms"]).samples == model.predict(texts[30:], ["a_ms"]).samples).all()
+    assert (
+        kept.predict(texts[30:], ["a_ms"]).samples == model.predict(texts[30:], ["a_ms"]).samples
+    ).all()
     kept.extend([texts[0], texts[35]], {"b_ms": [1.0, 2.0], "a_ms": [np.nan, 7.0]})
     found = kept.examples_of([texts[0], texts[35], texts[36]])
     assert found["a_ms"][:2].tolist() == [size[0], 7.0]

@@ -1,4 +1,6 @@
-"""Claims about checkpoints: the same predictions, no code, one line for what is damaged; shipped ones are small."""
+"""Claims about checkpoints: the same predictions, no code, one line for what is damaged; shipped
+ones are small.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ TEXTS = [SPACE.to_text(SPACE.sample(np.random.default_rng(seed))) for seed in ra
 VALUES = {"top1": np.arange(24.0), "a_latency_ms": np.where(np.arange(24) % 2, np.nan, 1.0)}
 SMALL = ModelConfig(
     EncoderConfig(16, 1, 2, 24, 2),
-    ContextConfig(width=16, heads=2, layers=1, distance=4, kernels=2, number_width=8, number_layers=1),
+    ContextConfig(
+        width=16, heads=2, layers=1, distance=4, kernels=2, number_width=8, number_layers=1
+    ),
 )
 
 
@@ -54,7 +58,10 @@ def _change(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
 def _change_tensors(folder: Path, change: Callable[[dict[str, np.ndarray]], object]) -> None:
     tensors = load_file(folder / "model.safetensors")
     change(tensors)
-    save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, folder / "model.safetensors")
+    save_file(
+        {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()},
+        folder / "model.safetensors",
+    )
 
 
 def _refused(folder: Path, reason: str | None = None) -> None:
@@ -64,20 +71,28 @@ def _refused(folder: Path, reason: str | None = None) -> None:
     assert len(str(raised.value)) < 600
 
 
-def test_a_saved_predictor_predicts_as_before_also_when_it_is_saved_again(saved: Path, tmp_path: Path) -> None:
+def test_a_saved_predictor_predicts_as_before_also_when_it_is_saved_again(
+    saved: Path, tmp_path: Path
+) -> None:
     model = predictors.load(saved)
     before = model.predict(TEXTS, ["top1"], given={"a_latency_ms": np.ones(24)}, samples=4).samples
     model.save(tmp_path / "again")
-    after = predictors.load(tmp_path / "again").predict(TEXTS, ["top1"], given={"a_latency_ms": np.ones(24)}, samples=4)
+    after = predictors.load(tmp_path / "again").predict(
+        TEXTS, ["top1"], given={"a_latency_ms": np.ones(24)}, samples=4
+    )
     np.testing.assert_array_equal(after.samples, before)
     refitted = model.fit(TEXTS[:5], {"other": np.arange(5.0)})
     assert refitted.metrics == ("other",)
 
 
-@pytest.mark.parametrize("version", [1, FORMAT_VERSION - 1, FORMAT_VERSION + 1, str(FORMAT_VERSION), None])
+@pytest.mark.parametrize(
+    "version", [1, FORMAT_VERSION - 1, FORMAT_VERSION + 1, str(FORMAT_VERSION), None]
+)
 def test_another_format_is_refused_with_the_remedy(saved: Path, version: object) -> None:
     _change(saved, lambda config: config.update(version=version))
-    _refused(saved, f"format version {version}, this release reads {FORMAT_VERSION}; train it again")
+    _refused(
+        saved, f"format version {version}, this release reads {FORMAT_VERSION}; train it again"
+    )
 
 
 @pytest.mark.parametrize(
@@ -98,7 +113,9 @@ def test_another_format_is_refused_with_the_remedy(saved: Path, version: object)
         lambda c: c.update(model=7, inputs=7),
     ],
 )
-def test_a_damaged_configuration_is_refused(saved: Path, change: Callable[[dict[str, Any]], object]) -> None:
+def test_a_damaged_configuration_is_refused(
+    saved: Path, change: Callable[[dict[str, Any]], object]
+) -> None:
     _change(saved, change)
     _refused(saved)
 
@@ -116,7 +133,9 @@ def test_a_damaged_configuration_is_refused(saved: Path, change: Callable[[dict[
         lambda t: [t.pop(k) for k in ("states", "inputs") if k in t],
     ],
 )
-def test_damaged_examples_are_refused(saved: Path, change: Callable[[dict[str, np.ndarray]], object]) -> None:
+def test_damaged_examples_are_refused(
+    saved: Path, change: Callable[[dict[str, np.ndarray]], object]
+) -> None:
     _change_tensors(saved, change)
     _refused(saved, "damaged checkpoint")
 
@@ -172,7 +191,9 @@ def test_sizes_that_do_not_fit_are_refused_before_memory_is_taken(
     assert time.monotonic() - start < 2
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"[]", b"null", b'{"a": 1}'])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"[]", b"null", b'{"a": 1}']
+)
 def test_files_that_are_no_checkpoint_are_refused(saved: Path, content: bytes) -> None:
     (saved / "config.json").write_bytes(content)
     _refused(saved)
@@ -197,7 +218,9 @@ def test_a_checkpoint_names_no_file_to_run(saved: Path, tmp_path: Path) -> None:
 def test_a_shipped_checkpoint_is_small_described_and_found_by_its_name(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(examples, "MAX_EXAMPLES", 200)  # of the 15,625 of a whole table: to read 2,000 takes seconds
+    monkeypatch.setattr(
+        examples, "MAX_EXAMPLES", 200
+    )  # of the 15,625 of a whole table: to read 2,000 takes seconds
     folder = CHECKPOINTS / name
     assert sum(path.stat().st_size for path in folder.iterdir()) <= MOST_BYTES
     card = (folder / "README.md").read_text()
@@ -210,12 +233,18 @@ def test_a_shipped_checkpoint_is_small_described_and_found_by_its_name(
 
 @pytest.mark.parametrize("name", [name for name in SHIPPED if name.startswith("rlm-")])
 def test_a_shipped_rlm_is_the_rlm_alone(name: str) -> None:
-    """A name means one model: beside the network's weights, a checkpoint holds labelled examples and nothing else."""
-    parts = {tensor.partition(".")[0] for tensor in load_file(CHECKPOINTS / name / "model.safetensors")}
+    """A name means one model: beside the network's weights, a checkpoint holds labelled examples
+    and nothing else.
+    """
+    parts = {
+        tensor.partition(".")[0] for tensor in load_file(CHECKPOINTS / name / "model.safetensors")
+    }
     assert "model" in parts <= {"model", "states", "common", "values"}
 
 
-@pytest.mark.skipif("NAS_DATA" not in os.environ, reason="NAS_DATA, the folder of real tables, is not set")
+@pytest.mark.skipif(
+    "NAS_DATA" not in os.environ, reason="NAS_DATA, the folder of real tables, is not set"
+)
 def test_a_checkpoint_of_the_whole_table_ranks_its_networks() -> None:
     from nas.benchmarks import load_benchmark
 

@@ -37,7 +37,9 @@ def test_predictors_that_need_a_graph_refuse_other_text(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["rlm", "gnn", "gp", "ridge"])
 def test_predictors_of_texts_refuse_architectures_with_the_remedy(kind: str) -> None:
     with pytest.raises(InputError, match=r"space\.to_text"):
-        create(kind).fit([get_space("tiny-resnet").sample(np.random.default_rng(0))], {"metric": [1.0]})
+        create(kind).fit(
+            [get_space("tiny-resnet").sample(np.random.default_rng(0))], {"metric": [1.0]}
+        )
 
 
 @pytest.mark.parametrize("seed", [-1, 1.5, "1", None])

@@ -16,14 +16,18 @@ VALUES = {"a": np.arange(30.0), "b": np.random.default_rng(0).normal(size=30)}
 
 
 def test_samples_and_estimates_are_the_members_with_equal_weights(tmp_path: Path) -> None:
-    joined, ridge, gp = (create(name, seed=2).fit(TEXTS, VALUES) for name in ("ridge+gp", "ridge", "gp"))
+    joined, ridge, gp = (
+        create(name, seed=2).fit(TEXTS, VALUES) for name in ("ridge+gp", "ridge", "gp")
+    )
     found = joined.predict(TEXTS, ["b", "a"], samples=10, seed=1).samples
     parts = [member.predict(TEXTS, ["b", "a"], samples=5, seed=1).samples for member in (ridge, gp)]
     np.testing.assert_array_equal(found, np.concatenate(parts, 1))
     mean = (ridge.estimate(TEXTS, ["a"]) + gp.estimate(TEXTS, ["a"])) / 2
     np.testing.assert_allclose(joined.estimate(TEXTS, ["a"]), mean)
     joined.save(tmp_path)
-    np.testing.assert_array_equal(load(tmp_path).predict(TEXTS, ["b", "a"], samples=10, seed=1).samples, found)
+    np.testing.assert_array_equal(
+        load(tmp_path).predict(TEXTS, ["b", "a"], samples=10, seed=1).samples, found
+    )
 
 
 def test_an_odd_number_of_samples_is_split_between_members() -> None:
@@ -36,7 +40,9 @@ def test_an_odd_number_of_samples_is_split_between_members() -> None:
 @pytest.mark.parametrize("samples", [0, -1, 1.5, 4.0])
 def test_the_number_of_samples_is_whole_and_positive(name: str, samples: float) -> None:
     fitted = create(name).fit(TEXTS, VALUES)
-    with pytest.raises(InputError, match=f"samples must be a whole number of at least 1, not {samples}"):
+    with pytest.raises(
+        InputError, match=f"samples must be a whole number of at least 1, not {samples}"
+    ):
         fitted.predict(TEXTS, ["a"], samples=samples)  # type: ignore[arg-type]
 
 

@@ -1,4 +1,6 @@
-"""Claims about params and FLOPs: they are counted in the network, whatever a predictor has learned of them."""
+"""Claims about params and FLOPs: they are counted in the network, whatever a predictor has learned
+of them.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,16 @@ from predictors import create, load
 from search_spaces import get_space, to_text
 
 SPACE = get_space("tiny-resnet")
-ARCHITECTURES = list(dict.fromkeys(SPACE.sample(np.random.default_rng(seed)) for seed in range(60)))[:40]
+ARCHITECTURES = list(
+    dict.fromkeys(SPACE.sample(np.random.default_rng(seed)) for seed in range(60))
+)[:40]
 TEXTS = [SPACE.to_text(a) for a in ARCHITECTURES]
 COUNTED = np.array([[SPACE.params(a), SPACE.flops(a)] for a in ARCHITECTURES], float)
 
 
 @pytest.mark.parametrize(
-    ("kind", "options"), [("rlm", {}), ("gnn", {"steps": 5}), ("gp", {}), ("ridge", {}), ("rlm+gp", {})]
+    ("kind", "options"),
+    [("rlm", {}), ("gnn", {"steps": 5}), ("gp", {}), ("ridge", {}), ("rlm+gp", {})],
 )
 def test_costs_are_counted_and_not_learned(kind: str, options: dict[str, int]) -> None:
     learned = {"params": COUNTED[:6, 0], "flops": COUNTED[:6, 1], "top1": np.arange(6.0)}
@@ -36,7 +41,8 @@ def test_costs_that_are_given_of_some_networks_are_counted_in_the_others() -> No
 def test_a_shipped_checkpoint_counts_in_models_and_texts() -> None:
     networks = [SPACE.to_onnx(ARCHITECTURES[0]), TEXTS[1]]
     assert (
-        load("gnn-label-free").predict(networks, ["params", "flops"], samples=8).median.tolist() == COUNTED[:2].tolist()
+        load("gnn-label-free").predict(networks, ["params", "flops"], samples=8).median.tolist()
+        == COUNTED[:2].tolist()
     )
     assert to_text(networks[0]) == TEXTS[0]
 

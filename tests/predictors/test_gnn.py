@@ -35,7 +35,9 @@ def embeddings(graphs: list[TextGraph]) -> torch.Tensor:
     vocabulary = Vocabulary.of(graphs)
     batch = collate(graphs)
     with torch.no_grad():
-        return Network(Config(len(vocabulary), metrics=1)).embed(batch, vocabulary.features(batch.kinds))
+        return Network(Config(len(vocabulary), metrics=1)).embed(
+            batch, vocabulary.features(batch.kinds)
+        )
 
 
 @pytest.mark.parametrize("text", some_texts(3))
@@ -62,7 +64,9 @@ def test_every_distinct_block_is_encoded_once() -> None:
     graphs = [text_graph(text) for text in some_texts(4)]
     once, twice = collate(graphs), collate(graphs + graphs)
     assert [level.blocks for level in once.levels] == [level.blocks for level in twice.levels]
-    blocks = {block for graph in graphs for block in (graph.main, *(part for part, _ in graph.parts))}
+    blocks = {
+        block for graph in graphs for block in (graph.main, *(part for part, _ in graph.parts))
+    }
     assert sum(level.blocks for level in once.levels) == len(blocks)
     space = SPACES[1]
     two = [text_graph(space.to_text(space.sample(np.random.default_rng(seed)))) for seed in (0, 1)]
@@ -136,7 +140,9 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> str:
     texts = some_texts(40, seed=3)
     costs = {"params": graph_params, "flops": graph_flops}
     graphs = [expand(read(text)) for text in texts]
-    metrics = {name: np.array([float(count(graph)) for graph in graphs]) for name, count in costs.items()}
+    metrics = {
+        name: np.array([float(count(graph)) for graph in graphs]) for name, count in costs.items()
+    }
     folder = tmp_path_factory.mktemp("base")
     GNN(base=None, **SMALL, steps=60).fit(texts, metrics).save(folder)
     return str(folder)
@@ -146,11 +152,15 @@ def test_a_base_improves_predictions_from_few_labels(base: str) -> None:
     space = SPACES[1]
     archs = [space.sample(np.random.default_rng(seed)) for seed in range(150)]
     texts = [space.to_text(arch) for arch in archs]
-    values = np.log([space.flops(arch) for arch in archs]) + 0.1 * np.random.default_rng(0).normal(size=150)
+    values = np.log([space.flops(arch) for arch in archs]) + 0.1 * np.random.default_rng(0).normal(
+        size=150
+    )
     taus = {}
     for start in (None, base):
         predictor = GNN(base=start, **SMALL, steps=20).fit(texts[:12], {"metric": values[:12]})
-        taus[start] = kendalltau(predictor.predict(texts[12:], ["metric"])["metric"], values[12:])[0]
+        taus[start] = kendalltau(predictor.predict(texts[12:], ["metric"])["metric"], values[12:])[
+            0
+        ]
     assert taus[base] > taus[None] + 0.1
 
 
@@ -178,7 +188,10 @@ def test_a_network_starts_with_the_weights_and_words_of_its_base(base: str) -> N
 def test_a_checkpoint_does_not_need_its_base(base: str, tmp_path: Path) -> None:
     copied = shutil.copytree(base, tmp_path / "base")
     texts = some_texts(8)
-    values = {"first": np.arange(16.0), "second": np.where(np.arange(16) % 2, np.nan, 1.0 + np.arange(16))}
+    values = {
+        "first": np.arange(16.0),
+        "second": np.where(np.arange(16) % 2, np.nan, 1.0 + np.arange(16)),
+    }
     predictor = GNN(base=str(copied), **SMALL, steps=2).fit(texts, values)
     known = {"second": values["second"]}
     before = predictor.predict(texts, ["first"], given=known, samples=5).samples
@@ -223,14 +236,20 @@ def nasbench201(nas_data: Path) -> tuple[list[str], np.ndarray, np.ndarray]:
     benchmark = load_benchmark("nasbench201")
     chosen = np.random.default_rng(0).permutation(len(benchmark))[:600]
     texts = [benchmark.space.to_text(benchmark.architectures[i]) for i in chosen]
-    columns = [benchmark.values(f"cifar10_{part}_accuracy")[chosen] for part in ("validation", "test")]
+    columns = [
+        benchmark.values(f"cifar10_{part}_accuracy")[chosen] for part in ("validation", "test")
+    ]
     return texts, columns[0], columns[1]
 
 
-def test_it_ranks_real_networks_from_78_trainings(nasbench201: tuple[list[str], np.ndarray, np.ndarray]) -> None:
+def test_it_ranks_real_networks_from_78_trainings(
+    nasbench201: tuple[list[str], np.ndarray, np.ndarray],
+) -> None:
     texts, validation, test = nasbench201
     predictor = GNN().fit(texts[:78], {"accuracy": validation[:78]})
     predictions = predictor.predict(texts[78:], ["accuracy"])
     assert kendalltau(predictions["accuracy"], test[78:])[0] > 0.72
     low, high = np.quantile(predictions.samples[:, :, 0], [0.1, 0.9], axis=1)
-    assert 0.6 < np.mean((low < validation[78:]) & (validation[78:] < high)) < 0.97, "80 % intervals hold about 80 %"
+    assert 0.6 < np.mean((low < validation[78:]) & (validation[78:] < high)) < 0.97, (
+        "80 % intervals hold about 80 %"
+    )

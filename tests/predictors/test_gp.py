@@ -43,7 +43,9 @@ def test_metrics_without_common_networks_are_predicted_separately() -> None:
     np.testing.assert_array_equal(told, model.predict(TEXTS, ["second"]).samples)
 
 
-def test_of_a_large_table_every_metric_keeps_its_values(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_of_a_large_table_every_metric_keeps_its_values(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(TextGP, "max_points", 20)
     rare = np.where(np.arange(100) < 5, COSTS, np.nan)
     model = create("gp").fit(TEXTS, {"cost": COSTS, "rare": rare})
@@ -51,7 +53,9 @@ def test_of_a_large_table_every_metric_keeps_its_values(monkeypatch: pytest.Monk
     assert np.isfinite(found).all()
     assert kendalltau(np.median(found[5:, :, 0], 1), COSTS[5:]).statistic > 0.4
     model.save(tmp_path)
-    np.testing.assert_array_equal(load(tmp_path).predict(TEXTS, ["cost", "rare"], samples=4).samples, found)
+    np.testing.assert_array_equal(
+        load(tmp_path).predict(TEXTS, ["cost", "rare"], samples=4).samples, found
+    )
 
 
 def test_a_text_has_no_choices() -> None:

@@ -11,16 +11,20 @@ from predictors.metrics import at_fidelity, decoding_order, split_fidelity
 from search_spaces import InputError
 
 MAXIMIZED = (
-    "top1 top_5 top5 mAP map50 box_map auc AUROC f1 macro_f1 f1_score accuracy accuracy@4 val_accuracy acc acc@1 bleu "
-    "mIoU recall@10 precision r2 psnr dice_score cifar10_test_accuracy reward ndcg@10 hit_rate f1-score "
+    "top1 top_5 top5 mAP map50 box_map auc AUROC f1 macro_f1 f1_score accuracy accuracy@4 "
+    "val_accuracy acc acc@1 bleu "
+    "mIoU recall@10 precision r2 psnr dice_score cifar10_test_accuracy reward ndcg@10 hit_rate "
+    "f1-score "
     "time_series_accuracy top-1 quality R@1 hr@10 pass@1 exact_match auprc"
 )
 LOST = (
-    "loss val_loss train_loss_epoch perplexity top1_error top5_err rmse mae wer fid nll accuracy_loss accuracy_drop "
+    "loss val_loss train_loss_epoch perplexity top1_error top5_err rmse mae wer fid nll "
+    "accuracy_loss accuracy_drop "
     "inaccuracy accuracy_std top1_drop accuracy-loss"
 )
 MEASURED = (
-    "peak_memory_mb pixel3_latency_ms energy_mj size_kb watts depth params_count mapping_ms map_ms accelerator_ms "
+    "peak_memory_mb pixel3_latency_ms energy_mj size_kb watts depth params_count mapping_ms map_ms "
+    "accelerator_ms "
     "map_latency score_time seconds ms_per_image inference_s "
     "time_to_accuracy_s joules_per_s energy_per_s"
 )
@@ -45,7 +49,15 @@ def test_measurements_are_minimized(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["throughput", "images_fps", "gpu_throughput_max", "images_per_s", "tokens_per_second", "img_s"]
+    "name",
+    [
+        "throughput",
+        "images_fps",
+        "gpu_throughput_max",
+        "images_per_s",
+        "tokens_per_second",
+        "img_s",
+    ],
 )
 def test_throughputs_are_measured_and_maximized(name: str) -> None:
     metric = Metric.parse(name)
@@ -59,7 +71,13 @@ def test_costs_that_follow_from_the_network_are_exact(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "unit"),
-    [("pixel3_latency_ms", "ms"), ("peak_memory_mb", "mb"), ("energy_mJ", "mJ"), ("depth", ""), ("val_accuracy", "%")],
+    [
+        ("pixel3_latency_ms", "ms"),
+        ("peak_memory_mb", "mb"),
+        ("energy_mJ", "mJ"),
+        ("depth", ""),
+        ("val_accuracy", "%"),
+    ],
 )
 def test_a_unit_ends_the_name(name: str, unit: str) -> None:
     assert Metric.parse(name).unit == unit
@@ -88,7 +106,13 @@ def test_exact_metrics_are_decoded_first_and_measurements_last() -> None:
 
 def test_a_curve_is_decoded_from_its_beginning() -> None:
     names = ["top1", "top1@12", "cpu_latency_ms", "top1@4", "params"]
-    assert sorted(names, key=decoding_order) == ["params", "top1@4", "top1@12", "top1", "cpu_latency_ms"]
+    assert sorted(names, key=decoding_order) == [
+        "params",
+        "top1@4",
+        "top1@12",
+        "top1",
+        "cpu_latency_ms",
+    ]
 
 
 @pytest.mark.parametrize("name", ["energy_mj@12", "energy_mj_12epochs", "energy_mj_12_epochs"])
@@ -100,11 +124,16 @@ def test_a_fidelity_changes_neither_unit_nor_direction(name: str) -> None:
 
 def test_a_metric_itself_has_the_highest_fidelity() -> None:
     assert (
-        Metric.parse("accuracy").fidelity == float("inf") > Metric.parse(at_fidelity("accuracy", 200)).fidelity == 200
+        Metric.parse("accuracy").fidelity
+        == float("inf")
+        > Metric.parse(at_fidelity("accuracy", 200)).fidelity
+        == 200
     )
 
 
-@pytest.mark.parametrize(("text", "reason"), [("", "empty"), (":max", "empty"), ("top1:up", "bad suffix 'up'")])
+@pytest.mark.parametrize(
+    ("text", "reason"), [("", "empty"), (":max", "empty"), ("top1:up", "bad suffix 'up'")]
+)
 def test_other_suffixes_and_empty_names_are_refused(text: str, reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         Metric.parse(text)

@@ -16,7 +16,9 @@ BY_RANK = st.booleans()
 
 
 @given(VALUES, BY_RANK)
-def test_scores_rise_strictly_with_values_also_beyond_the_knots(values: list[float], by_rank: bool) -> None:
+def test_scores_rise_strictly_with_values_also_beyond_the_knots(
+    values: list[float], by_rank: bool
+) -> None:
     scale = Scores.fit(np.array(values), by_rank)
     span = np.ptp(values) + 1
     asked = np.linspace(min(values) - span, max(values) + span, 101)
@@ -24,11 +26,15 @@ def test_scores_rise_strictly_with_values_also_beyond_the_knots(values: list[flo
 
 
 @given(VALUES, BY_RANK, st.lists(st.floats(-2, 3), min_size=1, max_size=20))
-def test_a_value_comes_back_from_its_score(values: list[float], by_rank: bool, places: list[float]) -> None:
+def test_a_value_comes_back_from_its_score(
+    values: list[float], by_rank: bool, places: list[float]
+) -> None:
     scale = Scores.fit(np.array(values), by_rank)
     asked = min(values) + np.ptp(values) * np.array(places)
     size = np.ptp(values) + np.abs(asked).max() + 1
-    np.testing.assert_allclose(scale.restore(scale.normalize(asked)), asked, rtol=1e-6, atol=1e-7 * size)
+    np.testing.assert_allclose(
+        scale.restore(scale.normalize(asked)), asked, rtol=1e-6, atol=1e-7 * size
+    )
 
 
 def test_ranks_are_normal_scores_and_missing_values_stay_missing() -> None:
@@ -53,12 +59,20 @@ def test_samples_of_a_constant_stay_close_to_it_whatever_its_unit(value: float) 
 def test_a_constant_is_restored_as_it_is() -> None:
     for value in (0.0, 7.0, -1e12):
         scale = Scores.fit(np.full(5, value), by_rank=True)
-        np.testing.assert_allclose(scale.restore(np.array([-3.0, 0.0, 3.0])), value, rtol=1e-8, atol=1e-8)
+        np.testing.assert_allclose(
+            scale.restore(np.array([-3.0, 0.0, 3.0])), value, rtol=1e-8, atol=1e-8
+        )
 
 
 @pytest.mark.parametrize(
     "values",
-    [[1e-310, 2e-310, 1.0], [0.0, 5e-324, 1.0, 2.0], [1e-310] * 3, [-1e18, 0.0, 1e18], [1.0, 1.0 + 2e-16, 1.0]],
+    [
+        [1e-310, 2e-310, 1.0],
+        [0.0, 5e-324, 1.0, 2.0],
+        [1e-310] * 3,
+        [-1e18, 0.0, 1e18],
+        [1.0, 1.0 + 2e-16, 1.0],
+    ],
 )
 def test_tiny_and_huge_values_have_finite_scores(values: list[float]) -> None:
     checked = as_targets([""] * len(values), {"metric": values})["metric"]
@@ -79,7 +93,9 @@ def test_tiny_and_huge_values_have_finite_scores(values: list[float]) -> None:
         ([1.0], "shape"),
     ],
 )
-def test_values_that_cannot_be_learned_are_refused_with_the_remedy(values: list[float], reason: str) -> None:
+def test_values_that_cannot_be_learned_are_refused_with_the_remedy(
+    values: list[float], reason: str
+) -> None:
     with pytest.raises(InputError, match=reason):
         as_targets(["a", "b"], {"metric": values})
 
@@ -119,13 +135,22 @@ def test_quantities_over_decades_are_learned_as_logarithms_and_narrow_ones_by_va
     np.testing.assert_allclose(steps, steps[0])
     steps = np.diff(Scores.of("gpu_ms", narrow).normalize(np.array([8.0, 9.0, 10.0, 11.0])))
     np.testing.assert_allclose(steps, steps[0])
-    for name, values in (("accuracy", wide), ("params", wide), ("drop", wide - 1), ("x_ms", wide - 1)):
+    for name, values in (
+        ("accuracy", wide),
+        ("params", wide),
+        ("drop", wide - 1),
+        ("x_ms", wide - 1),
+    ):
         assert pivot_of(name, values) == 0, name
 
 
 def test_a_few_networks_without_operators_do_not_make_a_range_wide() -> None:
-    """As in NAS-Bench-201: some cells do nothing, and take a thousandth of the time of all others."""
-    latencies = np.concatenate([np.random.default_rng(0).normal(60, 15, 300).clip(20), [0.02, 0.03, 0.05]])
+    """As in NAS-Bench-201: some cells do nothing, and take a thousandth of the time of all
+    others.
+    """
+    latencies = np.concatenate(
+        [np.random.default_rng(0).normal(60, 15, 300).clip(20), [0.02, 0.03, 0.05]]
+    )
     assert pivot_of("raspi4_ms", latencies) == 0.02
     assert pivot_of("raspi4_ms", 1e6 * latencies) == 2e4, "whatever the unit"
 
@@ -135,4 +160,6 @@ def test_the_map_has_no_kink_at_its_pivot() -> None:
     around = scale.restore(scale.normalize(np.array([5.0]))[0] + np.array([-1e-4, 0, 1e-4]))
     slopes = np.diff(around)
     assert slopes[0] == pytest.approx(slopes[1], rel=1e-3)
-    assert scale.normalize(np.array([0.0, -3.0])).tolist() == [scale.normalize(np.array([0.0]))[0]] * 2
+    assert (
+        scale.normalize(np.array([0.0, -3.0])).tolist() == [scale.normalize(np.array([0.0]))[0]] * 2
+    )

@@ -27,8 +27,14 @@ def test_operator_counts_are_those_of_the_expanded_network() -> None:
         flat = expand(read(text))
         found = features(text)
         assert found["log2 params"] == pytest.approx(np.log2(1 + graph_params(flat)))
-        convolutions = sum(n for name, n in found.items() if name.startswith("ConvBn kernel=(3,3)") and ">" not in name)
-        assert convolutions == sum(node.op == "ConvBn" and dict(node.attrs)["kernel"] == (3, 3) for node in flat.nodes)
+        convolutions = sum(
+            n
+            for name, n in found.items()
+            if name.startswith("ConvBn kernel=(3,3)") and ">" not in name
+        )
+        assert convolutions == sum(
+            node.op == "ConvBn" and dict(node.attrs)["kernel"] == (3, 3) for node in flat.nodes
+        )
 
 
 def test_paths_distinguish_cells_with_equal_operators() -> None:
@@ -36,7 +42,9 @@ def test_paths_distinguish_cells_with_equal_operators() -> None:
     parallel = "|none~0|+|none~0|none~1|+|nor_conv_3x3~0|none~1|none~2|"
     swapped = "|nor_conv_1x1~0|+|none~0|nor_conv_3x3~1|+|none~0|none~1|skip_connect~2|"
     rows = [features(SPACE.to_text(SPACE.parse(cell))) for cell in (serial, swapped, parallel)]
-    assert {k: v for k, v in rows[0].items() if ">" not in k} == {k: v for k, v in rows[1].items() if ">" not in k}
+    assert {k: v for k, v in rows[0].items() if ">" not in k} == {
+        k: v for k, v in rows[1].items() if ">" not in k
+    }
     assert rows[0] != rows[1]
     assert max(name.count(" > ") for row in rows for name in row) == PATH_NODES - 1
 
@@ -53,7 +61,8 @@ def test_leave_one_out_errors_are_those_of_leaving_one_out() -> None:
     values = inputs @ rng.normal(size=5) + 0.1 * rng.normal(size=30)
     errors = Ridge()._fitted(inputs, values).errors
     refitted = [
-        values[i] - Ridge()._fitted(np.delete(inputs, i, 0), np.delete(values, i)).predict(inputs[[i]])[0][0]
+        values[i]
+        - Ridge()._fitted(np.delete(inputs, i, 0), np.delete(values, i)).predict(inputs[[i]])[0][0]
         for i in range(30)
     ]
     assert spearmanr(errors, refitted)[0] > 0.95
@@ -64,7 +73,9 @@ def test_leave_one_out_errors_are_those_of_leaving_one_out() -> None:
 @pytest.mark.parametrize("kind", ["ridge", "forest"])
 def test_deviations_are_as_large_as_errors_on_other_networks(kind: str) -> None:
     texts = some_texts(200)
-    costs = np.array([features(text)["log2 flops"] for text in texts]) + np.random.default_rng(0).normal(size=200)
+    costs = np.array([features(text)["log2 flops"] for text in texts]) + np.random.default_rng(
+        0
+    ).normal(size=200)
     found = create(kind).fit(texts[:100], {"cost": costs[:100]}).predict(texts[100:], ["cost"])
     error = np.sqrt(np.mean((found["cost"] - costs[100:]) ** 2))
     assert 0.7 * error < found.std.mean() < 1.4 * error
@@ -80,7 +91,11 @@ def test_a_given_metric_moves_a_correlated_one_and_narrows_it(kind: str) -> None
     predictor = create(kind).fit(texts[:80], {"first": first[:80], "second": second[:80]})
     alone = predictor.predict(texts[80:], ["second"])
     told = predictor.predict(texts[80:], ["second"], given={"first": first[80:]})
-    assert kendalltau(told["second"], second[80:])[0] > 0.6 > kendalltau(alone["second"], second[80:])[0]
+    assert (
+        kendalltau(told["second"], second[80:])[0]
+        > 0.6
+        > kendalltau(alone["second"], second[80:])[0]
+    )
     assert told.std.mean() < 0.6 * alone.std.mean()
 
 
@@ -106,7 +121,8 @@ def test_a_model_and_its_text_get_the_same_samples() -> None:
     architecture = SPACE.sample(np.random.default_rng(1))
     model = Ridge().fit(some_texts(20), {"cost": np.arange(20.0)})
     alone, text = (
-        model.predict([a], ["cost"]).samples for a in (SPACE.to_onnx(architecture), SPACE.to_text(architecture))
+        model.predict([a], ["cost"]).samples
+        for a in (SPACE.to_onnx(architecture), SPACE.to_text(architecture))
     )
     np.testing.assert_array_equal(alone, text)
 
@@ -130,7 +146,9 @@ def test_several_processes_predict_a_stream_as_one_does() -> None:
     texts = 60 * some_texts(30)
     costs = [features(text)["log2 flops"] for text in texts[:30]]
     model = create("ridge").fit(texts[:30], {"cost": costs})
-    alone, together = (list(model.predict_stream(iter(texts), ["cost"], samples=4, jobs=jobs)) for jobs in (1, 2))
+    alone, together = (
+        list(model.predict_stream(iter(texts), ["cost"], samples=4, jobs=jobs)) for jobs in (1, 2)
+    )
     assert [len(chunk.mean) for chunk in together] == [*[STREAM_CHUNK] * 7, 1800 - 7 * STREAM_CHUNK]
     for one, other in zip(alone, together, strict=True):
         np.testing.assert_array_equal(one.samples, other.samples)
@@ -139,13 +157,17 @@ def test_several_processes_predict_a_stream_as_one_does() -> None:
 
 
 @pytest.mark.parametrize("kind", ["forest", "ridge"])
-@pytest.mark.parametrize("scale", [2.0**-30, 2.0**-100, 2.0**50])  # exact, so that no ties are broken otherwise
+@pytest.mark.parametrize(
+    "scale", [2.0**-30, 2.0**-100, 2.0**50]
+)  # exact, so that no ties are broken otherwise
 def test_predictions_do_not_depend_on_the_unit(kind: str, scale: float) -> None:
     space, rng = get_space("tiny-resnet"), np.random.default_rng(0)
     architectures = [space.sample(rng) for _ in range(24)]
     texts = [space.to_text(architecture) for architecture in architectures]
     values = np.array([space.flops(architecture) for architecture in architectures]) / 1e6
-    plain, scaled = (create(kind).fit(texts[:16], {"x_ms": values[:16] * unit}) for unit in (1.0, scale))
+    plain, scaled = (
+        create(kind).fit(texts[:16], {"x_ms": values[:16] * unit}) for unit in (1.0, scale)
+    )
     expected, found = (model.predict(texts[16:], ["x_ms"]).mean for model in (plain, scaled))
     assert np.ptp(expected) > 0
     np.testing.assert_allclose(found / scale, expected, rtol=1e-6)

@@ -91,12 +91,16 @@ class Steps(SearchSpace):
     def build(self, trial: Any, net: Network) -> Tensor:
         slope = trial.suggest_float("slope", 0.1, 0.3, step=0.1)
         width = trial.suggest_int("width", 1, 3, log=True)
-        return net.classifier(net.op("LeakyRelu", net.conv(net.input, width), attrs={"alpha": slope}))
+        return net.classifier(
+            net.op("LeakyRelu", net.conv(net.input, width), attrs={"alpha": slope})
+        )
 
 
 def test_spaces_of_steps_are_enumerated_and_continuous_ones_say_why_not() -> None:
     assert len({arch.choices for arch in Steps().enumerate()}) == 9
-    with pytest.raises(InputError, match="'slope' is continuous, so architectures cannot be listed"):
+    with pytest.raises(
+        InputError, match="'slope' is continuous, so architectures cannot be listed"
+    ):
         list(SPACE.enumerate())
 
 
@@ -122,17 +126,32 @@ def asked_twice(trial: Any) -> None:
 @pytest.mark.parametrize(
     ("question", "message"),
     [
-        (asked_twice, "'w' is suggested twice, from 8, 16 and from 32, 64: give each choice its own name"),
+        (
+            asked_twice,
+            "'w' is suggested twice, from 8, 16 and from 32, 64: give each choice its own name",
+        ),
         (lambda t: t.suggest_categorical("w", []), "'w' has no options"),
-        (lambda t: t.suggest_int("w", 5, 1), "'w' from 5 to 1: bounds must be finite, and the first not above"),
-        (lambda t: t.suggest_float("w", 0.0, 1.0, log=True), "'w' has log=True from 0.0: the range must begin above 0"),
-        (lambda t: t.suggest_float("w", 0.1, 1.0, step=0.1, log=True), "'w' has both a step and log=True"),
+        (
+            lambda t: t.suggest_int("w", 5, 1),
+            "'w' from 5 to 1: bounds must be finite, and the first not above",
+        ),
+        (
+            lambda t: t.suggest_float("w", 0.0, 1.0, log=True),
+            "'w' has log=True from 0.0: the range must begin above 0",
+        ),
+        (
+            lambda t: t.suggest_float("w", 0.1, 1.0, step=0.1, log=True),
+            "'w' has both a step and log=True",
+        ),
         (lambda t: t.suggest_int("w", 1, 9, step=0), "'w' has step = 0: it must be positive"),
     ],
 )
 def test_mistakes_in_questions_are_refused_with_file_and_line(question: Any, message: str) -> None:
     space = Asking(question)
-    for use in (lambda: space.sample(np.random.default_rng(0)), lambda: space.choose(optuna.create_study().ask())):
+    for use in (
+        lambda: space.sample(np.random.default_rng(0)),
+        lambda: space.choose(optuna.create_study().ask()),
+    ):
         with pytest.raises(InputError, match=rf"test_choosers\.py, line \d+: {message}"):
             use()
 

@@ -38,33 +38,49 @@ def build(trial):
 build.example_input = torch.zeros(1, 1, 8, 8)
 """
 IN_BUILDER = {
-    "return net.classifier(net.con_bn(net.input, width))": r"line 10: AttributeError: unknown method of the builder "
+    "return net.classifier(net.con_bn(net.input, "
+    "width))": r"line 10: AttributeError: unknown method of the builder "
     r"'con_bn': did you mean 'conv_bn'\?",
-    "net.classifier(net.conv(net.input, width))": "build returned NoneType, not the network's output",
+    "net.classifier(net.conv(net.input, "
+    "width))": "build returned NoneType, not the network's output",
     "return width": "build returned int, not the network's output",
-    "return net.conv(net.op('Flatten', net.input), width)": r"line 10: Conv needs an input of shape \(N, channels",
-    "return net.classifier(net.op('LeakyRelu', net.input, attrs={'alfa': 0.1}))": "LeakyRelu has no attribute",
-    "return net.classifier(net.conv(net.input, width, groups=3))": "line 10: group = 3 must divide 1 input",
+    "return net.conv(net.op('Flatten', net.input), "
+    "width)": r"line 10: Conv needs an input of shape \(N, channels",
+    "return net.classifier(net.op('LeakyRelu', net.input, attrs={'alfa': "
+    "0.1}))": "LeakyRelu has no attribute",
+    "return net.classifier(net.conv(net.input, width, "
+    "groups=3))": "line 10: group = 3 must divide 1 input",
     "return 1 / 0": "line 10: ZeroDivisionError: division by zero",
     "return self.build(trial, net)": r"line \d+: RecursionError: maximum recursion depth exceeded",
-    "trial.suggest_categorical('width', [16, 32])": r"line 10: 'width' is suggested twice, from 4, 8 and from 16, 32",
-    "trial.suggest_categorical('layer', [str, int])": r"line 10: 'layer' has the option <class 'str'>: give strings",
-    "trial.sugest_int('depth', 1, 3)": r"line 10: AttributeError: a trial has no 'sugest_int': it has suggest_categ",
+    "trial.suggest_categorical('width', [16, "
+    "32])": r"line 10: 'width' is suggested twice, from 4, 8 and from 16, 32",
+    "trial.suggest_categorical('layer', [str, "
+    "int])": r"line 10: 'layer' has the option <class 'str'>: give strings",
+    "trial.sugest_int('depth', 1, "
+    "3)": r"line 10: AttributeError: a trial has no 'sugest_int': it has suggest_categ",
 }
 IN_MODULE = {
     "nn.Conv2d(1, width, 3)": "build returned NoneType: it must return a torch.nn.Module",
     "return nn.Conv2d": "build returned type: it must return a torch.nn.Module",
-    "return nn.Conv2D(1, width, 3)": "line 12: AttributeError: module 'torch.nn' has no attribute 'Conv2D'",
-    "return nn.Sequential(nn.Flatten(), nn.Conv2d(1, width, 3))": r"mine.py: a convolution with weights .* has an"
+    "return nn.Conv2D(1, width, "
+    "3)": "line 12: AttributeError: module 'torch.nn' has no attribute 'Conv2D'",
+    "return nn.Sequential(nn.Flatten(), nn.Conv2d(1, width, "
+    "3))": r"mine.py: a convolution with weights .* has an"
     r" input of shape \[1, 64\] \(in layer '1', Conv2d\)",
     "return nn.Linear(width + 1, 3)": r"a linear layer with weights .* has an input of shape",
-    "return nn.utils.parametrizations.orthogonal(nn.Linear(4, 4))": "line 12: .* reads a weight's numbers",
+    "return nn.utils.parametrizations.orthogonal(nn.Linear(4, "
+    "4))": "line 12: .* reads a weight's numbers",
     "return Recursive()": "line 8: RecursionError: maximum recursion depth exceeded",
-    "return nn.Conv2d(1, width, 3, groups=3)": "line 12: ValueError: in_channels must be divisible by groups",
-    "return nn.FractionalMaxPool2d(2, 4)": "torch's function 'fractional_max_pool2d.*' is not supported",
-    "trial.suggest_categorical('width', [16, 32])": r"line 12: 'width' is suggested twice, from 4, 8 and from 16, 32",
-    "trial.suggest_categorical('layer', [str, int])": r"line 12: 'layer' has the option <class 'str'>: give strings",
-    "trial.sugest_int('depth', 1, 3)": r"line 12: AttributeError: a trial has no 'sugest_int': it has suggest_categ",
+    "return nn.Conv2d(1, width, 3, "
+    "groups=3)": "line 12: ValueError: in_channels must be divisible by groups",
+    "return nn.FractionalMaxPool2d(2, "
+    "4)": "torch's function 'fractional_max_pool2d.*' is not supported",
+    "trial.suggest_categorical('width', [16, "
+    "32])": r"line 12: 'width' is suggested twice, from 4, 8 and from 16, 32",
+    "trial.suggest_categorical('layer', [str, "
+    "int])": r"line 12: 'layer' has the option <class 'str'>: give strings",
+    "trial.sugest_int('depth', 1, "
+    "3)": r"line 12: AttributeError: a trial has no 'sugest_int': it has suggest_categ",
 }
 CASES = [
     *((BUILDER, body, message) for body, message in IN_BUILDER.items()),
@@ -77,8 +93,12 @@ def written(folder: Path, template: str, body: str) -> str:
     return f"{folder}/mine.py"
 
 
-@pytest.mark.parametrize(("template", "body", "message"), CASES, ids=[body[:40] for _, body, _ in CASES])
-def test_a_mistake_is_one_line_with_its_place(tmp_path: Path, template: str, body: str, message: str) -> None:
+@pytest.mark.parametrize(
+    ("template", "body", "message"), CASES, ids=[body[:40] for _, body, _ in CASES]
+)
+def test_a_mistake_is_one_line_with_its_place(
+    tmp_path: Path, template: str, body: str, message: str
+) -> None:
     if template is MODULE:
         pytest.importorskip("torch", reason="modules are torch's")
     space = get_space(written(tmp_path, template, body))
@@ -98,13 +118,17 @@ RANDOM = {
 def test_randomness_in_build_is_noticed(tmp_path: Path, template: str) -> None:
     random.seed(0)
     space = get_space(written(tmp_path, template, RANDOM[template]))
-    with pytest.raises(InputError, match=r"build made two networks of the same choices \('.*' and '.*'\)"):
+    with pytest.raises(
+        InputError, match=r"build made two networks of the same choices \('.*' and '.*'\)"
+    ):
         check_repeatable(space)
 
 
 def test_random_questions_are_noticed(tmp_path: Path) -> None:
     random.seed(0)
-    body = "return net.classifier(net.conv(net.input, trial.suggest_int(f'w{random.random()}', 1, 9)))"
+    body = (
+        "return net.classifier(net.conv(net.input, trial.suggest_int(f'w{random.random()}', 1, 9)))"
+    )
     with pytest.raises(InputError, match=r"the choice 'w0.*' is missing"):
         check_repeatable(get_space(written(tmp_path, BUILDER, body)))
 

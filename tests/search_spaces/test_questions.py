@@ -30,7 +30,11 @@ def _walk(space: SearchSpace, steps: int) -> list[Architecture]:
     rng = np.random.default_rng(0)
     found = [space.sample(rng), space.sample(rng)]
     for _ in range(steps):
-        found += [space.sample(rng), space.mutate(found[-1], rng), space.crossover(found[-1], found[-2], rng)]
+        found += [
+            space.sample(rng),
+            space.mutate(found[-1], rng),
+            space.crossover(found[-1], found[-2], rng),
+        ]
     return found
 
 

@@ -65,7 +65,9 @@ def test_timm_by_name_has_timms_parameters_and_the_size_asked_for() -> None:
 def test_networks_of_other_libraries_are_read() -> None:
     assert "float[N,3,16,112,112]" in read_source("torchvision:video.mc3_18")
     assert "int64[N,128]" in read_source("transformers:DistilBertForMaskedLM")
-    assert "int64[N,128]" in read_source("transformers:XLNetModel"), "no limit to the length of a text"
+    assert "int64[N,128]" in read_source("transformers:XLNetModel"), (
+        "no limit to the length of a text"
+    )
 
 
 @pytest.mark.slow
@@ -73,7 +75,10 @@ def test_networks_of_other_libraries_are_read() -> None:
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ("torchvision:mvit_v2_s", "float[N,3,16,224,224]"),  # other sizes do not fit its tables of positions
+        (
+            "torchvision:mvit_v2_s",
+            "float[N,3,16,224,224]",
+        ),  # other sizes do not fit its tables of positions
         ("torchvision:s3d", "float[N,3,16,224,224]"),
         ("timm:volo_d1_224", "Col2Im"),
         ("timm:qwen3_vit_88m", "float[N,3,768,768]"),  # without prefix tokens: an empty slice

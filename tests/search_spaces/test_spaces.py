@@ -21,7 +21,11 @@ def test_space_conforms(name: str) -> None:
 
 
 def test_small_skeleton_of_another_data_set_conforms() -> None:
-    check_space(get_space("nasbench201", channels=4, cells=1, input_shape=(1, 8, 8), num_classes=3, prune=True))
+    check_space(
+        get_space(
+            "nasbench201", channels=4, cells=1, input_shape=(1, 8, 8), num_classes=3, prune=True
+        )
+    )
 
 
 def test_space_that_asks_and_builds_differently_does_not_conform() -> None:
@@ -30,7 +34,9 @@ def test_space_that_asks_and_builds_differently_does_not_conform() -> None:
             net.conv(net.input, trial.suggest_categorical("width", [4, 8]))
             return super().build(trial, net)
 
-    with pytest.raises(AssertionError, match="ask must make the choices of build: the choice 'width' is missing"):
+    with pytest.raises(
+        AssertionError, match="ask must make the choices of build: the choice 'width' is missing"
+    ):
         check_space(Wider(input_shape=(1, 16, 16), channels=4), count=1)
 
 
@@ -58,7 +64,9 @@ def test_mutation_changes_one_choice_and_what_depends_on_it() -> None:
     space, rng = get_space("nasbench201"), np.random.default_rng(0)
     arch = space.sample(rng)
     for _ in range(20):
-        changed = sum(a != b for a, b in zip(arch.choices, space.mutate(arch, rng).choices, strict=True))
+        changed = sum(
+            a != b for a, b in zip(arch.choices, space.mutate(arch, rng).choices, strict=True)
+        )
         assert changed == 1
 
 
@@ -70,10 +78,14 @@ def test_unknown_space_names_the_nearest() -> None:
 def test_of_many_known_names_an_error_lists_the_near_ones() -> None:
     names = [f"device{i}_ms" for i in range(40)]
     message = str(unknown("metric", "device7", names))
-    assert message.startswith("unknown metric 'device7': did you mean 'device7_ms'? known: device7_ms, ")
+    assert message.startswith(
+        "unknown metric 'device7': did you mean 'device7_ms'? known: device7_ms, "
+    )
     assert message.endswith(" and 35 others")
     assert str(unknown("metric", "zzz", names)).count("_ms") == 40, "all, where none is near"
-    assert str(unknown("metric", "flop", ["flops", "params", "flops"])).endswith("known: flops, params"), "each once"
+    assert str(unknown("metric", "flop", ["flops", "params", "flops"])).endswith(
+        "known: flops, params"
+    ), "each once"
 
 
 def test_unknown_option_is_named() -> None:
@@ -107,7 +119,8 @@ def test_space_in_a_users_file(tmp_path) -> None:  # type: ignore[no-untyped-def
         "class Mine(SearchSpace):\n"
         "    input_shape = (1, 8, 8)\n"
         "    def build(self, trial, net):\n"
-        "        return net.classifier(net.conv_bn_relu(net.input, trial.suggest_int('width', 2, 4)))\n"
+        "        return net.classifier(net.conv_bn_relu(net.input, trial.suggest_int('width', 2, "
+        "4)))\n"
     )
     check_space(get_space(f"{file}:Mine"), count=5)
     assert get_space(str(file)).size is None
@@ -125,5 +138,8 @@ def test_users_file_that_fails_to_import_is_named(tmp_path) -> None:  # type: ig
 
 
 def test_importing_search_spaces_loads_no_heavy_package() -> None:
-    code = "import sys, search_spaces; sys.exit(bool({'torch', 'optuna', 'transformers'} & set(sys.modules)))"
+    code = (
+        "import sys, search_spaces; sys.exit(bool({'torch', 'optuna', 'transformers'} & "
+        "set(sys.modules)))"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -69,12 +69,21 @@ def test_the_choices_have_the_names_of_layers() -> None:
     }
     assert space.unpruned == {}
     assert space.summary == "3 groups of channels, 2 blocks, 2 kernels to choose from"
-    assert [group.sizes for group in space.groups] == [(8, 16, 24, 32), (16, 32, 48, 64), (16, 32, 48, 64)]
+    assert [group.sizes for group in space.groups] == [
+        (8, 16, 24, 32),
+        (16, 32, 48, 64),
+        (16, 32, 48, 64),
+    ]
 
 
 def test_widths_inside_of_a_block_that_is_left_out_are_not_chosen() -> None:
     space = Subnetworks(net(), EXAMPLE, kernel=True)
-    choices = {"depth.blocks.0": False, "depth.blocks.1": True, "width.stem": 16, "width.blocks.1.wide": 16}
+    choices = {
+        "depth.blocks.0": False,
+        "depth.blocks.1": True,
+        "width.stem": 16,
+        "width.blocks.1.wide": 16,
+    }
     arch = space.architecture({**choices, "kernel.blocks.1.wide": 3})
     module = space.module(arch)
     assert sum(p.numel() for p in module.parameters()) == space.params(arch)
@@ -104,7 +113,10 @@ def test_the_most_important_channels_stay_in_their_order() -> None:
         model.blocks[0].narrow.weight[:, 3] *= 100
     space = Subnetworks(model, EXAMPLE, round_to=1, width=(0.5, 1))
     module = space.module(space.architecture({**space.whole.as_dict(), "width.blocks.0.wide": 32}))
-    rows = [int((model.blocks[0].wide.weight == row).all((1, 2, 3)).nonzero()) for row in module.blocks[0].wide.weight]
+    rows = [
+        int((model.blocks[0].wide.weight == row).all((1, 2, 3)).nonzero())
+        for row in module.blocks[0].wide.weight
+    ]
     assert rows == sorted(rows)
     assert rows[0] == 3
     assert all(row == 3 or row >= 16 for row in rows)
@@ -139,7 +151,9 @@ def test_importance_from_data_sees_channels_that_never_answer(importance: str) -
     batches: list[Any] = _batches()
     if importance == "taylor":
         batches = [(x, torch.tensor([0, 1, 2, 3])) for x in batches]
-    space = Subnetworks(model, EXAMPLE, importance=importance, importance_data=batches, width=(0.5, 1))
+    space = Subnetworks(
+        model, EXAMPLE, importance=importance, importance_data=batches, width=(0.5, 1)
+    )
     module = space.module(space.architecture({**space.whole.as_dict(), "width.blocks.0.wide": 32}))
     if importance == "taylor":
         assert torch.equal(module.blocks[0].wide.weight, model.blocks[0].wide.weight[1::2])
@@ -147,11 +161,15 @@ def test_importance_from_data_sees_channels_that_never_answer(importance: str) -
         assert torch.allclose(module(x), model.eval()(x), atol=1e-5)
         assert all(p.grad is None and p.requires_grad for p in model.parameters())
     magnitude = Subnetworks(model, EXAMPLE, width=(0.5, 1))
-    other = magnitude.module(magnitude.architecture({**space.whole.as_dict(), "width.blocks.0.wide": 32}))
+    other = magnitude.module(
+        magnitude.architecture({**space.whole.as_dict(), "width.blocks.0.wide": 32})
+    )
     assert not torch.equal(other.blocks[0].wide.weight, module.blocks[0].wide.weight)
 
 
-@pytest.mark.parametrize(("kept", "missing"), [("stem", "width.stem"), ("blocks.0", "width.blocks.0.wide")])
+@pytest.mark.parametrize(
+    ("kept", "missing"), [("stem", "width.stem"), ("blocks.0", "width.blocks.0.wide")]
+)
 def test_kept_layers_stay_whole(kept: str, missing: str) -> None:
     space = Subnetworks(net(), EXAMPLE, keep=(kept,), kernel=True)
     assert missing not in space.whole.as_dict()
@@ -180,7 +198,10 @@ def test_weights_come_from_safetensors_and_state_dicts(tmp_path: Path) -> None:
     x = torch.randn(2, 3, 8, 8)
     save_file(trained.state_dict(), tmp_path / "net.safetensors")
     torch.save(trained.state_dict(), tmp_path / "net.pt")
-    torch.save({"state_dict": {f"module.{k}": v for k, v in trained.state_dict().items()}}, tmp_path / "parallel.pth")
+    torch.save(
+        {"state_dict": {f"module.{k}": v for k, v in trained.state_dict().items()}},
+        tmp_path / "parallel.pth",
+    )
     for name in ("net.safetensors", "net.pt", "parallel.pth"):
         space = Subnetworks(net(), EXAMPLE, weights=tmp_path / name)
         assert torch.allclose(space.module(space.whole)(x), trained.eval()(x), atol=1e-5)
@@ -303,7 +324,9 @@ def test_the_model_is_not_changed_and_sub_networks_do_not_share_memory() -> None
 
 
 class Scaled(nn.Module):
-    """Sizes in a tuple, positions in a buffer, a window of the channels as a chunk, and a weight that is computed."""
+    """Sizes in a tuple, positions in a buffer, a window of the channels as a chunk, and a weight
+    that is computed.
+    """
 
     def __init__(self) -> None:
         super().__init__()

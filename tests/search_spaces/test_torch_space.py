@@ -21,8 +21,14 @@ def convolutions(trial: Any, num_classes: int = 10) -> nn.Module:
     width = trial.suggest_int("width", 8, 32, step=8)
     layers: list[nn.Module] = [nn.Conv2d(1, width, 3, padding=1), nn.ReLU()]
     for _ in range(trial.suggest_int("depth", 0, 2)):
-        layers += [nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, num_classes))
+        layers += [
+            nn.Conv2d(width, width, 3, padding=1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+        ]
+    return nn.Sequential(
+        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, num_classes)
+    )
 
 
 convolutions.example_input = torch.zeros(1, 1, 8, 8)  # type: ignore[attr-defined]
@@ -83,7 +89,11 @@ def test_costs_are_those_of_the_module() -> None:
     space = TorchSpace(convolutions)
     arch = space.architecture({"width": 16, "depth": 1})
     module = space.module(arch)
-    assert space.params(arch) == params(space.to_onnx(arch)) == sum(p.numel() for p in module.parameters())
+    assert (
+        space.params(arch)
+        == params(space.to_onnx(arch))
+        == sum(p.numel() for p in module.parameters())
+    )
     assert module(torch.zeros(4, 1, 8, 8)).shape == (4, 10)
     assert module[0].weight.std() > 0  # it has its initial weights
     assert to_text(space.to_onnx(arch)) == space.to_text(arch)
@@ -91,7 +101,11 @@ def test_costs_are_those_of_the_module() -> None:
 
 def test_keyword_arguments_of_build_are_options() -> None:
     space = TorchSpace(convolutions, num_classes=3)
-    assert (space.options, space.num_classes, space.input_shape) == ({"num_classes": 3}, 3, (1, 8, 8))
+    assert (space.options, space.num_classes, space.input_shape) == (
+        {"num_classes": 3},
+        3,
+        (1, 8, 8),
+    )
     with pytest.raises(TypeError, match="depth"):
         TorchSpace(convolutions, depth=3)
 
@@ -112,14 +126,19 @@ def helper(x):
 
 
 @pytest.mark.parametrize("reference", ["my.py:build", "my.py"])
-def test_function_in_a_file_is_a_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reference: str) -> None:
+def test_function_in_a_file_is_a_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reference: str
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("my.py").write_text(FILE)
     space = get_space(reference)
     assert space.name == reference
     assert space.params(space.architecture({"width": 2})) == 64 * 2 + 2 + 2 * 10 + 10
     wide = get_space(reference, input_shape=(1, 4, 4))
-    assert (wide.input_shape, wide.params(wide.architecture({"width": 2}))) == ((1, 4, 4), 16 * 2 + 2 + 2 * 10 + 10)
+    assert (wide.input_shape, wide.params(wide.architecture({"width": 2}))) == (
+        (1, 4, 4),
+        16 * 2 + 2 + 2 * 10 + 10,
+    )
     with pytest.raises(InputError, match="does not take these options"):
         get_space(reference, color="red")
 
@@ -145,7 +164,8 @@ MISTAKES = {
     "my.py:Module": r"my.py:Module cannot be the space or network: it is a class; give a function `build\(trial\)`",
     "my.py:nn": "my.py:nn cannot be the space or network: it is a value of type module",
     "my.py:space": "my.py:space cannot be the space or network: it is a value of type TorchSpace",
-    "my.py:TorchSpace": "my.py:TorchSpace cannot be the space or network: it is a class of another file",
+    "my.py:TorchSpace": "my.py:TorchSpace cannot be the space or network: it is a class of another "
+    "file",
     "my.py:bild": "unknown space or network in my.py: 'bild': did you mean 'build'?",
     "my.py": "my.py: name the space or network, my.py:NAME, .*; the file has build, Space",
 }
@@ -175,7 +195,8 @@ def test_a_file_imports_those_beside_it(tmp_path: Path, monkeypatch: pytest.Monk
     )
     (tmp_path / "my.py").write_text(
         "import torch\n\ndef build(trial):\n    from layers_beside_it import layer\n"
-        "    return layer(trial.suggest_int('width', 1, 8))\n\nbuild.example_input = torch.zeros(1, 4)\n"
+        "    return layer(trial.suggest_int('width', 1, 8))\n\nbuild.example_input = "
+        "torch.zeros(1, 4)\n"
     )
     space = get_space(f"{tmp_path}/my.py")
     assert space.params(space.architecture({"width": 3})) == 15
@@ -204,19 +225,28 @@ def test_weights_that_build_loads_are_loaded_without_warnings() -> None:
 
     def build(trial: Any) -> nn.Module:
         features = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
-        features.load_state_dict({name: x for name, x in weights.items() if not name.startswith("2.")})
+        features.load_state_dict(
+            {name: x for name, x in weights.items() if not name.startswith("2.")}
+        )
         with torch.no_grad():
             features[0].bias.copy_(weights["0.bias"])
         warnings.warn("the user's own", stacklevel=1)
-        return nn.Sequential(features, nn.Flatten(), nn.Linear(3600, trial.suggest_int("classes", 2, 9)))
+        return nn.Sequential(
+            features, nn.Flatten(), nn.Linear(3600, trial.suggest_int("classes", 2, 9))
+        )
 
     space = TorchSpace(build, torch.zeros(1, 3, 32, 32))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         architecture = space.sample(np.random.default_rng(0))
-        assert space.params(architecture) == 3 * 4 * 9 + 4 + 2 * 4 + 3601 * architecture.as_dict()["classes"]  # type: ignore[operator]
+        assert (
+            space.params(architecture)
+            == 3 * 4 * 9 + 4 + 2 * 4 + 3601 * architecture.as_dict()["classes"]
+        )  # type: ignore[operator]
     assert {str(warning.message) for warning in caught} == {"the user's own"}
     features = space.module(architecture)[0]  # type: ignore[index]
-    assert torch.equal(features[0].weight, pretrained[0].weight), "training begins with the loaded weights"
+    assert torch.equal(features[0].weight, pretrained[0].weight), (
+        "training begins with the loaded weights"
+    )
     with pytest.warns(UserWarning, match="no-op"):  # outside of `build`, torch's warning stays
         nn.Linear(2, 2, device="meta").load_state_dict(nn.Linear(2, 2).state_dict())

@@ -1,4 +1,6 @@
-"""Data sets in `.npz` files: images, sequences, token ids or vectors, with classes or regression targets."""
+"""Data sets in `.npz` files: images, sequences, token ids or vectors, with classes or regression
+targets.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,11 @@ from search_spaces.common.errors import InputError
 from search_spaces.ir.graph import Shape, element_type
 
 MAX_BYTES = 8 << 30  # all arrays together
-_ARRAYS = {"train": ("x_train", "y_train"), "test": ("x_test", "y_test"), "validation": ("x_val", "y_val")}
+_ARRAYS = {
+    "train": ("x_train", "y_train"),
+    "test": ("x_test", "y_test"),
+    "validation": ("x_val", "y_val"),
+}
 _UNSPLIT = ("x", "y")
 _NEEDED = "x_train, y_train, x_test, y_test, or x and y"
 
@@ -20,34 +26,46 @@ _NEEDED = "x_train, y_train, x_test, y_test, or x and y"
 def read_arrays(path: Path, shape: Shape | None = None) -> dict[str, Part]:
     """Read the parts `train`, `test` and `validation` of a `.npz` file, as far as it has them.
 
-    Inputs `x_…` are images (n, height, width), (n, channels, height, width) or (n, height, width, 1 or 3), vectors
-    (n, features) or sequences (n, length, features), uint8 or float, or token ids (n, length), integers. uint8 values
-    are divided by 255. Targets `y_…` are classes (n,), integers from 0, or regression targets (n,) or (n, outputs),
-    float.
+    Inputs `x_…` are images (n, height, width), (n, channels, height, width) or (n, height, width, 1
+    or 3), vectors (n, features) or sequences (n, length, features), uint8 or float, or token ids
+    (n, length), integers. uint8 values are divided by 255. Targets `y_…` are classes (n,), integers
+    from 0, or regression targets (n,) or (n, outputs), float.
 
     Args:
-        path: the file, with x_train, y_train, x_test and y_test, or x and y; x_val and y_val are optional. Without any
-            targets, x or x_train is enough.
-        shape: input shape of the networks. It tells greyscale images from sequences, and token ids from vectors.
+        path: the file, with x_train, y_train, x_test and y_test, or x and y; x_val and y_val are
+            optional. Without any targets, x or x_train is enough.
+        shape: input shape of the networks. It tells greyscale images from sequences, and token ids
+            from vectors.
 
     Raises:
-        InputError: the file cannot be read or is larger than `MAX_BYTES`; an array is missing or has a wrong type or
-            shape.
+        InputError: the file cannot be read or is larger than `MAX_BYTES`; an array is missing or
+            has a wrong type or shape.
     """
     found = _load(path)
-    if not any(y in found for _, y in (*_ARRAYS.values(), _UNSPLIT)) and {"x", "x_train"} & found.keys():
+    if (
+        not any(y in found for _, y in (*_ARRAYS.values(), _UNSPLIT))
+        and {"x", "x_train"} & found.keys()
+    ):
         # Inputs alone, for networks that imitate a trained model.
         parts = {"x_train": "train", "x": "train", "x_test": "test", "x_val": "validation"}
         inputs = {parts[x]: _inputs(path, x, array, shape) for x, array in found.items()}
         return {which: Part(x, np.zeros(len(x), np.int64)) for which, x in inputs.items()}
     if {"x", "y"} <= found.keys() and "x_train" not in found:
-        pairs = {"train": _UNSPLIT} | ({"validation": _ARRAYS["validation"]} if "x_val" in found else {})
+        pairs = {"train": _UNSPLIT} | (
+            {"validation": _ARRAYS["validation"]} if "x_val" in found else {}
+        )
     else:
-        pairs = {which: names for which, names in _ARRAYS.items() if which != "validation" or "x_val" in found}
+        pairs = {
+            which: names
+            for which, names in _ARRAYS.items()
+            if which != "validation" or "x_val" in found
+        }
     for names in pairs.values():
         if missing := [name for name in names if name not in found]:
             have = ", ".join(found) or "none"
-            raise InputError(f"{path}: needs the arrays {_NEEDED}; it has {have} and lacks {missing[0]}")
+            raise InputError(
+                f"{path}: needs the arrays {_NEEDED}; it has {have} and lacks {missing[0]}"
+            )
     return {
         which: Part(_inputs(path, x, found[x], shape), _targets(path, y, found[y], len(found[x])))
         for which, (x, y) in pairs.items()
@@ -65,20 +83,34 @@ def _load(path: Path) -> dict[str, np.ndarray]:
         raise InputError(f"{path}: no such file") from error
     except InputError:
         raise
-    except (OSError, ValueError, zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, EOFError) as error:
-        raise InputError(f"{path}: not a readable .npz file ({' '.join(str(error).split())[:200]})") from error
+    except (
+        OSError,
+        ValueError,
+        zipfile.BadZipFile,
+        zipfile.LargeZipFile,
+        NotImplementedError,
+        EOFError,
+    ) as error:
+        raise InputError(
+            f"{path}: not a readable .npz file ({' '.join(str(error).split())[:200]})"
+        ) from error
 
 
 def check_bytes(path: Path, count: int) -> None:
     """Raise InputError if a data set has more than `MAX_BYTES`."""
     if count > MAX_BYTES:
-        raise InputError(f"{path}: {count / 1e9:.1f} GB of samples; the limit is {MAX_BYTES / 1e9:.1f} GB")
+        raise InputError(
+            f"{path}: {count / 1e9:.1f} GB of samples; the limit is {MAX_BYTES / 1e9:.1f} GB"
+        )
 
 
 def _inputs(path: Path, name: str, array: np.ndarray, shape: Shape | None) -> np.ndarray:
     """Inputs in the layout of the networks, not yet normalized: float32, or int64 for token ids."""
     if not array.size or not 2 <= array.ndim <= 5:
-        raise InputError(f"{path}: {name} has shape {array.shape}; (n, channels, height, width) or the like is needed")
+        raise InputError(
+            f"{path}: {name} has shape {array.shape}; (n, channels, height, width) or the like is "
+            "needed"
+        )
     if _is_token_ids(array, shape):
         if array.min() < 0:
             raise InputError(f"{path}: {name} has the token id {array.min()}: token ids start at 0")
@@ -111,9 +143,13 @@ def _targets(path: Path, name: str, array: np.ndarray, count: int) -> np.ndarray
         array = array.reshape(-1) if array.shape == (count, 1) else array
         if array.shape == (count,):
             return array.astype(np.int64)
-        raise InputError(f"{path}: {name} is {array.dtype} {array.shape}; {count} whole numbers are needed")
+        raise InputError(
+            f"{path}: {name} is {array.dtype} {array.shape}; {count} whole numbers are needed"
+        )
     if array.dtype.kind != "f" or array.ndim > 2 or len(array) != count:
-        raise InputError(f"{path}: {name} is {array.dtype} {array.shape}; {count} classes or numbers are needed")
+        raise InputError(
+            f"{path}: {name} is {array.dtype} {array.shape}; {count} classes or numbers are needed"
+        )
     if not np.isfinite(array).all():
         raise InputError(f"{path}: {name} has NaN or infinite values")
     return array.reshape(count, -1).astype(np.float32)

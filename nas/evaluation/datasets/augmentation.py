@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 
-def augment(images: np.ndarray, rng: np.random.Generator, shift: int, noise: float, flip: bool = False) -> np.ndarray:
+def augment(
+    images: np.ndarray, rng: np.random.Generator, shift: int, noise: float, flip: bool = False
+) -> np.ndarray:
     """Augmented copies of images.
 
     Args:

@@ -20,8 +20,8 @@ class Part:
     Attributes:
         inputs: (n, …) float32, or int64 for token ids.
         targets: classes (n,) int64 from 0, or regression targets (n, outputs) float32.
-        content: SHA-256 of the samples before any arithmetic, whose last digits depend on the machine; empty if the
-            arrays themselves are the content.
+        content: SHA-256 of the samples before any arithmetic, whose last digits depend on the
+            machine; empty if the arrays themselves are the content.
     """
 
     inputs: np.ndarray
@@ -55,7 +55,9 @@ def _sha256(*parts: np.ndarray | str) -> str:
 
 
 class Scale(NamedTuple):
-    """Mean and standard deviation that values were normalized with; both broadcast to one sample."""
+    """Mean and standard deviation that values were normalized with; both broadcast to one
+    sample.
+    """
 
     mean: np.ndarray
     std: np.ndarray
@@ -87,7 +89,8 @@ class Dataset:
         train: part that networks are trained on.
         test: part for the final score.
         outputs: number of classes, or of regression targets per sample.
-        validation: part that networks are selected by; None if `with_validation` is to take it from `train`.
+        validation: part that networks are selected by; None if `with_validation` is to take it from
+            `train`.
         input_scale: normalization of the inputs; None if they are not normalized.
         target_scale: normalization of the regression targets; None if they are not normalized.
         source: name or path from which `load_dataset` reads the data set again.
@@ -107,7 +110,9 @@ class Dataset:
     @property
     def shape(self) -> Shape:
         """Shape of one input; `Typed` for token ids."""
-        return typed(self.train.inputs.shape[1:], "float" if self.train.inputs.dtype.kind == "f" else "int64")
+        return typed(
+            self.train.inputs.shape[1:], "float" if self.train.inputs.dtype.kind == "f" else "int64"
+        )
 
     @property
     def is_regression(self) -> bool:
@@ -116,7 +121,9 @@ class Dataset:
 
     @property
     def metric(self) -> str:
-        """Name of the validation score: accuracy in %, or root mean square error in the targets' unit."""
+        """Name of the validation score: accuracy in %, or root mean square error in the targets'
+        unit.
+        """
         return f"{self.name}_{'rmse' if self.is_regression else 'accuracy'}"
 
     @property
@@ -125,7 +132,9 @@ class Dataset:
         return f"{self.name}_test_{'rmse' if self.is_regression else 'accuracy'}"
 
     def with_validation(self, share: float) -> Dataset:
-        """This data set if it has a validation part; else a copy that takes a fixed random share of `train` for it."""
+        """This data set if it has a validation part; else a copy that takes a fixed random share of
+        `train` for it.
+        """
         return self if self.validation is not None else _split_off(self, share)
 
     @cached_property
@@ -140,7 +149,8 @@ def _split_off(data: Dataset, share: float) -> Dataset:
     train, validation = split(data.train, share, 0)
     if not len(train) or not len(validation):
         raise InputError(
-            f"{data.name}: {share:.0%} of {len(data.train)} training samples leaves an empty part: add x_val and y_val"
+            f"{data.name}: {share:.0%} of {len(data.train)} training samples leaves an empty part: "
+            "add x_val and y_val"
         )
     return replace(data, train=train, validation=validation)
 

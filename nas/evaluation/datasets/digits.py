@@ -14,7 +14,11 @@ from search_spaces.common.errors import InputError
 
 @lru_cache(maxsize=4)
 def digits(
-    train_images: int = 512, shift: int = 1, noise: float = 0.1, seed: int = 0, test_share: float = 0.5
+    train_images: int = 512,
+    shift: int = 1,
+    noise: float = 0.1,
+    seed: int = 0,
+    test_share: float = 0.5,
 ) -> Dataset:
     """Handwritten digits: 1,797 images (1, 8, 8) with pixels in 0…1, of which few are for training.
 
@@ -25,7 +29,8 @@ def digits(
         shift: translation of held-out images in pixels, see `augment`.
         noise: noise of held-out images, see `augment`.
         seed: draws the split and the augmentation.
-        test_share: share of the held-out images that makes the test part; the others make the validation part.
+        test_share: share of the held-out images that makes the test part; the others make the
+            validation part.
 
     Raises:
         InputError: `train_images` is not between 1 and 1,796.
@@ -40,7 +45,9 @@ def digits(
     order = rng.permutation(len(images))
     train, others = order[:train_images], order[train_images:]
     settings = f"digits, augmented: {seed} {train_images} {shift} {noise}"
-    content = hashlib.sha256((Part(images[others], labels[others]).fingerprint + settings).encode()).hexdigest()
+    content = hashlib.sha256(
+        (Part(images[others], labels[others]).fingerprint + settings).encode()
+    ).hexdigest()
     held_out = Part(augment(images[others], rng, shift, noise), labels[others], content)
     count = len(held_out) - round(test_share * len(held_out))
     return Dataset(

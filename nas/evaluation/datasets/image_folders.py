@@ -26,24 +26,30 @@ _PARTS = {"train": ("train",), "test": ("test",), "validation": ("val", "validat
 def read_folder(path: Path, shape: Shape | None = None) -> dict[str, Part]:
     """Read the parts `train`, `test` and `validation` of a folder, as far as it has them.
 
-    Classification: one folder of images per class, either directly in the folder or in `train`, `val` and `test`.
-    Classes are numbered in alphabetical order. Regression: a table `targets.csv`, whose column `file` names an image
-    in the folder and whose other columns are targets. Images in `train`, `val` and `test` belong to these parts, all
-    others to the training part.
+    Classification: one folder of images per class, either directly in the folder or in `train`,
+        `val` and `test`.
+    Classes are numbered in alphabetical order. Regression: a table `targets.csv`, whose column
+        `file` names an image
+    in the folder and whose other columns are targets. Images in `train`, `val` and `test` belong to
+    these parts, all others to the training part.
 
     Args:
         path: the folder.
-        shape: (channels, height, width) of the result, 1 channel for greyscale; by default that of the first image.
+        shape: (channels, height, width) of the result, 1 channel for greyscale; by default that of
+            the first image.
 
     Raises:
-        InputError: an image, a class or a target is missing or unreadable, or the images need more than
-            `arrays.MAX_BYTES`.
+        InputError: an image, a class or a target is missing or unreadable, or the images need more
+            than `arrays.MAX_BYTES`.
     """
     listed = _listed_targets(path) if (path / TARGETS).is_file() else _listed_classes(path)
     if shape is None:
         shape = _first_shape(listed["train"][0][0])
     if len(shape) != 3 or shape[0] not in (1, 3):
-        raise InputError(f"{path}: images cannot be converted to shape {tuple(shape)}; use (1 or 3, height, width)")
+        raise InputError(
+            f"{path}: images cannot be converted to shape {tuple(shape)}; use (1 or 3, height, "
+            "width)"
+        )
     sizes = [int(size) for size in shape]
     check_bytes(path, sum(len(files) for files, _ in listed.values()) * int(np.prod(sizes)) * 4)
     return {
@@ -60,11 +66,15 @@ def _listed_classes(path: Path) -> Listed:
     parts = {which: folder for which in _PARTS if (folder := _part_folder(path, which))}
     if ("train" in parts) != ("test" in parts):
         have = next(folder.name for folder in parts.values())
-        raise InputError(f"{path}: has the folder {have}, but needs both train and test, or neither")
+        raise InputError(
+            f"{path}: has the folder {have}, but needs both train and test, or neither"
+        )
     parts = parts if "train" in parts else {"train": path}
     classes = _folders(parts["train"])
     if len(classes) < 2:
-        raise InputError(f"{path}: needs one folder of images per class, at least two; it has {len(classes)}")
+        raise InputError(
+            f"{path}: needs one folder of images per class, at least two; it has {len(classes)}"
+        )
     return {which: _files(folder, classes) for which, folder in parts.items()}
 
 
@@ -73,14 +83,18 @@ def _part_folder(path: Path, which: str) -> Path | None:
 
 
 def _folders(path: Path) -> list[str]:
-    return sorted(entry.name for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    return sorted(
+        entry.name for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith(".")
+    )
 
 
 def _files(path: Path, classes: Sequence[str]) -> tuple[list[Path], np.ndarray]:
     """Image files sorted by class and name, and their labels (n,)."""
     strange = set(_folders(path)) - set(classes)
     if strange:
-        raise InputError(f"{path / min(strange)}: the training images have no such class ({', '.join(classes)})")
+        raise InputError(
+            f"{path / min(strange)}: the training images have no such class ({', '.join(classes)})"
+        )
     files: list[Path] = []
     labels: list[int] = []
     for label, name in enumerate(classes):
@@ -104,7 +118,9 @@ def _listed_targets(path: Path) -> Listed:
         targets.append(numbers)
     if "train" not in found:
         raise InputError(f"{path / TARGETS}: lists no training image")
-    return {which: (files, np.array(targets, np.float32)) for which, (files, targets) in found.items()}
+    return {
+        which: (files, np.array(targets, np.float32)) for which, (files, targets) in found.items()
+    }
 
 
 def _rows(path: Path) -> Iterator[tuple[str, list[float]]]:
@@ -114,9 +130,14 @@ def _rows(path: Path) -> Iterator[tuple[str, list[float]]]:
             reader = csv.DictReader(file)
             columns = [name for name in reader.fieldnames or () if name != "file"]
             if "file" not in (reader.fieldnames or ()) or not columns:
-                raise InputError(f"{path}: needs a column `file` and one column per regression target")
+                raise InputError(
+                    f"{path}: needs a column `file` and one column per regression target"
+                )
             for row in reader:
-                yield row["file"], [_number(path, reader.line_num, name, row[name]) for name in columns]
+                yield (
+                    row["file"],
+                    [_number(path, reader.line_num, name, row[name]) for name in columns],
+                )
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path}: cannot be read ({error})") from error
 
@@ -139,7 +160,9 @@ def _opened(path: Path) -> Iterator[Image]:
         with Image.open(path) as image:
             yield image
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise InputError(f"{path}: not a readable image ({' '.join(str(error).split())[:200]})") from error
+        raise InputError(
+            f"{path}: not a readable image ({' '.join(str(error).split())[:200]})"
+        ) from error
 
 
 def _first_shape(path: Path) -> tuple[int, int, int]:

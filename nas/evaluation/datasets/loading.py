@@ -21,20 +21,22 @@ TEST_SHARE = 0.2  # of the training samples, held out at random if a data set ha
 def load_dataset(source: str | Path, shape: Shape | None = None, seed: int = 0) -> Dataset:
     """Load the data set `"digits"`, a `.npz` file or a folder of images.
 
-    A `.npz` file has arrays x_train, y_train, x_test, y_test, or x and y, and optionally x_val and y_val (see
-    `arrays.read_arrays`). Loading executes nothing in the file. A folder has one folder of images per class, or images
-    and `targets.csv`, either split into `train`, `val` and `test` or not (see `image_folders.read_folder`).
+    A `.npz` file has arrays x_train, y_train, x_test, y_test, or x and y, and optionally x_val and
+    y_val (see `arrays.read_arrays`). Loading executes nothing in the file. A folder has one folder
+    of images per class, or images and `targets.csv`, either split into `train`, `val` and `test` or
+    not (see `image_folders.read_folder`).
 
-    With `raw:` before the name, inputs are not normalized: uint8 values are divided by 255, others stay.
+    With `raw:` before the name, inputs are not normalized: uint8 values are divided by 255, others
+    stay.
 
-    Integer targets are classes, floats are regression targets. Except for digits, inputs and regression targets are
-    normalized with the mean and standard deviation of the training part: per channel of images, per feature of vectors
-    and sequences, per target. Token ids stay as they are.
+    Integer targets are classes, floats are regression targets. Except for digits, inputs and
+    regression targets are normalized with the mean and standard deviation of the training part: per
+    channel of images, per feature of vectors and sequences, per target. Token ids stay as they are.
 
     Args:
         source: `"digits"` or a path.
-        shape: input shape of the networks, `Typed` for token ids. Images are resized to it, by default to the size of
-            the first image.
+        shape: input shape of the networks, `Typed` for token ids. Images are resized to it, by
+            default to the size of the first image.
         seed: draws the test part, a fifth of the training samples, if the data set has none.
 
     Raises:
@@ -56,7 +58,9 @@ def load_dataset(source: str | Path, shape: Shape | None = None, seed: int = 0) 
 
 
 def _unscaled(data: Dataset) -> Dataset:
-    """A data set whose inputs are as in its files, for models that normalize them, or were trained without."""
+    """A data set whose inputs are as in its files, for models that normalize them, or were trained
+    without.
+    """
     scale = data.input_scale
     if scale is None:
         return data
@@ -77,30 +81,51 @@ def _dataset(path: Path, name: str, parts: dict[str, Part], seed: int) -> Datase
     if "test" not in parts:
         train, test = split(parts["train"], TEST_SHARE, seed)
         if not len(train) or not len(test):
-            raise InputError(f"{path}: {len(parts['train'])} samples are too few to hold out a test part")
+            raise InputError(
+                f"{path}: {len(parts['train'])} samples are too few to hold out a test part"
+            )
         parts = {**parts, "train": train, "test": test}
     train = parts["train"]
     for which, part in parts.items():
         if part.inputs.shape[1:] != train.inputs.shape[1:]:
             found = f"{which} inputs have shape {part.inputs.shape[1:]}"
-            raise InputError(f"{path}: {found}, but training inputs have shape {train.inputs.shape[1:]}")
-        if part.targets.dtype != train.targets.dtype or part.targets.shape[1:] != train.targets.shape[1:]:
-            raise InputError(f"{path}: {which} targets {_kind(part)}, but training targets {_kind(train)}")
+            raise InputError(
+                f"{path}: {found}, but training inputs have shape {train.inputs.shape[1:]}"
+            )
+        if (
+            part.targets.dtype != train.targets.dtype
+            or part.targets.shape[1:] != train.targets.shape[1:]
+        ):
+            raise InputError(
+                f"{path}: {which} targets {_kind(part)}, but training targets {_kind(train)}"
+            )
     is_regression = train.targets.dtype.kind == "f"
     outputs = train.targets.shape[1] if is_regression else _count_classes(path, parts)
-    inputs = None if train.inputs.dtype.kind != "f" else Scale.of(train.inputs, _channel_axis(train.inputs))
+    inputs = (
+        None
+        if train.inputs.dtype.kind != "f"
+        else Scale.of(train.inputs, _channel_axis(train.inputs))
+    )
     targets = Scale.of(train.targets, 1) if is_regression else None
     scaled = {which: _normalized(part, inputs, targets) for which, part in parts.items()}
     source = str(path.absolute())
     labelled = any(part.targets.any() for part in parts.values())
     return Dataset(
-        name, **scaled, outputs=outputs, input_scale=inputs, target_scale=targets, source=source, labelled=labelled
+        name,
+        **scaled,
+        outputs=outputs,
+        input_scale=inputs,
+        target_scale=targets,
+        source=source,
+        labelled=labelled,
     )
 
 
 def _kind(part: Part) -> str:
     return (
-        f"are classes {part.targets.shape}" if part.targets.dtype.kind == "i" else f"are numbers {part.targets.shape}"
+        f"are classes {part.targets.shape}"
+        if part.targets.dtype.kind == "i"
+        else f"are numbers {part.targets.shape}"
     )
 
 
@@ -113,10 +138,15 @@ def _count_classes(path: Path, parts: dict[str, Part]) -> int:
     classes = np.unique(parts["train"].targets)
     if classes[0] != 0 or classes[-1] != len(classes) - 1:
         shown = ", ".join(map(str, classes[:5]))
-        raise InputError(f"{path}: training labels must be 0, 1, 2, … without a gap, not {shown}, …")
+        raise InputError(
+            f"{path}: training labels must be 0, 1, 2, … without a gap, not {shown}, …"
+        )
     for which, part in parts.items():
         if not np.isin(part.targets, classes).all():
-            raise InputError(f"{path}: a {which} label is not among the {len(classes)} classes of the training part")
+            raise InputError(
+                f"{path}: a {which} label is not among the {len(classes)} classes of the training "
+                "part"
+            )
     return len(classes)
 
 

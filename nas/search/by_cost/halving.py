@@ -1,7 +1,8 @@
 """Asynchronous successive halving and Hyperband for several objectives, by non-dominated sorting.
 
-ASHA (Li et al. 2020) promotes the best share of the networks at each fidelity. The multi-objective form (Schmucker et
-al. 2021) ranks them by non-dominated sorting and orders each front so that every network is far from those before it.
+ASHA (Li et al. 2020) promotes the best share of the networks at each fidelity. The multi-objective
+form (Schmucker et al. 2021) ranks them by non-dominated sorting and orders each front so that every
+network is far from those before it.
 """
 
 from __future__ import annotations
@@ -35,12 +36,18 @@ def best_order(losses: np.ndarray) -> np.ndarray:
     if not len(finite):
         return np.arange(len(losses))
     ranks = moocore.pareto_rank(losses[finite])
-    order = [finite[row] for rank in np.unique(ranks) for row in _spread(losses[finite], np.flatnonzero(ranks == rank))]
+    order = [
+        finite[row]
+        for rank in np.unique(ranks)
+        for row in _spread(losses[finite], np.flatnonzero(ranks == rank))
+    ]
     return np.array([*order, *np.setdiff1d(np.arange(len(losses)), finite)])
 
 
 def _spread(losses: np.ndarray, rows: np.ndarray) -> list[int]:
-    """Order rows from the lowest first loss on; each next row is the farthest from those before it."""
+    """Order rows from the lowest first loss on; each next row is the farthest from those before
+    it.
+    """
     span = np.ptp(losses, axis=0)
     points = losses[rows] / np.where(span > 0, span, 1.0)
     chosen = [int(points[:, 0].argmin())]
@@ -59,10 +66,13 @@ class Halving:
         space: search space of new networks.
         fidelities: epochs after which trainings pause.
         seed: seed of all random choices.
-        first: index of the lowest fidelity that is used. With that of the last one, all trainings are full.
+        first: index of the lowest fidelity that is used. With that of the last one, all trainings
+            are full.
     """
 
-    def __init__(self, space: SearchSpace, fidelities: Fidelities, seed: int, first: int = 0) -> None:
+    def __init__(
+        self, space: SearchSpace, fidelities: Fidelities, seed: int, first: int = 0
+    ) -> None:
         self.space, self.fidelities, self.seed = space, fidelities, seed
         self.levels = fidelities.levels[first:]
 
@@ -76,7 +86,9 @@ class Halving:
         Returns:
             The job, or None if none fits.
         """
-        return self.promote(list(runs.runs.values()), runs, epochs_left) or self.begin(runs, epochs_left)
+        return self.promote(list(runs.runs.values()), runs, epochs_left) or self.begin(
+            runs, epochs_left
+        )
 
     def promote(self, runs: list[Run], known: Runs, epochs_left: float) -> Job | None:
         """Continue one of the best networks.
@@ -100,7 +112,9 @@ class Halving:
         return None
 
     def begin(self, known: Runs, epochs_left: float) -> Job | None:
-        """Start a random new network; None if its first segment does not fit or the space is exhausted."""
+        """Start a random new network; None if its first segment does not fit or the space is
+        exhausted.
+        """
         if self.fidelities.epochs(0, self.levels[0]) > epochs_left:
             return None
         rng = np.random.default_rng([self.seed, len(known)])
@@ -117,7 +131,8 @@ class Hyperband:
     def __init__(self, space: SearchSpace, fidelities: Fidelities, seed: int) -> None:
         self.fidelities = fidelities
         self.brackets = {
-            level: Halving(space, fidelities, seed, first) for first, level in enumerate(fidelities.levels)
+            level: Halving(space, fidelities, seed, first)
+            for first, level in enumerate(fidelities.levels)
         }
 
     def decide(self, runs: Runs, epochs_left: float) -> Job | None:
@@ -128,9 +143,14 @@ class Hyperband:
         for level, bracket in self.brackets.items():
             if job := bracket.promote(members[level], runs, epochs_left):
                 return job
-        epochs = {level: sum(self._epochs(run) for run in group) for level, group in members.items()}
+        epochs = {
+            level: sum(self._epochs(run) for run in group) for level, group in members.items()
+        }
         ordered = sorted(self.brackets, key=epochs.__getitem__)
-        return next((job for level in ordered if (job := self.brackets[level].begin(runs, epochs_left))), None)
+        return next(
+            (job for level in ordered if (job := self.brackets[level].begin(runs, epochs_left))),
+            None,
+        )
 
     def _epochs(self, run: Run) -> int:
         """Epochs of a network, including those of a running segment."""

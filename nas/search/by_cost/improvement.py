@@ -1,8 +1,9 @@
 """Start, continue or stop trainings by expected hypervolume improvement per predicted cost.
 
-A predictor samples the rest of each network's learning curve, given its known beginning. A plan trains a network to the
-next fidelity and continues from there if its score exceeds a threshold, so a training that will probably be stopped
-costs little. A network is worth the highest ratio of expected improvement to expected cost among its plans.
+A predictor samples the rest of each network's learning curve, given its known beginning. A plan
+trains a network to the next fidelity and continues from there if its score exceeds a threshold, so
+a training that will probably be stopped costs little. A network is worth the highest ratio of
+expected improvement to expected cost among its plans.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ THRESHOLDS = 8  # plans per network
 DECISIONS, NETWORKS_PER_DECISION = 4, 20  # jobs per fit: four, and one more per 20 networks
 
 
-def best_ratio(gains: np.ndarray, order: np.ndarray, sure: np.ndarray, further: np.ndarray) -> np.ndarray:
+def best_ratio(
+    gains: np.ndarray, order: np.ndarray, sure: np.ndarray, further: np.ndarray
+) -> np.ndarray:
     """Highest expected gain per cost among plans that continue a training above a threshold.
 
     Args:
@@ -65,7 +68,8 @@ class ImprovementPerCost:
         space: search space of new networks.
         predictor: makes an unfitted predictor for each fit.
         reader: reader of the study's metrics.
-        trained: metrics that need training. The others are known of every network whose training has started.
+        trained: metrics that need training. The others are known of every network whose training
+            has started.
         fidelities: epochs at which trainings pause.
         seed: seed of all random choices.
     """
@@ -81,8 +85,12 @@ class ImprovementPerCost:
     ) -> None:
         self.space, self.predictor, self.reader = space, predictor, reader
         self.trained, self.fidelities, self.seed = tuple(trained), fidelities, seed
-        kinds = {m: Metric.parse(key).kind for m, key in zip(reader.metrics, reader.keys, strict=True)}
-        self.accuracies = [metric for metric in self.trained if kinds.get(metric) == "accuracy"] or list(self.trained)
+        kinds = {
+            m: Metric.parse(key).kind for m, key in zip(reader.metrics, reader.keys, strict=True)
+        }
+        self.accuracies = [
+            metric for metric in self.trained if kinds.get(metric) == "accuracy"
+        ] or list(self.trained)
         self.n_startup = N_STARTUP if len(fidelities.levels) > 1 else N_STARTUP // 2
         self._startup: list[Architecture] | None = None
         self._plan: deque[Job] = deque()
@@ -108,7 +116,9 @@ class ImprovementPerCost:
         while True:
             while self._plan:
                 job = self._plan.popleft()
-                if _is_open(job, runs) and (job.until is None or self._fits(job.begun, epochs_left)):
+                if _is_open(job, runs) and (
+                    job.until is None or self._fits(job.begun, epochs_left)
+                ):
                     return job
             if not runs.finished:
                 return None  # a running segment has to end first
@@ -117,7 +127,9 @@ class ImprovementPerCost:
                 return None
 
     def _fits(self, begun: int, epochs_left: float) -> bool:
-        """True if the epochs suffice for the rest of a training: only full trainings count for the front."""
+        """True if the epochs suffice for the rest of a training: only full trainings count for the
+        front.
+        """
         return self.fidelities.rest(begun) <= epochs_left
 
     # --- before the first fit
@@ -128,17 +140,23 @@ class ImprovementPerCost:
         rng = np.random.default_rng([self.seed, len(runs)])
         if self._startup is None:
             own = np.random.default_rng(self.seed)
-            self._startup = first_design(self.space, self.n_startup, own, self._texts, self.predictor())
+            self._startup = first_design(
+                self.space, self.n_startup, own, self._texts, self.predictor()
+            )
         architecture = next((a for a in self._startup if a not in runs.runs), None)
         architecture = architecture or random_unseen(self.space, runs.runs.keys(), rng)
         return None if architecture is None else Job(architecture, 0, self.fidelities.levels[0])
 
     def _continue_best(self, runs: Runs, level: int, epochs_left: float) -> Job | None:
-        """Continue the network, of those paused at a fidelity, that adds most to the front at this fidelity."""
+        """Continue the network, of those paused at a fidelity, that adds most to the front at this
+        fidelity.
+        """
         able = [run for run in runs.paused if run.reached == level]
         if not able or not self._fits(level, epochs_left):
             return None
-        ahead = [r for r in runs.runs.values() if level in r.values and (r.running or r.reached > level)]
+        ahead = [
+            r for r in runs.runs.values() if level in r.values and (r.running or r.reached > level)
+        ]
         losses = runs.losses([*able, *ahead], level)
         finite = losses[np.isfinite(losses).all(1)]
         if not len(finite):
@@ -158,16 +176,25 @@ class ImprovementPerCost:
         known = [run for run in runs.runs.values() if run.values]
         columns = self._columns(known)
         predictor = self.predictor()
-        fitted = predictor.fit(self._inputs(predictor, [run.architecture for run in known]), columns)
+        fitted = predictor.fit(
+            self._inputs(predictor, [run.architecture for run in known]), columns
+        )
         paused = [run for run in runs.paused if self._fits(run.reached, epochs_left)]
         new = self._new(fitted, runs, rng) if self._fits(0, epochs_left) else []
         options = [*paused, *map(Run, new)]
         if not options:
             return []
-        samples, following, epoch_costs = self._sampled(fitted, options, columns, int(rng.integers(2**31)))
+        samples, following, epoch_costs = self._sampled(
+            fitted, options, columns, int(rng.integers(2**31))
+        )
         losses, weights, regions = self._framed(runs, samples[: len(paused)], samples)
         jobs = [
-            Job(run.architecture, run.reached, self.fidelities.after(run.reached), self._expected(drawn))
+            Job(
+                run.architecture,
+                run.reached,
+                self.fidelities.after(run.reached),
+                self._expected(drawn),
+            )
             for run, drawn in zip(options, samples, strict=True)
         ]
         order = following.argsort(1, kind="stable")
@@ -175,19 +202,29 @@ class ImprovementPerCost:
         further = epoch_costs * [self.fidelities.rest(job.until or 0) for job in jobs]
         count = min(len(jobs), DECISIONS + len(runs) // NETWORKS_PER_DECISION)
         chosen, hopeless = _chosen(losses, weights, regions, order, sure, further, count)
-        stops = [Job(jobs[i].architecture, jobs[i].begun, None) for i in range(len(paused)) if hopeless[i]]
+        stops = [
+            Job(jobs[i].architecture, jobs[i].begun, None)
+            for i in range(len(paused))
+            if hopeless[i]
+        ]
         return [*stops, *(jobs[i] for i in chosen)]
 
     def _framed(
         self, runs: Runs, paused: np.ndarray, samples: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, list[Region]]:
-        """Losses (n, s, m) of all samples, their weights (n, s), and the region of each sample that is not dominated.
+        """Losses (n, s, m) of all samples, their weights (n, s), and the region of each sample that
+        is not dominated.
 
-        Losses are scaled by the front that all started networks are expected to have after full training.
+        Losses are scaled by the front that all started networks are expected to have after full
+        training.
         """
         reader, true = self.reader, runs.losses(runs.finished, self.fidelities.last)
         front = true[non_dominated(true)]
-        expected = reader.losses(np.median(paused, axis=1)) if len(paused) else np.empty((0, true.shape[1]))
+        expected = (
+            reader.losses(np.median(paused, axis=1))
+            if len(paused)
+            else np.empty((0, true.shape[1]))
+        )
         begun = np.vstack([true[np.isfinite(true).all(1)], expected])
         ideal, reference = frame(begun[non_dominated(begun)], begun)
         unit = reference - ideal
@@ -196,38 +233,50 @@ class ImprovementPerCost:
         return (reader.losses(samples) - ideal) / unit, weights, [region] * samples.shape[1]
 
     def _new(self, fitted: Predictor, runs: Runs, rng: np.random.Generator) -> list[Architecture]:
-        """The best new networks by estimates at the first fidelity, where the predictor has most examples."""
+        """The best new networks by estimates at the first fidelity, where the predictor has most
+        examples.
+        """
         level = self.fidelities.levels[0]
         names = [self._key(metric, level) for metric in self.reader.metrics]
 
         def rank(architectures: Sequence[Architecture]) -> np.ndarray:
             values = fitted.estimate(self._inputs(fitted, architectures), names)
-            losses = np.where(self.reader.violation(values)[:, None] <= 0, self.reader.losses(values), np.inf)
+            losses = np.where(
+                self.reader.violation(values)[:, None] <= 0, self.reader.losses(values), np.inf
+            )
             return best_order(losses).argsort().astype(float)
 
         stayed = [a for a in self._candidates if a not in runs.runs]
         begun = [run.architecture for run in runs.runs.values() if run.values]
         seen, accept = {*runs.runs, *stayed}, self._texts.can_be_written
-        found = self._untrained(evolve(self.space, begun, seen, FRESH, rank, rng, accept) + stayed, runs)
+        found = self._untrained(
+            evolve(self.space, begun, seen, FRESH, rank, rng, accept) + stayed, runs
+        )
         found = [found[i] for i in best_first(rank(found), rng)] if found else []
         self._candidates = found[:FRESH]
         self._texts.forget_all_but((*runs.runs, *self._candidates))
         return found[:CANDIDATES]
 
     def _untrained(self, found: list[Architecture], runs: Runs) -> list[Architecture]:
-        """Drop duplicates of started networks if all trainings of duplicates have had equal accuracies."""
+        """Drop duplicates of started networks if all trainings of duplicates have had equal
+        accuracies.
+        """
         started = list(filter(self._texts.can_be_written, runs.runs))
         texts = self._texts(started)
         reached = [
             ((text, level), [values[metric] for metric in self.accuracies])
-            for text, run in zip(texts, [runs.runs[architecture] for architecture in started], strict=True)
+            for text, run in zip(
+                texts, [runs.runs[architecture] for architecture in started], strict=True
+            )
             for level, values in run.values.items()
             if level
         ]
         if not repeat_exactly(reached):
             return found
         begun = set(texts)
-        return [one for one, text in zip(found, self._texts(found), strict=True) if text not in begun]
+        return [
+            one for one, text in zip(found, self._texts(found), strict=True) if text not in begun
+        ]
 
     def _sampled(
         self, fitted: Predictor, runs: Sequence[Run], columns: dict[str, np.ndarray], seed: int
@@ -235,15 +284,19 @@ class ImprovementPerCost:
         """Joint samples of learning curves, given the known values.
 
         Returns:
-            Values (n, SAMPLES, metrics) at the last fidelity, the leading loss (n, SAMPLES) at the next fidelity, and
-            the cost (n,) of an epoch.
+            Values (n, SAMPLES, metrics) at the last fidelity, the leading loss (n, SAMPLES) at the
+            next fidelity, and the cost (n,) of an epoch.
         """
         given = {name: np.array([self._value(run, name) for run in runs]) for name in columns}
         inputs = self._inputs(fitted, [run.architecture for run in runs])
         known = {name: column for name, column in given.items() if not np.isnan(column).all()}
-        drawn = fitted.predict(inputs, list(columns), given=known, samples=SAMPLES, seed=seed).samples
+        drawn = fitted.predict(
+            inputs, list(columns), given=known, samples=SAMPLES, seed=seed
+        ).samples
         at = {name: drawn[:, :, i] for i, name in enumerate(columns)}
-        final = np.stack([at[self._key(metric, self.fidelities.last)] for metric in self.reader.metrics], 2)
+        final = np.stack(
+            [at[self._key(metric, self.fidelities.last)] for metric in self.reader.metrics], 2
+        )
         leading = next(o for o in self.reader.objectives if o.name in self.trained)
         following = np.empty(final.shape[:2])
         for row, run in enumerate(runs):
@@ -256,7 +309,9 @@ class ImprovementPerCost:
         return final, following, np.maximum(costs, 1e-12)
 
     def _expected(self, samples: np.ndarray) -> dict[str, list[float]]:
-        """Mean and standard deviation of each metric over samples (SAMPLES, metrics) of one network."""
+        """Mean and standard deviation of each metric over samples (SAMPLES, metrics) of one
+        network.
+        """
         return {
             metric: [float(column.mean()), float(column.std() if np.ptp(column) else 0)]
             for metric, column in zip(self.reader.metrics, samples.T, strict=True)
@@ -264,14 +319,21 @@ class ImprovementPerCost:
 
     def _columns(self, runs: Sequence[Run]) -> dict[str, np.ndarray]:
         """Targets of the predictor: values (n,) by metric and fidelity, NaN where unknown."""
-        names = [self._key(m, level) for m in self.reader.metrics for level in self.fidelities.levels]
-        columns = {name: np.array([self._value(run, name) for run in runs]) for name in dict.fromkeys(names)}
+        names = [
+            self._key(m, level) for m in self.reader.metrics for level in self.fidelities.levels
+        ]
+        columns = {
+            name: np.array([self._value(run, name) for run in runs])
+            for name in dict.fromkeys(names)
+        }
         if np.nanmax(costs := np.array([run.epoch_cost for run in runs])) > np.nanmin(costs):
             columns[EPOCH_COST] = costs
         return {name: column for name, column in columns.items() if not np.isnan(column).all()}
 
     def _key(self, metric: str, level: int) -> str:
-        """Name of a metric at a fidelity for the predictor: its own at the last one, or if it needs no training."""
+        """Name of a metric at a fidelity for the predictor: its own at the last one, or if it needs
+        no training.
+        """
         key = self.reader.keys[self.reader.metrics.index(metric)]
         if metric not in self.trained or level == self.fidelities.last:
             return key
@@ -287,14 +349,20 @@ class ImprovementPerCost:
                     return values[metric]
         return np.nan
 
-    def _inputs(self, predictor: Predictor, architectures: Sequence[Architecture]) -> Sequence[str | Architecture]:
+    def _inputs(
+        self, predictor: Predictor, architectures: Sequence[Architecture]
+    ) -> Sequence[str | Architecture]:
         return list(architectures) if predictor.reads_choices else self._texts(architectures)
 
 
 def _is_open(job: Job, runs: Runs) -> bool:
     """True if the network is still where it was when the job was planned."""
     run = runs.runs.get(job.architecture)
-    return job.begun == 0 if run is None else run.reached == job.begun and run.running is None and not run.ended
+    return (
+        job.begun == 0
+        if run is None
+        else run.reached == job.begun and run.running is None and not run.ended
+    )
 
 
 def _chosen(
@@ -306,7 +374,8 @@ def _chosen(
     further: np.ndarray,
     count: int,
 ) -> tuple[list[int], np.ndarray]:
-    """Choose networks greedily by their ratios; each chosen one counts as fully trained for the next choice.
+    """Choose networks greedily by their ratios; each chosen one counts as fully trained for the
+    next choice.
 
     Args:
         losses: (n, s, m) losses of samples at the last fidelity.
@@ -316,7 +385,8 @@ def _chosen(
         count: networks to choose.
 
     Returns:
-        Rows of the chosen networks, best first, and a mask (n,) of networks of which no sample improves the front.
+        Rows of the chosen networks, best first, and a mask (n,) of networks of which no sample
+        improves the front.
     """
     chosen: list[int] = []
     hopeless = np.zeros(len(losses), bool)
@@ -328,5 +398,8 @@ def _chosen(
         ratios[chosen] = -1.0
         best = int(ratios.argmax())
         chosen.append(best)
-        regions = [free.cut(losses[best, s]) if weights[best, s] > 0 else free for s, free in enumerate(regions)]
+        regions = [
+            free.cut(losses[best, s]) if weights[best, s] > 0 else free
+            for s, free in enumerate(regions)
+        ]
     return chosen, hopeless

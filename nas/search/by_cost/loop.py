@@ -1,4 +1,6 @@
-"""The loop of a search by cost: a policy chooses the next segment of a training, and an Optuna study records it."""
+"""The loop of a search by cost: a policy chooses the next segment of a training, and an Optuna
+study records it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,12 @@ from nas.search.identity import begun_with, note_unknown
 from nas.search.jobs import check_jobs, helpers
 from nas.search.labels import sampler_label
 from nas.search.loop import MAX_FAILURES, open_study
-from nas.search.objectives import ConstraintsLike, ObjectivesLike, parse_constraints, parse_objectives
+from nas.search.objectives import (
+    ConstraintsLike,
+    ObjectivesLike,
+    parse_constraints,
+    parse_objectives,
+)
 from nas.search.parameters import ReplayedTrial
 from nas.search.progress import GrowingFront, SearchProgress
 from nas.search.record import TrialRecord
@@ -70,8 +77,12 @@ if TYPE_CHECKING:
     from search_spaces import SearchSpace
 
 log = logging.getLogger(__name__)
-EPOCHS, SECONDS = "epochs", "seconds"  # units of cost; any other is a metric that gives the cost of an epoch
-MAX_RULED_OUT = 1000  # a process ends after so many networks in a row that break a constraint before their training
+EPOCHS, SECONDS = (
+    "epochs",
+    "seconds",
+)  # units of cost; any other is a metric that gives the cost of an epoch
+# A process ends after so many networks in a row that break a constraint before their training
+MAX_RULED_OUT = 1000
 _POLL_SECONDS = 0.2
 
 
@@ -99,23 +110,26 @@ def run_search_by_cost(
     prepares: bool = False,
     depends: Iterable[str | Path] = (),
 ) -> SearchResult:
-    """Start, pause, continue and stop trainings until the budget is spent. Only full trainings count for the front.
+    """Start, pause, continue and stop trainings until the budget is spent. Only full trainings
+    count for the front.
 
-    Each segment of a training is a trial of the study; the trials of paused trainings are pruned ones. Intermediate
-    values of trials are the learning curves. An interrupted search, even after SIGKILL, continues where it was. Several
-    processes may share it: no segment is lost or trained twice.
+    Each segment of a training is a trial of the study; the trials of paused trainings are pruned
+    ones. Intermediate values of trials are the learning curves. An interrupted search, even after
+    SIGKILL, continues where it was. Several processes may share it: no segment is lost or trained
+    twice.
 
     Args:
         space: search space.
         objectives: see `nas.search`, as are all arguments that are missing here.
-        evaluator: a `TableEvaluator`, or a `MeasuredEvaluator` or `FunctionEvaluator` with a folder for checkpoints.
-        sampler: name of a predictor, which predicts learning curves to choose what improves the front most per cost; or
-            a baseline: asha, hyperband or random.
+        evaluator: a `TableEvaluator`, or a `MeasuredEvaluator` or `FunctionEvaluator` with a folder
+            for checkpoints.
+        sampler: name of a predictor, which predicts learning curves to choose what improves the
+            front most per cost; or a baseline: asha, hyperband or random.
         fidelities: rising epochs at which a training may pause; the last is the full training.
-        budget: budget of the search, in the unit of the cost. No segment starts that would exceed it at the mean cost
-            per epoch so far, but each further process may add one.
-        cost: "epochs", "seconds" (of training, as measured), or a metric of the evaluator that gives the cost of an
-            epoch.
+        budget: budget of the search, in the unit of the cost. No segment starts that would exceed
+            it at the mean cost per epoch so far, but each further process may add one.
+        cost: "epochs", "seconds" (of training, as measured), or a metric of the evaluator that
+            gives the cost of an epoch.
         predictor: makes the predictor of each fit; by default a new one of the sampler's name.
         prepares: only store the search, for workers.
 
@@ -123,7 +137,8 @@ def run_search_by_cost(
         Result of all full trainings.
 
     Raises:
-        InputError: for arguments that do not fit together, or after too many failed trainings in a row.
+        InputError: for arguments that do not fit together, or after too many failed trainings in a
+            row.
     """
     if isinstance(evaluator, TableEvaluator):
         space = among_rows(space, evaluator.rows)
@@ -180,7 +195,13 @@ class _Loop:
         weights: WeightFolder | None,
         callbacks: Sequence[Callable[[optuna.Study, FrozenTrial], None]] = (),
     ) -> None:
-        self.study, self.reader, self.stages, self.policy, self.worker = study, reader, stages, policy, worker
+        self.study, self.reader, self.stages, self.policy, self.worker = (
+            study,
+            reader,
+            stages,
+            policy,
+            worker,
+        )
         self.budget, self.cost, self.weights, self.callbacks = budget, cost, weights, callbacks
         settings = study.user_attrs[SETTINGS_KEY]
         self.label = f"{sampler_label(settings['sampler'])}-{settings['seed']}"  # in the log
@@ -188,7 +209,9 @@ class _Loop:
         for trial in filter(has_result, study.get_trials(deepcopy=False)):
             self._settle_weights(trial)
             self.logged.add(trial.number)
-        self.failures: list[str] = []  # reasons of the last segments of this process, as long as all failed
+        self.failures: list[
+            str
+        ] = []  # reasons of the last segments of this process, as long as all failed
         self._last = SearchProgress(0, math.ceil(budget), 0, 0.0, {})  # as reported
         self.ruled_out = 0  # the last networks of this process, as long as all were ruled out
 
@@ -197,9 +220,14 @@ class _Loop:
             progress(self._progress())
         while not share.is_used_up:
             if len(self.failures) >= MAX_FAILURES:
-                raise InputError(f"{len(self.failures)} trainings in a row failed; the last: {self.failures[-1]}")
+                raise InputError(
+                    f"{len(self.failures)} trainings in a row failed; the last: {self.failures[-1]}"
+                )
             if self.ruled_out >= MAX_RULED_OUT:
-                log.warning("%d networks in a row violated a constraint before their training", self.ruled_out)
+                log.warning(
+                    "%d networks in a row violated a constraint before their training",
+                    self.ruled_out,
+                )
                 return
             self.worker.reclaim_stale_trials()
             trial = self._unfinished() or self._begin()
@@ -222,7 +250,9 @@ class _Loop:
                 progress(self._progress())
 
     def _log_finished(self) -> bool:
-        """Handle segments that any process has finished since the last call: weights, log, callbacks. True if any."""
+        """Handle segments that any process has finished since the last call: weights, log,
+        callbacks. True if any.
+        """
         trials = [trial for trial in optuna_adapter.stored_trials(self.study) if has_result(trial)]
         new = [trial for trial in trials if trial.number not in self.logged]
         for trial in new:
@@ -235,7 +265,9 @@ class _Loop:
 
     def _runs(self) -> Runs:
         stopped = SearchAttributes.of(self.study).stopped
-        return Runs(self.reader, self.stages.fidelities, optuna_adapter.stored_trials(self.study), stopped)
+        return Runs(
+            self.reader, self.stages.fidelities, optuna_adapter.stored_trials(self.study), stopped
+        )
 
     def _unfinished(self) -> optuna.Trial | None:
         """The trial of a segment whose process ended before it was finished."""
@@ -248,11 +280,16 @@ class _Loop:
     def _is_first(self, trial: optuna.Trial, runs: Runs) -> bool:
         """False if an earlier trial has the same segment.
 
-        Processes may choose the same segment at the same time. All agree on which trial was stored first.
+        Processes may choose the same segment at the same time. All agree on which trial was stored
+        first.
         """
         architecture = self.reader.architecture(trial.params)
         until = trial.user_attrs.get(UNTIL_KEY)
-        return architecture is None or until is None or runs.jobs.get((architecture, until)) == trial.number
+        return (
+            architecture is None
+            or until is None
+            or runs.jobs.get((architecture, until)) == trial.number
+        )
 
     def _left_behind(self) -> optuna.Trial | None:
         while self.worker.interrupted:
@@ -266,7 +303,9 @@ class _Loop:
         runs = self._runs()
         while (job := self.policy.decide(runs, self._epochs_left(runs))) is not None:
             if job.until is None:
-                self.study.set_user_attr(STOPPED_KEY + self.reader.space.format(job.architecture), True)
+                self.study.set_user_attr(
+                    STOPPED_KEY + self.reader.space.format(job.architecture), True
+                )
                 runs.runs[job.architecture].ended = True
                 self.stages.forget(job.architecture)
                 continue
@@ -295,7 +334,9 @@ class _Loop:
         number = runs.jobs.get((job.architecture, job.begun))
         if number is None:
             return {}, {}
-        before = optuna_adapter.stored_trial(self.study, optuna_adapter.trial_id_of_number(self.study, number))
+        before = optuna_adapter.stored_trial(
+            self.study, optuna_adapter.trial_id_of_number(self.study, number)
+        )
         kept = (EPOCH_KEY, SPREAD_KEY)
         curve = {key: value for key, value in before.user_attrs.items() if key.startswith(kept)}
         return curve, before.intermediate_values
@@ -322,7 +363,9 @@ class _Loop:
         try:
             # Read now: another process may have finished the previous segment after this one chose.
             known = (
-                self._runs().runs[architecture].values[begun] if begun else self.stages.measure(architecture, record)
+                self._runs().runs[architecture].values[begun]
+                if begun
+                else self.stages.measure(architecture, record)
             )
             if not begun and (broken := self._broken(known)):
                 self._rule_out(trial, known, broken, time.monotonic() - started)
@@ -336,7 +379,8 @@ class _Loop:
             trial.set_user_attr(COST_KEY, self._cost({self.cost: 0.0, **known}, epochs, seconds))
             if isinstance(error, optuna.TrialPruned):
                 self._fail(trial, why_pruned(error))
-                self.failures.pop()  # the user's decision does not count as a failure of the evaluator
+                # The user's decision does not count as a failure of the evaluator
+                self.failures.pop()
             else:
                 self._fail(trial, describe(error))
             return
@@ -362,11 +406,17 @@ class _Loop:
                 return f"{constraint}: it is {value:g}"
         return ""
 
-    def _rule_out(self, trial: optuna.Trial, known: Mapping[str, float], broken: str, seconds: float) -> None:
-        """End a trial before its training. It costs no epoch, and predictors learn from the measured values."""
+    def _rule_out(
+        self, trial: optuna.Trial, known: Mapping[str, float], broken: str, seconds: float
+    ) -> None:
+        """End a trial before its training. It costs no epoch, and predictors learn from the
+        measured values.
+        """
         self.ruled_out += 1
         trial.set_user_attr(COST_KEY, self._cost(known, 0, seconds))
-        trial.set_user_attr(VALUES_KEY, {metric: value for metric, value in known.items() if is_valid(value)})
+        trial.set_user_attr(
+            VALUES_KEY, {metric: value for metric, value in known.items() if is_valid(value)}
+        )
         trial.set_user_attr(RULED_OUT_KEY, broken)
         optuna_adapter.prune(self.study, trial)
 
@@ -374,7 +424,9 @@ class _Loop:
         """Cost of a segment, in the unit of the budget."""
         if self.cost == SECONDS:
             return seconds
-        return float(epochs * values[self.cost]) if epochs and self.cost != EPOCHS else float(epochs)
+        return (
+            float(epochs * values[self.cost]) if epochs and self.cost != EPOCHS else float(epochs)
+        )
 
     def _finish(self, trial: optuna.Trial, row: np.ndarray, until: int) -> None:
         """Store the values (metrics,) of a finished segment."""
@@ -390,7 +442,9 @@ class _Loop:
         self.stages.forget(architecture)
 
     def _settle_weights(self, trial: FrozenTrial) -> None:
-        """Keep the weights of a full training if it is on the front; remove those of dominated and failed ones."""
+        """Keep the weights of a full training if it is on the front; remove those of dominated and
+        failed ones.
+        """
         architecture = self.reader.architecture(trial.params)
         if self.weights and is_evaluated(trial) and architecture is not None:
             values = self.reader.values(trial)
@@ -404,7 +458,8 @@ class _Loop:
         self.study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
 
     def look(self) -> SearchProgress:
-        """The progress with what other processes have spent since the last report; another thread may call it.
+        """The progress with what other processes have spent since the last report; another thread
+        may call it.
 
         It reads no architectures, since the user's `build` must not run in two threads.
         """
@@ -417,7 +472,9 @@ class _Loop:
             if np.isfinite(losses).all():
                 front.add(losses)
         best = front.points.min(axis=0).tolist() if len(front.points) else []
-        named = {o.name: o.sign * loss for o, loss in zip(self.reader.objectives, best, strict=False)}
+        named = {
+            o.name: o.sign * loss for o, loss in zip(self.reader.objectives, best, strict=False)
+        }
         spent, budget = round(runs.spent), math.ceil(self.budget)
         self._last = SearchProgress(spent, budget, len(front.points), front.hypervolume, named)
         return self._last

@@ -69,5 +69,9 @@ def make_policy(
     if name == "hyperband":
         return Hyperband(space, fidelities, seed)
     if name in BASELINES:
-        return Halving(space, fidelities, seed, first=0 if name == "asha" else len(fidelities.levels) - 1)
-    return ImprovementPerCost(space, predictor or partial(create, name), reader, trained, fidelities, seed)
+        return Halving(
+            space, fidelities, seed, first=0 if name == "asha" else len(fidelities.levels) - 1
+        )
+    return ImprovementPerCost(
+        space, predictor or partial(create, name), reader, trained, fidelities, seed
+    )

@@ -28,7 +28,9 @@ def is_by_cost(result: SearchResult) -> bool:
 def read_runs(result: SearchResult) -> Runs:
     """The trainings of a search by cost."""
     stopped = SearchAttributes.of(result.study).stopped
-    return Runs(_reader(result), _fidelities(result), result.study.get_trials(deepcopy=False), stopped)
+    return Runs(
+        _reader(result), _fidelities(result), result.study.get_trials(deepcopy=False), stopped
+    )
 
 
 def next_jobs(result: SearchResult, space: SearchSpace, count: int) -> list[Job]:
@@ -48,7 +50,12 @@ def next_jobs(result: SearchResult, space: SearchSpace, count: int) -> list[Job]
 def _jobs(result: SearchResult, space: SearchSpace) -> Iterator[Job]:
     settings, runs = result.settings, read_runs(result)
     policy = make_policy(
-        settings["sampler"], space, _reader(result), _trained(result), _fidelities(result), settings["seed"]
+        settings["sampler"],
+        space,
+        _reader(result),
+        _trained(result),
+        _fidelities(result),
+        settings["seed"],
     )
     while (job := policy.decide(runs, math.inf)) is not None:
         run = runs.runs.setdefault(job.architecture, Run(job.architecture))
@@ -58,7 +65,9 @@ def _jobs(result: SearchResult, space: SearchSpace) -> Iterator[Job]:
 
 
 def _reader(result: SearchResult) -> TrialReader:
-    return TrialReader(result.space, result.objectives, parse_constraints(result.settings["constraints"]))
+    return TrialReader(
+        result.space, result.objectives, parse_constraints(result.settings["constraints"])
+    )
 
 
 def _fidelities(result: SearchResult) -> Fidelities:
@@ -66,7 +75,8 @@ def _fidelities(result: SearchResult) -> Fidelities:
 
 
 def _continues(result: SearchResult) -> bool:
-    """True if trainings resume where they paused: a continued segment then costs only its own epochs.
+    """True if trainings resume where they paused: a continued segment then costs only its own
+    epochs.
 
     Also True where the cost is not in epochs.
     """
@@ -77,7 +87,9 @@ def _continues(result: SearchResult) -> bool:
 
 
 def _trained(result: SearchResult) -> list[str]:
-    """Metrics that need training: those that trials have reported, or that the user's function returns."""
+    """Metrics that need training: those that trials have reported, or that the user's function
+    returns.
+    """
     own = SearchAttributes.of(result.study).source.get("evaluator", {}).get("metrics")
     curves = (TrialAttributes.of(trial).curve for trial in result.study.get_trials(deepcopy=False))
     reported = (values for curve in curves for values in curve.values())

@@ -1,8 +1,8 @@
 """The trainings of a study: how far each network was trained, its values there, and the cost.
 
-Each segment of a training, from one fidelity to the next, is a trial. A segment that ends before the last fidelity is a
-pruned trial, and its network is paused. One that ends at the last fidelity is a complete trial. Only complete trials
-count for the front.
+Each segment of a training, from one fidelity to the next, is a trial. A segment that ends before
+the last fidelity is a pruned trial, and its network is paused. One that ends at the last fidelity
+is a complete trial. Only complete trials count for the front.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Fidelities(NamedTuple):
 
     Attributes:
         levels: rising epochs; the last is the full training.
-        continues: True if a training resumes where it paused. Otherwise, as in tables of separate trainings, each
-            fidelity costs all epochs from the first on.
+        continues: True if a training resumes where it paused. Otherwise, as in tables of separate
+            trainings, each fidelity costs all epochs from the first on.
     """
 
     levels: tuple[int, ...]
@@ -46,7 +46,10 @@ class Fidelities(NamedTuple):
             InputError: unless the levels rise and are 1 or more.
         """
         if not levels or levels[0] < 1 or any(a >= b for a, b in pairwise(levels)):
-            raise InputError(f"fidelities {','.join(map(str, levels))}: give rising whole numbers, such as 12,200")
+            raise InputError(
+                f"fidelities {','.join(map(str, levels))}: give rising whole numbers, such as "
+                "12,200"
+            )
         return cls(tuple(levels), continues)
 
     @property
@@ -63,7 +66,9 @@ class Fidelities(NamedTuple):
         return until - begun if self.continues else until
 
     def rest(self, begun: int) -> int:
-        """Epochs of all segments from `begun` to the last fidelity, with a pause at each fidelity between."""
+        """Epochs of all segments from `begun` to the last fidelity, with a pause at each fidelity
+        between.
+        """
         path = [begun, *(level for level in self.levels if level > begun)]
         return sum(self.epochs(a, b) for a, b in pairwise(path))
 
@@ -75,8 +80,8 @@ class Job(NamedTuple):
         architecture: the network.
         begun: the fidelity at which the segment starts, 0 for a new network.
         until: the fidelity at which the segment ends; None to stop the training for good.
-        predicted: mean and standard deviation of each metric at the last fidelity, if a predictor decided. The standard
-            deviation of a known value is 0.
+        predicted: mean and standard deviation of each metric at the last fidelity, if a predictor
+            decided. The standard deviation of a known value is 0.
     """
 
     architecture: Architecture
@@ -91,8 +96,8 @@ class Run:
 
     Attributes:
         architecture: the network.
-        values: values by fidelity and metric. Fidelity 0 holds the metrics that need no training, of a network that
-            broke a constraint by them.
+        values: values by fidelity and metric. Fidelity 0 holds the metrics that need no training,
+            of a network that broke a constraint by them.
         running: the fidelity at which the running segment ends; None if none runs.
         ended: True if the training failed or was stopped.
         epoch_cost: cost of an epoch in the last segment, NaN if none is finished.
@@ -126,14 +131,19 @@ class Runs:
 
     Attributes:
         runs: training of each network.
-        jobs: number of the first trial of each segment, by network and the fidelity at which it ends.
+        jobs: number of the first trial of each segment, by network and the fidelity at which it
+            ends.
         spent: cost of all finished segments, in the unit of the budget.
         epochs: epochs of all finished segments.
         pending: epochs of all running segments.
     """
 
     def __init__(
-        self, reader: TrialReader, fidelities: Fidelities, trials: Iterable[FrozenTrial], stopped: Iterable[str]
+        self,
+        reader: TrialReader,
+        fidelities: Fidelities,
+        trials: Iterable[FrozenTrial],
+        stopped: Iterable[str],
     ) -> None:
         self.reader, self.fidelities = reader, fidelities
         self.runs: dict[Architecture, Run] = {}
@@ -166,7 +176,9 @@ class Runs:
             return
         epochs = self.fidelities.epochs(begun, until)
         self.epochs += epochs
-        if failed or not is_valid(np.array(list(attrs[VALUES_KEY].values()))).all():  # of an earlier version
+        if (
+            failed or not is_valid(np.array(list(attrs[VALUES_KEY].values()))).all()
+        ):  # of an earlier version
             run.ended = True
         else:
             run.values[until] = attrs[VALUES_KEY]
@@ -189,7 +201,11 @@ class Runs:
     def paused(self) -> list[Run]:
         """Networks whose training may continue."""
         last = self.fidelities.last
-        return [r for r in self.runs.values() if 0 < r.reached < last and r.running is None and not r.ended]
+        return [
+            r
+            for r in self.runs.values()
+            if 0 < r.reached < last and r.running is None and not r.ended
+        ]
 
     def losses(self, runs: Sequence[Run], level: int) -> np.ndarray:
         """Losses of networks at a fidelity.
@@ -202,6 +218,8 @@ class Runs:
             (n, m) losses, minimized; infinite for networks that break a constraint.
         """
         metrics = self.reader.metrics
-        values = np.array([[run.values[level][metric] for metric in metrics] for run in runs]).reshape(-1, len(metrics))
+        values = np.array(
+            [[run.values[level][metric] for metric in metrics] for run in runs]
+        ).reshape(-1, len(metrics))
         losses = self.reader.losses(values)
         return np.where(self.reader.violation(values)[:, None] <= 0, losses, np.inf)

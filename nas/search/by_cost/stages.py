@@ -1,4 +1,6 @@
-"""Evaluators whose trainings pause: tables with fidelities, the built-in training, and functions of the user."""
+"""Evaluators whose trainings pause: tables with fidelities, the built-in training, and functions of
+the user.
+"""
 
 from __future__ import annotations
 
@@ -80,20 +82,26 @@ def staged(evaluator: Evaluator, levels: Sequence[int]) -> StagedEvaluator:
         return _Training(evaluator, levels)
     if isinstance(evaluator, FunctionEvaluator):
         return _Function(evaluator, levels)
-    raise InputError("fidelities need a table, the built-in training, or a function that trains: predictions have none")
+    raise InputError(
+        "fidelities need a table, the built-in training, or a function that trains: predictions "
+        "have none"
+    )
 
 
 class _Table:
-    """Columns of a benchmark such as `accuracy@12` or `accuracy_12epochs`. The last fidelity is the metric itself.
+    """Columns of a benchmark such as `accuracy@12` or `accuracy_12epochs`. The last fidelity is the
+    metric itself.
 
-    `accuracy@12` is a point of the learning curve of a full training, `accuracy_12epochs` the result of a separate
-    training of 12 epochs.
+    `accuracy@12` is a point of the learning curve of a full training, `accuracy_12epochs` the
+    result of a separate training of 12 epochs.
     """
 
     def __init__(self, evaluator: TableEvaluator, levels: Sequence[int]) -> None:
         self.fidelities = Fidelities.of(levels, continues=True)
         self.benchmark, self.metrics = evaluator.benchmark, evaluator.metrics
-        self.trained = tuple(metric for metric in self.metrics if Metric.parse(metric).kind == "accuracy")
+        self.trained = tuple(
+            metric for metric in self.metrics if Metric.parse(metric).kind == "accuracy"
+        )
         _check_trained(self.trained, self.metrics)
         found = {split_fidelity(column): column for column in self.benchmark.metrics}
         lower = [(metric, level) for metric in self.trained for level in levels[:-1]]
@@ -101,7 +109,9 @@ class _Table:
             metric, level = missing[0]
             known = sorted(int(of) for name, of in found if name == metric and of < float("inf"))
             have = f"has it at {', '.join(map(str, known))}" if known else "has it at no other"
-            raise InputError(f"{self.benchmark.name} has no {metric} at fidelity {level}: it {have}")
+            raise InputError(
+                f"{self.benchmark.name} has no {metric} at fidelity {level}: it {have}"
+            )
         self._column = {pair: found[pair] for pair in lower}
         curves = all(column == at_fidelity(*pair) for pair, column in self._column.items())
         self.fidelities = Fidelities(self.fidelities.levels, continues=curves)
@@ -128,7 +138,8 @@ class _Checkpoints:
     def __init__(self, space: SearchSpace, folder: Path | None) -> None:
         if folder is None:
             raise InputError(
-                "paused trainings need a folder for their states: give the evaluator checkpoints=FOLDER, or nas worker "
+                "paused trainings need a folder for their states: give the evaluator "
+                "checkpoints=FOLDER, or nas worker "
                 "--checkpoints FOLDER"
             )
         self.space, self.folder = space, folder
@@ -143,14 +154,23 @@ class _Checkpoints:
 
 
 class _Training:
-    """The built-in training, of as many epochs as the last fidelity. It resumes from its checkpoint, bit for bit."""
+    """The built-in training, of as many epochs as the last fidelity. It resumes from its
+    checkpoint, bit for bit.
+    """
 
     def __init__(self, evaluator: MeasuredEvaluator, levels: Sequence[int]) -> None:
         self.fidelities = Fidelities.of(levels, continues=True)
         epochs = evaluator.measurement.training.epochs
         if epochs != self.fidelities.last:
-            raise InputError(f"the last fidelity is {levels[-1]}, but a training has {epochs} epochs: give --epochs")
-        self.space, self.measurement, self.metrics = evaluator.space, evaluator.measurement, evaluator.metrics
+            raise InputError(
+                f"the last fidelity is {levels[-1]}, but a training has {epochs} epochs: give "
+                "--epochs"
+            )
+        self.space, self.measurement, self.metrics = (
+            evaluator.space,
+            evaluator.measurement,
+            evaluator.metrics,
+        )
         own = self.measurement
         known = known_metrics(own.latency, None, (*own.commands, *own.devices))
         self.untrained = tuple(metric for metric in self.metrics if metric in known)
@@ -159,7 +179,9 @@ class _Training:
         self.checkpoints = _Checkpoints(self.space, evaluator.checkpoints)
 
     def measure(self, architecture: Architecture, record: TrialRecord) -> dict[str, float]:
-        return _measured(replace(self.measurement, metrics=self.untrained), self.space, architecture, record)
+        return _measured(
+            replace(self.measurement, metrics=self.untrained), self.space, architecture, record
+        )
 
     def advance(
         self, architecture: Architecture, begun: int, until: int, known: Values, record: TrialRecord
@@ -167,12 +189,22 @@ class _Training:
         measurement = replace(self.measurement, metrics=self.trained)
         network = Trainable.of(self.space, architecture)
         path = self.checkpoints.path(architecture)
-        found = measurement(network, lambda: self.space.to_onnx(architecture), path, report=record.report, until=until)
+        found = measurement(
+            network,
+            lambda: self.space.to_onnx(architecture),
+            path,
+            report=record.report,
+            until=until,
+        )
         values = {**known, **{metric: measured.value for metric, measured in found.values.items()}}
-        record.spread({metric: (m.low, m.high, m.spread) for metric, m in found.values.items() if m.spread})
+        record.spread(
+            {metric: (m.low, m.high, m.spread) for metric, m in found.values.items() if m.spread}
+        )
         record.report(until, {metric: values[metric] for metric in self.trained})
         if until == self.fidelities.last:
-            further = {metric: value for metric, value in values.items() if metric not in self.metrics}
+            further = {
+                metric: value for metric, value in values.items() if metric not in self.metrics
+            }
             record.keep(further, None if found.state is None else (found.state, found.about))
         return {metric: values[metric] for metric in self.metrics}
 
@@ -181,12 +213,14 @@ class _Training:
 
 
 class _Function:
-    """A function of the user that trains. To pause or end it at a fidelity, its `report` returns False there.
+    """A function of the user that trains. To pause or end it at a fidelity, its `report` returns
+    False there.
 
-    A trial fails if its function skips the fidelity, since the value of another epoch would be stored as its value.
+    A trial fails if its function skips the fidelity, since the value of another epoch would be
+    stored as its value.
 
-    A function with a parameter `checkpoint` resumes from that file. Any other starts again for each fidelity, which
-    then costs all epochs from the first on.
+    A function with a parameter `checkpoint` resumes from that file. Any other starts again for each
+    fidelity, which then costs all epochs from the first on.
     """
 
     def __init__(self, evaluator: FunctionEvaluator, levels: Sequence[int]) -> None:
@@ -194,7 +228,9 @@ class _Function:
         self.fidelities = Fidelities.of(levels, continues=evaluator.continues)
         self.trained = evaluator.returned
         self.warned = False  # of a training that ended early
-        self.checkpoints = _Checkpoints(self.space, evaluator.checkpoints) if evaluator.continues else None
+        self.checkpoints = (
+            _Checkpoints(self.space, evaluator.checkpoints) if evaluator.continues else None
+        )
 
     def measure(self, architecture: Architecture, record: TrialRecord) -> dict[str, float]:
         return _measured(self.evaluator.measurement, self.space, architecture, record)
@@ -204,19 +240,23 @@ class _Function:
     ) -> dict[str, float]:
         network = Trainable.of(self.space, architecture)
         values = dict(known)
-        ended = diverged = False  # `report` told the function to end at the fidelity; the training diverged
+        ended = diverged = (
+            False  # `report` told the function to end at the fidelity; the training diverged
+        )
 
         def report(epoch: int, metrics: Values) -> bool:
             nonlocal ended, diverged
             epoch = whole_epoch(epoch)
             if ended and epoch != until:
                 raise EvaluatorError(
-                    f"report returned False after epoch {until}, but the evaluator trained on: it must return then"
+                    f"report returned False after epoch {until}, but the evaluator trained on: it "
+                    "must return then"
                 )
             diverged = not record.report(epoch, metrics)
             if epoch > until:
                 raise InputError(
-                    f"the evaluator reported epoch {epoch}, but not {until}, where its training pauses or ends: report "
+                    f"the evaluator reported epoch {epoch}, but not {until}, where its training "
+                    "pauses or ends: report "
                     "each epoch in order, after a pause first the epoch in the checkpoint"
                 )
             ended = epoch == until
@@ -228,7 +268,8 @@ class _Function:
         if record.reported < until and not diverged and not self.warned:
             self.warned = True
             log.warning(
-                "the evaluator ended a training after epoch %d, but %d epochs are paid: report all epochs, from 1 to "
+                "the evaluator ended a training after epoch %d, but %d epochs are paid: report all "
+                "epochs, from 1 to "
                 "the last fidelity",
                 record.reported,
                 until,
@@ -248,11 +289,15 @@ def _measured(
     """The metrics of a measurement without training."""
     if not measurement.metrics:
         return {}
-    values = measurement(Trainable.of(space, architecture), lambda: space.to_onnx(architecture)).values
+    values = measurement(
+        Trainable.of(space, architecture), lambda: space.to_onnx(architecture)
+    ).values
     record.spread({metric: (m.low, m.high, m.spread) for metric, m in values.items() if m.spread})
     return {metric: measured.value for metric, measured in values.items()}
 
 
 def _check_trained(trained: Sequence[str], metrics: Sequence[str]) -> None:
     if not trained:
-        raise InputError(f"fidelities need an objective that depends on training, unlike {', '.join(metrics)}")
+        raise InputError(
+            f"fidelities need an objective that depends on training, unlike {', '.join(metrics)}"
+        )

@@ -29,7 +29,12 @@ def for_any_batch(graph: Graph) -> Graph:
         return graph
     if not all(BATCH in shapes[v] for v in graph.outputs):
         return graph
-    return Graph(graph.inputs, graph.nodes, graph.outputs, tuple(shapes.get(v, s) for v, s in enumerate(graph.shapes)))
+    return Graph(
+        graph.inputs,
+        graph.nodes,
+        graph.outputs,
+        tuple(shapes.get(v, s) for v, s in enumerate(graph.shapes)),
+    )
 
 
 def _steps_are_batch(node: Node, shapes: dict[int, Shape]) -> bool:
@@ -46,7 +51,9 @@ def _open(shape: Shape, batch: int) -> Shape:
 
 def _is_generalized(shape: Shape, fixed: Shape, batch: int) -> bool:
     """True if a shape with N equals the fixed shape at the batch size."""
-    return len(shape) == len(fixed) and all(_at(dim, batch) == size for dim, size in zip(shape, fixed, strict=True))
+    return len(shape) == len(fixed) and all(
+        _at(dim, batch) == size for dim, size in zip(shape, fixed, strict=True)
+    )
 
 
 def _at(dim: Dim, batch: int) -> Dim:

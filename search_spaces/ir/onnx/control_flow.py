@@ -1,7 +1,8 @@
-"""Control flow whose course is known: branches are chosen, loops and scans are written out step by step.
+"""Control flow whose course is known: branches are chosen, loops and scans are written out step by
+step.
 
-The body of a loop becomes a function of the text that is called once per step. Weights inside a body are read in every
-step and count once.
+The body of a loop becomes a function of the text that is called once per step. Weights inside a
+body are read in every step and count once.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
 
 
 def read_if(reader: Reader, node: onnx.NodeProto) -> list[Known] | None:
-    """Replace an `If` with a known condition by the nodes of its branch; None if it is not known."""
+    """Replace an `If` with a known condition by the nodes of its branch; None if it is not
+    known.
+    """
     condition = _static(reader, node.input[0])
     if condition is None:
         return None
@@ -34,7 +37,9 @@ def read_if(reader: Reader, node: onnx.NodeProto) -> list[Known] | None:
 def read_loop(reader: Reader, node: onnx.NodeProto) -> list[Known] | None:
     """Write out a `Loop` whose number of steps is known; None if it depends on the data."""
     most, condition = (_static(reader, name) for name in (*node.input, "", "")[:2])
-    if (most is None and node.input[0]) or (condition is None and len(node.input) > 1 and node.input[1]):
+    if (most is None and node.input[0]) or (
+        condition is None and len(node.input) > 1 and node.input[1]
+    ):
         return None
     steps = MAX_NODES if most is None else int(most.item())
     body = _Body(reader, node_attributes(node)["body"].g, _prefix(reader, node))
@@ -45,7 +50,10 @@ def read_loop(reader: Reader, node: onnx.NodeProto) -> list[Known] | None:
         if not goes_on:
             break
         names = [f"{body.prefix}{step}/{name}" for name in ("step", "goes_on")]
-        _read(reader, [_constant(names[0], np.array(step, np.int64)), _constant(names[1], np.array(True))])
+        _read(
+            reader,
+            [_constant(names[0], np.array(step, np.int64)), _constant(names[1], np.array(True))],
+        )
         ends, *results = body.run([*names, *states])
         after = _static(reader, ends)
         if after is None:
@@ -67,10 +75,17 @@ def read_scan(reader: Reader, node: onnx.NodeProto) -> list[Known] | None:
     """
     attributes = node_attributes(node)
     count = attributes["num_scan_inputs"].i
-    states, sequences = list(node.input[: len(node.input) - count]), node.input[len(node.input) - count :]
+    states, sequences = (
+        list(node.input[: len(node.input) - count]),
+        node.input[len(node.input) - count :],
+    )
     outputs = len(node.output) - len(states)
-    axes, reverse = (_integers(attributes, f"scan_input_{name}", count) for name in ("axes", "directions"))
-    out_axes, out_reverse = (_integers(attributes, f"scan_output_{name}", outputs) for name in ("axes", "directions"))
+    axes, reverse = (
+        _integers(attributes, f"scan_input_{name}", count) for name in ("axes", "directions")
+    )
+    out_axes, out_reverse = (
+        _integers(attributes, f"scan_output_{name}", outputs) for name in ("axes", "directions")
+    )
     steps = reader.shape(sequences[0])[axes[0]]
     if isinstance(steps, str):
         raise InputError("the number of steps is open")
@@ -110,7 +125,9 @@ class _Body:
         self.fixed = {tensor.name: f"{prefix}{tensor.name}" for tensor in graph.initializer}
         for tensor in graph.initializer:
             known = read_tensor(tensor, learned=True)
-            reader.known[self.fixed[tensor.name]] = reader.initializers[self.fixed[tensor.name]] = known
+            reader.known[self.fixed[tensor.name]] = reader.initializers[self.fixed[tensor.name]] = (
+                known
+            )
         constants = [node for node in graph.node if node.op_type == "Constant"]
         self.fixed |= {node.output[0]: f"{prefix}{node.output[0]}" for node in constants}
         _read(reader, _renamed(constants, self.fixed))
@@ -164,7 +181,10 @@ def _read(reader: Reader, nodes: Iterable[onnx.NodeProto]) -> None:
 
 def _alias(reader: Reader, names: Iterable[str], outputs: Iterable[str]) -> None:
     """Give values the names of a node's outputs."""
-    _read(reader, [helper.make_node("Identity", [a], [b]) for a, b in zip(names, outputs, strict=True) if b])
+    _read(
+        reader,
+        [helper.make_node("Identity", [a], [b]) for a, b in zip(names, outputs, strict=True) if b],
+    )
 
 
 def _stack(reader: Reader, parts: list[str], name: str, axis: int, used: bool) -> None:
@@ -174,8 +194,19 @@ def _stack(reader: Reader, parts: list[str], name: str, axis: int, used: bool) -
     if not parts:
         raise InputError("a loop without steps gives an empty value")
     nodes = [_constant(f"{name}/axis", np.array([axis], np.int64))]
-    nodes += [helper.make_node("Unsqueeze", [part, f"{name}/axis"], [f"{name}/{i}"]) for i, part in enumerate(parts)]
-    _read(reader, [*nodes, helper.make_node("Concat", [f"{name}/{i}" for i in range(len(parts))], [name], axis=axis)])
+    nodes += [
+        helper.make_node("Unsqueeze", [part, f"{name}/axis"], [f"{name}/{i}"])
+        for i, part in enumerate(parts)
+    ]
+    _read(
+        reader,
+        [
+            *nodes,
+            helper.make_node(
+                "Concat", [f"{name}/{i}" for i in range(len(parts))], [name], axis=axis
+            ),
+        ],
+    )
 
 
 def _constant(name: str, array: np.ndarray) -> onnx.NodeProto:

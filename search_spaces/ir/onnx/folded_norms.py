@@ -1,10 +1,11 @@
 """Recover batch normalization that torch's exporters fold into the preceding weights.
 
-`torch.onnx.export(dynamo=True)` records the original torch call in the node's metadata: epsilon, whether there are
-scale and shift, and whether the convolution had a bias. The TorchScript exporter stores folded weights without a
-module's name: such a convolution is read as one without bias, followed by a batch normalization with torch's default
-epsilon. Exports without folding are not affected: `torch.onnx.export(…, optimize=False)`, or with `dynamo=False` the
-options `training=TrainingMode.PRESERVE, do_constant_folding=False`.
+`torch.onnx.export(dynamo=True)` records the original torch call in the node's metadata: epsilon,
+whether there are scale and shift, and whether the convolution had a bias. The TorchScript exporter
+stores folded weights without a module's name: such a convolution is read as one without bias,
+followed by a batch normalization with torch's default epsilon. Exports without folding are not
+affected: `torch.onnx.export(…, optimize=False)`, or with `dynamo=False` the options
+`training=TrainingMode.PRESERVE, do_constant_folding=False`.
 """
 
 from __future__ import annotations
@@ -36,8 +37,14 @@ class FoldedNorm(NamedTuple):
 
 
 def folded_norm(node: onnx.NodeProto) -> FoldedNorm | None:
-    """The batch normalization that was folded into a `Conv`, `ConvTranspose` or `Gemm`; None if there is none."""
-    if node.op_type == "Conv" and len(node.input) > 2 and all(name.startswith(_UNNAMED) for name in node.input[1:3]):
+    """The batch normalization that was folded into a `Conv`, `ConvTranspose` or `Gemm`; None if
+    there is none.
+    """
+    if (
+        node.op_type == "Conv"
+        and len(node.input) > 2
+        and all(name.startswith(_UNNAMED) for name in node.input[1:3])
+    ):
         return FoldedNorm((("affine", 1), ("epsilon", BATCH_NORM_EPSILON)), bias=False)
     call = _CALL.search(_origin(node))
     if call is None:
@@ -45,13 +52,16 @@ def folded_norm(node: onnx.NodeProto) -> FoldedNorm | None:
     arguments = call[1].split(", ")
     affine = int(arguments[1] != "None")
     epsilon = shortest(float(arguments[-1]))
-    # The bias of folding is named after the weights. In an untrained network it is zero and omitted.
+    # The bias of folding is named after the weights. In an untrained network it is zero and
+    # omitted.
     bias = len(node.input) > 2 and node.input[2] != f"{node.input[1]}_bias"
     return FoldedNorm((("affine", affine), ("epsilon", epsilon)), bias)
 
 
 def is_bias_left_out(node: onnx.NodeProto) -> bool:
-    """True if torch's exporter omitted a layer's bias, as it does if all of its numbers are zero."""
+    """True if torch's exporter omitted a layer's bias, as it does if all of its numbers are
+    zero.
+    """
     return len(node.input) < 3 and _WEIGHTED.search(_origin(node)) is not None
 
 

@@ -45,7 +45,9 @@ def _same(reader: Reader, node: onnx.NodeProto) -> int | None:
 
 
 def read_dropout(reader: Reader, node: onnx.NodeProto, used: list[int]) -> None:
-    """The output of Dropout is its input when it does not train; the mask is an operator of its own."""
+    """The output of Dropout is its input when it does not train; the mask is an operator of its
+    own.
+    """
     for i in used:
         if i == 0:
             reader.values[node.output[0]] = reader.value(node.input[0])
@@ -55,7 +57,9 @@ def read_dropout(reader: Reader, node: onnx.NodeProto, used: list[int]) -> None:
 
 def _concat(reader: Reader, node: onnx.NodeProto) -> int | None:
     """Empty constants add nothing; one operand alone is the result."""
-    names = [name for name in node.input if name not in reader.known or 0 not in reader.known[name].shape]
+    names = [
+        name for name in node.input if name not in reader.known or 0 not in reader.known[name].shape
+    ]
     if len(names) == 1:
         return reader.value(names[0])
     if len(names) == len(node.input) or not names:
@@ -64,7 +68,9 @@ def _concat(reader: Reader, node: onnx.NodeProto) -> int | None:
 
 
 def _number(reader: Reader, name: str, other: str) -> float | None:
-    """The number of a known scalar that does not change the shape of another operand; None for other values."""
+    """The number of a known scalar that does not change the shape of another operand; None for
+    other values.
+    """
     known = reader.known.get(name)
     if known is None or is_weight(known) or known.static is None or known.static.size != 1:
         return None
@@ -92,14 +98,22 @@ def _add(reader: Reader, node: onnx.NodeProto) -> int | None:
 
 def _sub(reader: Reader, node: onnx.NodeProto) -> int | None:
     name, number = node.input
-    return reader.value(name) if _number(reader, number, name) == 0 and name not in reader.known else None
+    return (
+        reader.value(name)
+        if _number(reader, number, name) == 0 and name not in reader.known
+        else None
+    )
 
 
 def _div(reader: Reader, node: onnx.NodeProto) -> int | None:
     a, b = node.input
     if _number(reader, b, a) == 1 and a not in reader.known:
         return reader.value(a)
-    if _number(reader, a, b) == 1 and b not in reader.known and element_type(reader.shape(b)) == "float":
+    if (
+        _number(reader, a, b) == 1
+        and b not in reader.known
+        and element_type(reader.shape(b)) == "float"
+    ):
         return reader.emit("Reciprocal", (reader.value(b),), ())
     return None
 
@@ -116,7 +130,12 @@ def _extremum(reader: Reader, node: onnx.NodeProto) -> int | None:
     """The maximum or minimum of a value and a number as Clip."""
     numbers = [reader.known[name] for name in node.input if name in reader.known]
     others = [name for name in node.input if name not in reader.known]
-    if len(numbers) != 1 or len(others) != 1 or numbers[0].static is None or numbers[0].static.size != 1:
+    if (
+        len(numbers) != 1
+        or len(others) != 1
+        or numbers[0].static is None
+        or numbers[0].static.size != 1
+    ):
         return None
     x = reader.value(others[0])
     if len(reader.shapes[x]) < len(numbers[0].shape):
@@ -146,10 +165,18 @@ def _reduce_mean(reader: Reader, node: onnx.NodeProto) -> int | None:
     """The mean over all spatial dimensions as global average pooling."""
     attrs = node_attrs(node)
     operand = reader.known.get(node.input[1]) if has_operand(node, 1) else None
-    axes = operand.static.tolist() if operand is not None and operand.static is not None else attrs.get("axes", ())
+    axes = (
+        operand.static.tolist()
+        if operand is not None and operand.static is not None
+        else attrs.get("axes", ())
+    )
     x = reader.value(node.input[0])
     rank = len(reader.shapes[x])
-    if rank < 3 or sorted(axis % rank for axis in axes) != list(range(2, rank)) or not attrs.get("keepdims", 1):
+    if (
+        rank < 3
+        or sorted(axis % rank for axis in axes) != list(range(2, rank))
+        or not attrs.get("keepdims", 1)
+    ):
         return None
     return reader.emit("GlobalAveragePool", (x,), ())
 

@@ -10,7 +10,14 @@ import onnx
 from search_spaces.common.errors import InputError
 from search_spaces.ir import standard
 from search_spaces.ir.graph import element_type
-from search_spaces.ir.onnx.folding import Known, assumed, constant, from_assumed, is_learnable, read_tensor
+from search_spaces.ir.onnx.folding import (
+    Known,
+    assumed,
+    constant,
+    from_assumed,
+    is_learnable,
+    read_tensor,
+)
 from search_spaces.ir.onnx.reader import Reader, node_attrs
 
 
@@ -45,7 +52,12 @@ def _size(reader: Reader, node: onnx.NodeProto) -> list[Known] | None:
 def _identity(reader: Reader, node: onnx.NodeProto) -> list[Known] | None:
     """An initializer that Identity passes on is a weight, even if it is a scalar."""
     known = reader.known.get(node.input[0])
-    if known is not None and known.learned and node.input[0] in reader.initializers and is_learnable(known):
+    if (
+        known is not None
+        and known.learned
+        and node.input[0] in reader.initializers
+        and is_learnable(known)
+    ):
         return [Known(known.shape, learned=True, placed=known.placed)]
     return None if known is None else [known]
 

@@ -27,11 +27,11 @@ _FIRST_WITH_COORDINATES = 11  # opset in which Resize has attributes for coordin
 def load_model(path: str) -> onnx.ModelProto:
     """Load an `.onnx` file.
 
-    `FILE.onnx@320` fixes its open sizes other than the batch size to 320, `FILE.onnx@3x320x240` those of its first
-    input.
+    `FILE.onnx@320` fixes its open sizes other than the batch size to 320, `FILE.onnx@3x320x240`
+    those of its first input.
 
-    External weights are not read, except small tensors, which may be sizes that the graph depends on. External files
-    must be in the model's folder.
+    External weights are not read, except small tensors, which may be sizes that the graph depends
+    on. External files must be in the model's folder.
 
     Raises:
         InputError: if it is not an ONNX model; the message names the file.
@@ -47,7 +47,9 @@ def load_model(path: str) -> onnx.ModelProto:
         raise
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such file") from error
-    except Exception as error:  # protobuf's errors have no public base class; damaged fields may cause any error
+    except (
+        Exception
+    ) as error:  # protobuf's errors have no public base class; damaged fields may cause any error
         raise InputError(f"{path}: not an ONNX model ({_line(error)})") from error
     try:
         return with_sizes(model, sizes) if sizes else model
@@ -61,7 +63,10 @@ def _line(error: Exception) -> str:
 
 def _tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
     yield from model.graph.initializer
-    for node in (*model.graph.node, *(node for function in model.functions for node in function.node)):
+    for node in (
+        *model.graph.node,
+        *(node for function in model.functions for node in function.node),
+    ):
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.TENSOR:
                 yield attribute.t
@@ -71,8 +76,15 @@ def _load_external(tensor: TensorProto, folder: Path, path: str) -> None:
     given = {entry.key: entry.value for entry in tensor.external_data}
     location = given.get("location", "")
     file = Path(os.path.realpath(folder / location))
-    if not location or Path(location).is_absolute() or ".." in Path(location).parts or not file.is_relative_to(folder):
-        raise InputError(f"{path}: tensor {tensor.name!r} is in {location!r}, which is not in the model's folder")
+    if (
+        not location
+        or Path(location).is_absolute()
+        or ".." in Path(location).parts
+        or not file.is_relative_to(folder)
+    ):
+        raise InputError(
+            f"{path}: tensor {tensor.name!r} is in {location!r}, which is not in the model's folder"
+        )
     count = prod(tensor.dims)
     if not 0 <= count <= MAX_ELEMENTS or not file.is_file():
         return
@@ -87,7 +99,8 @@ def _load_external(tensor: TensorProto, folder: Path, path: str) -> None:
     del tensor.external_data[:]
 
 
-# --- normalization ---------------------------------------------------------------------------------------------------
+# --- normalization
+# ---------------------------------------------------------------------------------------------------
 
 
 def prepared(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[TensorProto]]:
@@ -112,9 +125,13 @@ def prepared(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[TensorProto]
     for tensor in weights:
         kind = graph.input.add(name=tensor.name).type.tensor_type
         kind.elem_type = tensor.data_type
-        kind.shape.dim.extend(onnx.TensorShapeProto.Dimension(dim_value=size) for size in tensor.dims)
+        kind.shape.dim.extend(
+            onnx.TensorShapeProto.Dimension(dim_value=size) for size in tensor.dims
+        )
     if source.sparse_initializer:
-        raise InputError("sparse initializers are not supported: store the weights as dense tensors")
+        raise InputError(
+            "sparse initializers are not supported: store the weights as dense tensors"
+        )
     if light.functions:
         light = onnx.inliner.inline_local_functions(light)
     _check_domains(light.graph.node)
@@ -138,7 +155,9 @@ def _with_shape(info: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
 
 
 def _check_size(model: onnx.ModelProto) -> None:
-    """Raise InputError for models that are too large once functions and control flow are inlined."""
+    """Raise InputError for models that are too large once functions and control flow are
+    inlined.
+    """
     bodies = {(f.domain, f.name): list(f.node) for f in model.functions}
     sizes: dict[tuple[str, str], tuple[int, int]] = {}
 
@@ -151,7 +170,10 @@ def _check_size(model: onnx.ModelProto) -> None:
             key = (node.domain, node.op_type)
             if key in bodies and key not in sizes:
                 sizes[key] = size(bodies[key], depth + 1)
-            inside = [sizes.get(key, (1, len(node.input))), *(size(g.node, depth + 1) for g in subgraphs(node))]
+            inside = [
+                sizes.get(key, (1, len(node.input))),
+                *(size(g.node, depth + 1) for g in subgraphs(node)),
+            ]
             count, read = count + sum(c for c, _ in inside), read + sum(r for _, r in inside)
         return count, read
 
@@ -159,7 +181,9 @@ def _check_size(model: onnx.ModelProto) -> None:
     if count > MAX_NODES:
         raise InputError(f"the model has {count:,} nodes; the limit is {MAX_NODES:,}")
     if read > MAX_READ_VALUES:
-        raise InputError(f"the model's nodes have {read:,} inputs; the limit is {MAX_READ_VALUES:,}")
+        raise InputError(
+            f"the model's nodes have {read:,} inputs; the limit is {MAX_READ_VALUES:,}"
+        )
 
 
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
@@ -174,7 +198,8 @@ def _check_domains(nodes: Iterable[onnx.NodeProto]) -> None:
     for node in nodes:
         if node.domain not in ("", "ai.onnx"):
             raise InputError(
-                f"operator {node.domain}.{node.op_type} (node {node.name!r}) is not a standard ONNX operator: "
+                f"operator {node.domain}.{node.op_type} (node {node.name!r}) is not a standard "
+                "ONNX operator: "
                 "export the model without custom operators and runtime-specific optimizations"
             )
         for graph in subgraphs(node):
@@ -182,7 +207,10 @@ def _check_domains(nodes: Iterable[onnx.NodeProto]) -> None:
 
 
 def _converted(model: onnx.ModelProto) -> onnx.ModelProto:
-    version = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=standard.OPSET)
+    version = max(
+        (o.version for o in model.opset_import if o.domain in ("", "ai.onnx")),
+        default=standard.OPSET,
+    )
     if version >= _OLDEST_OPSET:
         return model
     _check_axes(model.graph.node)
@@ -190,7 +218,8 @@ def _converted(model: onnx.ModelProto) -> onnx.ModelProto:
         converted = onnx.version_converter.convert_version(model, _OLDEST_OPSET)
     except Exception as error:  # the native library has no class for it
         raise InputError(
-            f"the model uses opset {version} and cannot be converted: export it with opset {_OLDEST_OPSET} or later "
+            f"the model uses opset {version} and cannot be converted: export it with opset "
+            f"{_OLDEST_OPSET} or later "
             f"({_line(error)})"
         ) from error
     if version < _FIRST_WITH_COORDINATES:
@@ -199,22 +228,36 @@ def _converted(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _check_axes(nodes: Iterable[onnx.NodeProto]) -> None:
-    """Raise InputError for Hardmax over all axes from one on, which the converter takes for one axis."""
+    """Raise InputError for Hardmax over all axes from one on, which the converter takes for one
+    axis.
+    """
     for node in nodes:
-        if node.op_type == "Hardmax" and not any(a.name == "axis" and a.i == -1 for a in node.attribute):
+        if node.op_type == "Hardmax" and not any(
+            a.name == "axis" and a.i == -1 for a in node.attribute
+        ):
             remedy = f"export the model with opset {_OLDEST_OPSET} or later"
-            raise InputError(f"Hardmax (node {node.name!r}): its axis had another meaning in old opsets: {remedy}")
+            raise InputError(
+                f"Hardmax (node {node.name!r}): its axis had another meaning in old opsets: "
+                f"{remedy}"
+            )
         for graph in subgraphs(node):
             _check_axes(graph.node)
 
 
 def _set_coordinates(nodes: Iterable[onnx.NodeProto]) -> None:
-    """Give Resize the coordinates that were fixed before they were attributes, without the converter's unread `roi`."""
+    """Give Resize the coordinates that were fixed before they were attributes, without the
+    converter's unread `roi`.
+    """
     for node in nodes:
         if node.op_type == "Resize":
             node.input[1] = ""
             nearest = not any(a.name == "mode" and a.s != b"nearest" for a in node.attribute)
-            fixed = {"coordinate_transformation_mode": "asymmetric", **({"nearest_mode": "floor"} if nearest else {})}
-            node.attribute.extend(helper.make_attribute(name, value) for name, value in fixed.items())
+            fixed = {
+                "coordinate_transformation_mode": "asymmetric",
+                **({"nearest_mode": "floor"} if nearest else {}),
+            }
+            node.attribute.extend(
+                helper.make_attribute(name, value) for name, value in fixed.items()
+            )
         for graph in subgraphs(node):
             _set_coordinates(graph.node)

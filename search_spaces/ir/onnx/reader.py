@@ -26,8 +26,12 @@ from search_spaces.ir.operators import canonical_attrs, output_shape
 from search_spaces.ir.owned_weights import OWNERS, RECURRENT, weights
 from search_spaces.ir.standard import attribute_value
 
-_PARAM = re.compile(r"(.*/)?Param(_\d+)?\.value")  # names that `Outline` gives to the tensors of `Param` nodes
-_BROADCASTING = frozenset({"Add", "Mul", "Sub", "Div", "Pow", "Equal", "Greater", "Less", "Where", "And", "Or"})
+_PARAM = re.compile(
+    r"(.*/)?Param(_\d+)?\.value"
+)  # names that `Outline` gives to the tensors of `Param` nodes
+_BROADCASTING = frozenset(
+    {"Add", "Mul", "Sub", "Div", "Pow", "Equal", "Greater", "Less", "Where", "And", "Or"}
+)
 
 
 class Rules(NamedTuple):
@@ -35,7 +39,8 @@ class Rules(NamedTuple):
 
     Attributes:
         known: returns the outputs if they are known without running the model, otherwise None.
-        one_output: returns the number of the value of the only used output; None to use the general rule.
+        one_output: returns the number of the value of the only used output; None to use the general
+            rule.
         outputs: adds all used outputs, given their positions.
     """
 
@@ -66,7 +71,9 @@ def _reads(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
 
 def _params(nodes: Iterable[onnx.NodeProto], tensors: dict[str, Known]) -> set[str]:
     """Names of the tensors of `Param` nodes in a model that `Outline` wrote."""
-    return {n.input[0] for n in nodes if n.op_type == "Identity" and _PARAM.fullmatch(n.input[0])} & tensors.keys()
+    return {
+        n.input[0] for n in nodes if n.op_type == "Identity" and _PARAM.fullmatch(n.input[0])
+    } & tensors.keys()
 
 
 class Reader:
@@ -82,10 +89,16 @@ class Reader:
 
     def __init__(self, model: onnx.ModelProto, weights: Weights, rules: Rules) -> None:
         self.rules = rules
-        self.proto, self.source_nodes, self.initializers = model.graph, weights.nodes, weights.tensors
+        self.proto, self.source_nodes, self.initializers = (
+            model.graph,
+            weights.nodes,
+            weights.tensors,
+        )
         self.params = _params(weights.nodes, weights.tensors)
         computed = weights.shared | self.params
-        self.known = {name: known for name, known in weights.tensors.items() if name not in computed}
+        self.known = {
+            name: known for name, known in weights.tensors.items() if name not in computed
+        }
         self.values: dict[str, int] = {}
         self.makers: dict[str, onnx.NodeProto] = {}
         self.flat: list[onnx.NodeProto] = []  # read so far, with control flow written out
@@ -95,7 +108,9 @@ class Reader:
         self.used = {info.name for info in self.proto.output}.union(_reads(self.source_nodes))
         self.batch: Dim | None = None
         self.letters: dict[str, str] = {}
-        self.folder = Folder(max(o.version for o in model.opset_import if o.domain in ("", "ai.onnx")))
+        self.folder = Folder(
+            max(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
+        )
 
     def read(self) -> Graph:
         """The graph of the model; InputError if it cannot be represented."""
@@ -107,9 +122,13 @@ class Reader:
             element = standard.element_name(info.type.tensor_type.elem_type)
             self.shapes.append(typed([self._letter(d) for d in shape], element))
         self.read_nodes(self.source_nodes)
-        outputs = list(dict.fromkeys(self.value(info.name) for info in self.proto.output))  # equal ones are one
+        outputs = list(
+            dict.fromkeys(self.value(info.name) for info in self.proto.output)
+        )  # equal ones are one
         outputs = [v if v >= len(inputs) else self.emit("Identity", (v,), ()) for v in outputs]
-        return Graph(tuple(range(len(inputs))), self._live(outputs), tuple(outputs), tuple(self.shapes))
+        return Graph(
+            tuple(range(len(inputs))), self._live(outputs), tuple(outputs), tuple(self.shapes)
+        )
 
     def _live(self, outputs: list[int]) -> tuple[Node, ...]:
         """The nodes on which outputs depend, and those without any reader in the file.
@@ -154,7 +173,9 @@ class Reader:
             remedy = "simplify the file with python -m onnxsim FILE.onnx SIMPLE.onnx"
             raise InputError(f"the constant {name!r} of shape [{shape}] is empty: {remedy}")
         maker = self.makers.get(name)
-        if maker is not None and not known.is_whole:  # the weights are the initializers, not what is computed from them
+        if (
+            maker is not None and not known.is_whole
+        ):  # the weights are the initializers, not what is computed from them
             self._compute(maker)
             return self.values[name]
         value = (add_param if name in self.params else add_constant)(self.emit, known)
@@ -203,17 +224,23 @@ class Reader:
                 raise InputError(f"{node.op_type} (node {node.name!r}): {error}") from error
 
     def _fold(self, node: onnx.NodeProto) -> bool:
-        """Store the node's outputs as known values; False if they are not known without running the model."""
+        """Store the node's outputs as known values; False if they are not known without running the
+        model.
+        """
         self.makers.update(dict.fromkeys(node.output, node))
         if node.op_type in self.rules.known:
             found = self.rules.known[node.op_type](self, node)
         elif all(name in self.known for name in node.input if name):
-            found = self.folder.fold(node, [self.known[name] if name else None for name in node.input])
+            found = self.folder.fold(
+                node, [self.known[name] if name else None for name in node.input]
+            )
         else:
             return False
         if found is None:
             return False
-        self.known.update((name, known) for name, known in zip(node.output, found, strict=False) if name)
+        self.known.update(
+            (name, known) for name, known in zip(node.output, found, strict=False) if name
+        )
         return True
 
     def _compute(self, node: onnx.NodeProto) -> None:
@@ -226,27 +253,48 @@ class Reader:
         if reader is not None and used == [0] and (value := reader(self, node)) is not None:
             self.values[node.output[0]] = value
             return
-        if any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute):
-            raise InputError(f"control flow that depends on the data is not supported{self._condition(node)}")
+        if any(
+            a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
+            for a in node.attribute
+        ):
+            raise InputError(
+                f"control flow that depends on the data is not supported{self._condition(node)}"
+            )
         if not standard.makes_tensors(node.op_type):
-            raise InputError("sequences and optional values are not supported: export the model with tensors only")
+            raise InputError(
+                "sequences and optional values are not supported: export the model with tensors "
+                "only"
+            )
         for i in used:
             self.add_output(node, i, alone=len(used) == 1)
 
     def _condition(self, node: onnx.NodeProto) -> str:
-        """The graph's inputs on which the condition of a node depends, and what somebody with the file can do."""
+        """The graph's inputs on which the condition of a node depends, and what somebody with the
+        file can do.
+        """
         names, seen = [node.input[0]] if node.op_type == "If" else [], set()
         while names:
             name = names.pop()
             if name not in seen:
                 seen.add(name)
                 maker = self.makers.get(name)
-                names += maker.input if maker is not None and maker.op_type not in ("Shape", "Size") else ()
-        depends = [info.name for info in self.proto.input if info.name in seen and info.name not in self.initializers]
+                names += (
+                    maker.input
+                    if maker is not None and maker.op_type not in ("Shape", "Size")
+                    else ()
+                )
+        depends = [
+            info.name
+            for info in self.proto.input
+            if info.name in seen and info.name not in self.initializers
+        ]
         if not depends:
             return ": export the model by tracing"
         shown = ", ".join(map(repr, depends))
-        return f": it depends on input {shown}; store its value as an initializer, or export the model by tracing"
+        return (
+            f": it depends on input {shown}; store its value as an initializer, or export the "
+            "model by tracing"
+        )
 
     def add_output(self, node: onnx.NodeProto, position: int, alone: bool = True) -> None:
         """Add an ONNX operator of which one output is used; `alone`: no other output is."""
@@ -254,25 +302,39 @@ class Reader:
         self.values[node.output[position]] = self._standard(node, attrs, alone)
 
     def _standard(self, node: onnx.NodeProto, attrs: dict[str, Any], alone: bool) -> int:
-        """Add an ONNX operator; its constant operands become attributes, and it owns its weights if possible."""
+        """Add an ONNX operator; its constant operands become attributes, and it owns its weights if
+        possible.
+        """
         op = node.op_type
-        names = ["" if self._is_initial_zero(node, i) else name for i, name in enumerate(node.input)]
+        names = [
+            "" if self._is_initial_zero(node, i) else name for i, name in enumerate(node.input)
+        ]
         while names and not names[-1]:
             names.pop()
         if alone and op in OWNERS and (value := self._owner(op, names, attrs)) is not None:
             return value
         formal, kinds = standard.single_operands(op), standard.type_names(op)
-        constants = [i for i, name in enumerate(names[: len(formal)]) if self._is_setting(op, i, name)]
+        constants = [
+            i for i, name in enumerate(names[: len(formal)]) if self._is_setting(op, i, name)
+        ]
         dynamic = [i for i, name in enumerate(names) if name and i not in constants]
         inputs = {i: self._operand(op, i, names[i]) for i in dynamic}
-        types = {kinds[min(i, len(kinds) - 1)]: element_type(self.shapes[v]) for i, v in inputs.items()}
+        types = {
+            kinds[min(i, len(kinds) - 1)]: element_type(self.shapes[v]) for i, v in inputs.items()
+        }
         for i in constants:
             known, array = self.known[names[i]], self.known[names[i]].static
             if array is None or array.shape == (0,):
                 continue  # an empty list is equivalent to an omitted operand
-            if standard.operand_type(op, i, types) == element_type(known.shape) or not standard.is_result(op, i):
-                broadcast = op in _BROADCASTING and any(len(self.shapes[v]) >= array.ndim for v in inputs.values())
-                attrs[formal[i]] = standard.numbers(array.reshape(()) if broadcast and array.size == 1 else array)
+            if standard.operand_type(op, i, types) == element_type(
+                known.shape
+            ) or not standard.is_result(op, i):
+                broadcast = op in _BROADCASTING and any(
+                    len(self.shapes[v]) >= array.ndim for v in inputs.values()
+                )
+                attrs[formal[i]] = standard.numbers(
+                    array.reshape(()) if broadcast and array.size == 1 else array
+                )
             else:
                 inputs[i] = self.value(names[i])
                 types[kinds[i]] = element_type(known.shape)
@@ -280,7 +342,9 @@ class Reader:
         return self.emit(op, arranged, tuple(attrs.items()))
 
     def _operand(self, op: str, position: int, name: str) -> int:
-        """The value of an operand. Scales and zero points of quantization are shown by their shapes."""
+        """The value of an operand. Scales and zero points of quantization are shown by their
+        shapes.
+        """
         known = self.known.get(name)
         if known is None or name in self.values or not is_quantization(op, position):
             return self.value(name)
@@ -295,7 +359,12 @@ class Reader:
     def _is_setting(self, op: str, position: int, name: str) -> bool:
         """True if an operand is a constant that becomes an attribute."""
         known = self.known.get(name) if name else None
-        if known is None or known.static is None or known.static.size > MAX_WRITTEN_NUMBERS or op in OWNERS:
+        if (
+            known is None
+            or known.static is None
+            or known.static.size > MAX_WRITTEN_NUMBERS
+            or op in OWNERS
+        ):
             return False
         if len(known.shape) > 1 and not (op in _BROADCASTING and known.static.size == 1):
             return False
@@ -304,7 +373,9 @@ class Reader:
         return not known.placed and (not is_weight(known) or not standard.is_result(op, position))
 
     def _owner(self, op: str, names: list[str], attrs: dict[str, Any]) -> int | None:
-        """Add an operator that owns its weights; None unless all further operands are weights of expected shapes."""
+        """Add an operator that owns its weights; None unless all further operands are weights of
+        expected shapes.
+        """
         x, *operands = [name for name in names if name]
         known = [self.known[name] for name in operands if name in self.known]
         affine = any(k.learned for k in known)
@@ -327,7 +398,12 @@ class Reader:
     def _is_initial_zero(self, node: onnx.NodeProto, position: int) -> bool:
         """True if an operand is a recurrent layer's initial state of zeros, the default."""
         known = self.known.get(node.input[position])
-        if node.op_type not in RECURRENT or position not in (5, 6) or known is None or known.values is None:
+        if (
+            node.op_type not in RECURRENT
+            or position not in (5, 6)
+            or known is None
+            or known.values is None
+        ):
             return False
         return not any(array.any() for array in known.values)
 
@@ -339,4 +415,7 @@ def _is_zero(known: Known) -> bool:
 
 def _changes(affine: list[Known]) -> bool:
     """True unless a normalization's constant scale and shift are one and zero."""
-    return any(known.static is None or bool((known.static != 1 - i).any()) for i, known in enumerate(affine))
+    return any(
+        known.static is None or bool((known.static != 1 - i).any())
+        for i, known in enumerate(affine)
+    )

@@ -1,4 +1,6 @@
-"""ONNX model to graph: weights become shapes, constants become attributes, shape arithmetic is folded."""
+"""ONNX model to graph: weights become shapes, constants become attributes, shape arithmetic is
+folded.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +24,23 @@ from search_spaces.ir.onnx.shape_operators import read_split
 from search_spaces.ir.onnx.weight_uses import Weights, find_weights, transposed_copies
 from search_spaces.ir.operator_costs import multiply_accumulates
 
-_SIZES = re.compile(r"open|fixed|\?|a number|depends? on the data|open sizes|does not fit|do not fit|broadcast")
+_SIZES = re.compile(
+    r"open|fixed|\?|a number|depends? on the data|open sizes|does not fit|do not fit|broadcast"
+)
 _EXPORT = re.compile(r": export [^:;]*(fixed|with one|fixed ones)[^:;]*$")
 _CONTROL_FLOW = {"If": read_if, "Loop": read_loop, "Scan": read_scan}
-RULES = Rules(known=FOLDERS | _CONTROL_FLOW, one_output=READERS, outputs={"Split": read_split, "Dropout": read_dropout})
+RULES = Rules(
+    known=FOLDERS | _CONTROL_FLOW,
+    one_output=READERS,
+    outputs={"Split": read_split, "Dropout": read_dropout},
+)
 
 
 def from_model(model: onnx.ModelProto) -> Graph:
     """The weightless graph of an ONNX model, independent of names.
 
-    The first dimension of the first input becomes the batch size N, even if the file fixes it, provided that the
-    network works for every batch size.
+    The first dimension of the first input becomes the batch size N, even if the file fixes it,
+    provided that the network works for every batch size.
 
     Raises:
         InputError: if the model is not valid, or the text cannot express it.
@@ -47,20 +55,32 @@ def from_model(model: onnx.ModelProto) -> Graph:
         raise
     except RecursionError as error:
         raise InputError("the model is nested too deeply") from error
-    except Exception as error:  # damaged fields, such as names that are not UTF-8, may cause any error
-        raise InputError(f"damaged ONNX model: {type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
+    except (
+        Exception
+    ) as error:  # damaged fields, such as names that are not UTF-8, may cause any error
+        raise InputError(
+            f"damaged ONNX model: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        ) from error
 
 
 def cost_error(model: onnx.ModelProto, error: InputError) -> InputError:
-    """The error of `graph_flops` with the name of the ONNX node, and what to do about its open sizes."""
+    """The error of `graph_flops` with the name of the ONNX node, and what to do about its open
+    sizes.
+    """
     reader = _reader(model)
     reader.read()
     for node in reader.nodes:
         try:
-            multiply_accumulates(node.op, node.attrs, tuple([reader.shapes[v] for v in node.inputs]))
+            multiply_accumulates(
+                node.op, node.attrs, tuple([reader.shapes[v] for v in node.inputs])
+            )
         except InputError as cause:
             source = reader.names[node.outputs[0]]
-            named = f"node {source.name!r}" if source.name else f"the node that computes {source.output[0]!r}"
+            named = (
+                f"node {source.name!r}"
+                if source.name
+                else f"the node that computes {source.output[0]!r}"
+            )
             fix = remedy(model)
             message = _without_remedy(str(cause)) if fix else str(cause)
             return InputError(f"{source.op_type} ({named}): {message}{f'; {fix}' if fix else ''}")

@@ -1,4 +1,6 @@
-"""Readers of ONNX operators whose constant operands are shapes: slices, reshapes, expansions, resizes, splits."""
+"""Readers of ONNX operators whose constant operands are shapes: slices, reshapes, expansions,
+resizes, splits.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,12 @@ from search_spaces.ir.onnx.weight_operators import has_operand
 from search_spaces.ir.operators import output_shape
 
 
-def _ranges(reader: Reader, node: onnx.NodeProto, shape: Shape) -> list[tuple[int, int, int, int]] | None:
-    """Axis, start, end and step of each axis that a Slice cuts; None if they depend on the data or on open sizes."""
+def _ranges(
+    reader: Reader, node: onnx.NodeProto, shape: Shape
+) -> list[tuple[int, int, int, int]] | None:
+    """Axis, start, end and step of each axis that a Slice cuts; None if they depend on the data or
+    on open sizes.
+    """
     known = [reader.known[name] if name else None for name in node.input[1:]]
     values = [k.values if k else None for k in known]
     count = len(values[0][0]) if values and values[0] else 0
@@ -56,7 +62,9 @@ def read_slice(reader: Reader, node: onnx.NodeProto) -> int | None:
     if not ranges:
         return x if ranges == [] else None
     axes, starts, ends, steps = zip(*ranges, strict=True)
-    return reader.emit("Slice", (x,), (("axes", axes), ("ends", ends), ("starts", starts), ("steps", steps)))
+    return reader.emit(
+        "Slice", (x,), (("axes", axes), ("ends", ends), ("starts", starts), ("steps", steps))
+    )
 
 
 def read_reshape(reader: Reader, node: onnx.NodeProto) -> int | None:
@@ -65,7 +73,9 @@ def read_reshape(reader: Reader, node: onnx.NodeProto) -> int | None:
     if known is None or known.values is None:
         return None
     if node_attrs(node).get("allowzero", 0) and any((v == 0).any() for v in known.values):
-        raise InputError("allowzero = 1 with a size of 0 is not supported: the value would be empty")
+        raise InputError(
+            "allowzero = 1 with a size of 0 is not supported: the value would be empty"
+        )
     x = reader.value(node.input[0])
     shape = reader.shapes[x]
     target = _target(known.values, shape)
@@ -80,13 +90,16 @@ def read_reshape(reader: Reader, node: onnx.NodeProto) -> int | None:
 
 
 def _target(values: tuple[np.ndarray, np.ndarray], shape: Shape) -> tuple[int, ...] | None:
-    """Sizes of a Reshape with 0 for kept dimensions and -1 for an open one; None if several are open."""
+    """Sizes of a Reshape with 0 for kept dimensions and -1 for an open one; None if several are
+    open.
+    """
     pairs = list(zip(*(v.tolist() for v in values), strict=True))
     sizes = assumed(shape)
     if sizes is None:
         return tuple(a for a, _ in pairs) if all(a == b for a, b in pairs) else None
     full = [
-        _without_gaps(list(column), [size[i] for size in sizes]) for i, column in enumerate(zip(*pairs, strict=True))
+        _without_gaps(list(column), [size[i] for size in sizes])
+        for i, column in enumerate(zip(*pairs, strict=True))
     ]
     found = []
     for i, (a, b) in enumerate(zip(*full, strict=True)):
@@ -127,16 +140,25 @@ def read_constant_of_shape(reader: Reader, node: onnx.NodeProto) -> int | None:
     target = sizes(known) if known else None
     if target is None:
         raise InputError("the shape depends on the data, or on an open size other than the batch's")
-    fill = next((read_tensor(a.t, learned=False) for a in node.attribute), constant(np.zeros(1, np.float32), "float"))
+    fill = next(
+        (read_tensor(a.t, learned=False) for a in node.attribute),
+        constant(np.zeros(1, np.float32), "float"),
+    )
     return add_filled(reader, target, fill.static, element_type(fill.shape))
 
 
-def add_filled(reader: Reader, target: tuple[int, ...], fill: np.ndarray | None, element: str) -> int:
+def add_filled(
+    reader: Reader, target: tuple[int, ...], fill: np.ndarray | None, element: str
+) -> int:
     """Add a constant of shape `target` (0 for the batch size) filled with a scalar."""
     if fill is None:
         raise InputError("the constant to fill with is not known")
     value = reader.emit("Expand", (), (("input", standard.number(fill.item())), ("shape", target)))
-    return value if element == "float" else reader.emit("Cast", (value,), (("to", standard.enum(element)),))
+    return (
+        value
+        if element == "float"
+        else reader.emit("Cast", (value,), (("to", standard.enum(element)),))
+    )
 
 
 def read_resize(reader: Reader, node: onnx.NodeProto) -> int | None:
@@ -144,9 +166,15 @@ def read_resize(reader: Reader, node: onnx.NodeProto) -> int | None:
     attrs, x = node_attrs(node), reader.value(node.input[0])
     shape = reader.shapes[x]
     axes = attrs.pop("axes", tuple(range(len(shape))))
-    by = next((i for i in (3, 2) if has_operand(node, i) and len(reader.shape(node.input[i])) == 1), 0)
+    by = next(
+        (i for i in (3, 2) if has_operand(node, i) and len(reader.shape(node.input[i])) == 1), 0
+    )
     known = reader.known.get(node.input[by]) if by else None
-    if known is None or known.values is None or (has_operand(node, 1) and reader.shape(node.input[1]) != (0,)):
+    if (
+        known is None
+        or known.values is None
+        or (has_operand(node, 1) and reader.shape(node.input[1]) != (0,))
+    ):
         return None
     pairs = zip(*(v.tolist() for v in known.values), strict=True)
     changed = {
@@ -158,7 +186,11 @@ def read_resize(reader: Reader, node: onnx.NodeProto) -> int | None:
         return x
     kept, values = zip(*sorted(changed.items()), strict=True)
     name = "scales" if by == 2 else "sizes"
-    return reader.emit("Resize", (x,), (*attrs.items(), ("axes", kept), (name, tuple(map(standard.number, values)))))
+    return reader.emit(
+        "Resize",
+        (x,),
+        (*attrs.items(), ("axes", kept), (name, tuple(map(standard.number, values)))),
+    )
 
 
 def read_split(reader: Reader, node: onnx.NodeProto, used: list[int]) -> None:
@@ -167,12 +199,22 @@ def read_split(reader: Reader, node: onnx.NodeProto, used: list[int]) -> None:
     shape = reader.shapes[x]
     axis = attrs.get("axis", 0) % len(shape)
     size, operand = shape[axis], reader.known.get(node.input[1]) if has_operand(node, 1) else None
-    if isinstance(size, str) or (has_operand(node, 1) and (operand is None or operand.static is None)):
-        raise InputError("parts of an open or computed size are not supported: export the model with fixed sizes")
+    if isinstance(size, str) or (
+        has_operand(node, 1) and (operand is None or operand.static is None)
+    ):
+        raise InputError(
+            "parts of an open or computed size are not supported: export the model with fixed sizes"
+        )
     equal = -(-size // len(node.output))
-    parts = operand.static.tolist() if operand is not None and operand.static is not None else attrs.get("split")
+    parts = (
+        operand.static.tolist()
+        if operand is not None and operand.static is not None
+        else attrs.get("split")
+    )
     ends = np.cumsum(parts or [equal] * len(node.output)).tolist()
     for i in used:
         start, end = ends[i - 1] if i else 0, min(ends[i], size)
         given: Attrs = (("axes", (axis,)), ("ends", (end,)), ("starts", (start,)))
-        reader.values[node.output[i]] = x if end - start == size else reader.emit("Slice", (x,), given)
+        reader.values[node.output[i]] = (
+            x if end - start == size else reader.emit("Slice", (x,), given)
+        )

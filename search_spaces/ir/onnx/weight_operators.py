@@ -23,7 +23,8 @@ from search_spaces.ir.owned_weights import BATCH_NORM_EPSILON
 def weight_shape(reader: Reader, node: onnx.NodeProto, position: int) -> Shape | None:
     """The shape of an operand that is a known tensor.
 
-    None if it is omitted, a scalar, our constant, or computed from initializers of another number of elements.
+    None if it is omitted, a scalar, our constant, or computed from initializers of another number
+    of elements.
     """
     name = node.input[position] if len(node.input) > position else ""
     known = reader.known.get(name)
@@ -42,7 +43,12 @@ def has_operand(node: onnx.NodeProto, position: int) -> bool:
 def _has_bias(reader: Reader, node: onnx.NodeProto, position: int) -> bool:
     """True if the bias is learned or not zero; unoptimized exports compute a bias of zeros."""
     known = reader.known.get(node.input[position]) if has_operand(node, position) else None
-    zeros = known is not None and not known.learned and known.static is not None and not known.static.any()
+    zeros = (
+        known is not None
+        and not known.learned
+        and known.static is not None
+        and not known.static.any()
+    )
     return has_operand(node, position) and not zeros
 
 
@@ -70,7 +76,9 @@ def read_conv(reader: Reader, node: onnx.NodeProto) -> int | None:
 
 
 def _computed_conv(reader: Reader, node: onnx.NodeProto, attrs: dict[str, Any]) -> int | None:
-    """Add a convolution with a computed kernel and explicit padding; None if its padding is explicit already."""
+    """Add a convolution with a computed kernel and explicit padding; None if its padding is
+    explicit already.
+    """
     if attrs.get("auto_pad", "NOTSET") == "NOTSET":
         return None
     kernel = tuple([known_size(size) for size in reader.shape(node.input[1])[2:]])
@@ -108,7 +116,9 @@ def explicit_pads(attrs: dict[str, Any], kernel: tuple[int, ...], shape: Shape) 
     begin, end = [], []
     for size, k, stride, dilation in zip(shape[2:], kernel, strides, dilations, strict=True):
         if isinstance(size, str):
-            raise InputError(f"auto_pad = {auto} needs a fixed image size: export the model with one")
+            raise InputError(
+                f"auto_pad = {auto} needs a fixed image size: export the model with one"
+            )
         total = max(0, (-(-size // stride) - 1) * stride + dilation * (k - 1) + 1 - size)
         begin.append(total // 2 if auto == "SAME_UPPER" else total - total // 2)
         end.append(total - begin[-1])
@@ -118,24 +128,46 @@ def explicit_pads(attrs: dict[str, Any], kernel: tuple[int, ...], shape: Shape) 
 def read_conv_transpose(reader: Reader, node: onnx.NodeProto) -> int | None:
     """Add a transposed convolution, and the batch normalization that was folded into it."""
     weight, attrs = weight_shape(reader, node, 1), node_attrs(node)
-    if weight is None or (has_operand(node, 2) and weight_shape(reader, node, 2) is None) or "output_shape" in attrs:
+    if (
+        weight is None
+        or (has_operand(node, 2) and weight_shape(reader, node, 2) is None)
+        or "output_shape" in attrs
+    ):
         return None
-    given = {**attrs, "channels": int(weight[1]) * attrs.get("group", 1), "kernel_shape": tuple(map(int, weight[2:]))}
+    given = {
+        **attrs,
+        "channels": int(weight[1]) * attrs.get("group", 1),
+        "kernel_shape": tuple(map(int, weight[2:])),
+    }
     x = reader.value(node.input[0])
     if weight[0] != reader.shapes[x][1]:
-        raise InputError(f"weights {list(weight)} do not fit an input of shape {list(reader.shapes[x])}")
+        raise InputError(
+            f"weights {list(weight)} do not fit an input of shape {list(reader.shapes[x])}"
+        )
     norm = folded_norm(node)
     bias = norm.bias if norm else has_operand(node, 2)
-    return _normalized(reader, reader.emit("ConvTranspose", (x,), (*given.items(), ("bias", int(bias)))), norm)
+    return _normalized(
+        reader, reader.emit("ConvTranspose", (x,), (*given.items(), ("bias", int(bias)))), norm
+    )
 
 
 def read_gemm(reader: Reader, node: onnx.NodeProto) -> int | None:
     """Add a linear layer, and the batch normalization that was folded into it."""
-    attrs, weight, bias = node_attrs(node), weight_shape(reader, node, 1), weight_shape(reader, node, 2)
-    if weight is None or len(weight) != 2 or {attrs.get("alpha", 1.0), attrs.get("beta", 1.0)} != {1.0}:
+    attrs, weight, bias = (
+        node_attrs(node),
+        weight_shape(reader, node, 1),
+        weight_shape(reader, node, 2),
+    )
+    if (
+        weight is None
+        or len(weight) != 2
+        or {attrs.get("alpha", 1.0), attrs.get("beta", 1.0)} != {1.0}
+    ):
         return None
     features, inputs = weight if attrs.get("transB", 0) else weight[::-1]
-    if attrs.get("transA", 0) or (has_operand(node, 2) and bias not in ((features,), (1, features))):
+    if attrs.get("transA", 0) or (
+        has_operand(node, 2) and bias not in ((features,), (1, features))
+    ):
         return None
     norm = folded_norm(node)
     has_bias = norm.bias if norm else has_operand(node, 2) or is_bias_left_out(node)
@@ -156,7 +188,9 @@ def _linear(reader: Reader, name: str, inputs: int, features: int, bias: bool) -
     if len(reader.shapes[x]) < 2:
         return None
     if reader.shapes[x][-1] != inputs:
-        raise InputError(f"weights [{inputs},{features}] do not fit an input of shape {list(reader.shapes[x])}")
+        raise InputError(
+            f"weights [{inputs},{features}] do not fit an input of shape {list(reader.shapes[x])}"
+        )
     return reader.emit("Linear", (x,), (("bias", int(bias)), ("features", features)))
 
 
@@ -164,14 +198,21 @@ def read_batch_norm(reader: Reader, node: onnx.NodeProto) -> int | None:
     """Add a batch normalization; a constant scale of 1 and shift of 0 are omitted."""
     attrs = node_attrs(node)
     if attrs.get("training_mode", 0):
-        raise InputError("batch normalization in training mode: export the model in evaluation mode")
+        raise InputError(
+            "batch normalization in training mode: export the model in evaluation mode"
+        )
     x, operands = reader.value(node.input[0]), [reader.stored(name) for name in node.input[1:5]]
     shape = reader.shapes[x]
     if any(known is None or tuple(known.shape) != tuple(shape[1:2]) for known in operands):
-        raise InputError(f"scale, shift, mean and variance must be weights that fit an input of shape {list(shape)}")
+        raise InputError(
+            "scale, shift, mean and variance must be weights that fit an input of shape "
+            f"{list(shape)}"
+        )
     scale, shift = (known.static if known and not known.learned else None for known in operands[:2])
     given: dict[str, Value] = {"epsilon": attrs.get("epsilon", BATCH_NORM_EPSILON)}
-    untrained = scale is not None and shift is not None and (scale == 1).all() and (shift == 0).all()
+    untrained = (
+        scale is not None and shift is not None and (scale == 1).all() and (shift == 0).all()
+    )
     is_shared = not all(name in reader.known for name in node.input[1:3])
     if untrained or is_shared:
         given["affine"] = 0
@@ -194,16 +235,25 @@ def _scaled(reader: Reader, node: onnx.NodeProto, x: int) -> int:
 def read_gather(reader: Reader, node: onnx.NodeProto) -> int | None:
     """Add an embedding, if the operand is a learned matrix."""
     table = reader.known.get(node.input[0])
-    if table is None or not is_weight(table) or len(table.shape) != 2 or node_attrs(node).get("axis", 0) != 0:
+    if (
+        table is None
+        or not is_weight(table)
+        or len(table.shape) != 2
+        or node_attrs(node).get("axis", 0) != 0
+    ):
         return None
     if element_type(table.shape) != "float":
         return None
     rows, features = map(int, table.shape)
-    return reader.emit("Embedding", (reader.value(node.input[1]),), (("features", features), ("rows", rows)))
+    return reader.emit(
+        "Embedding", (reader.value(node.input[1]),), (("features", features), ("rows", rows))
+    )
 
 
 def read_prelu(reader: Reader, node: onnx.NodeProto) -> int | None:
-    """Add a PRelu whose slope is learned, even if it is a scalar; leading dimensions of 1 are dropped."""
+    """Add a PRelu whose slope is learned, even if it is a scalar; leading dimensions of 1 are
+    dropped.
+    """
     slope = reader.known.get(node.input[1])
     if slope is None or not slope.learned:
         return None

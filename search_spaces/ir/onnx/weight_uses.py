@@ -1,17 +1,22 @@
-"""Which tensors of an ONNX file are weights: decided by where operators read them, not by how the file stores them.
+"""Which tensors of an ONNX file are weights: decided by where operators read them, not by how the
+file stores them.
 
-A file keeps weights as initializers (PyTorch, TensorFlow) or in `Constant` nodes (Paddle, OpenVINO), as they are or
-cast, transposed or quantized. `find_weights` follows every stored tensor through the operators that only rearrange it
-to the operators that read it beside values of the network:
+A file keeps weights as initializers (PyTorch, TensorFlow) or in `Constant` nodes (Paddle,
+OpenVINO), as they are or cast, transposed or quantized. `find_weights` follows every stored tensor
+through the operators that only rearrange it to the operators that read it beside values of the
+network:
 
-1. Kernels, tables, gates, and scales and shifts of normalizations are weights wherever they are stored.
-2. So is a vector that is added to what a layer computes (its bias), or scales and shifts a normalized value.
+1. Kernels, tables, gates, and scales and shifts of normalizations are weights wherever they are
+   stored.
+2. So is a vector that is added to what a layer computes (its bias), or scales and shifts a
+   normalized value.
 3. Scales and zero points of quantization, windows and bounds are not.
-4. Elsewhere initializers are weights. A `Constant` is one in a file that keeps the kernels of its layers in `Constant`
-   nodes; in others it is a number of the user's code.
+4. Elsewhere initializers are weights. A `Constant` is one in a file that keeps the kernels of its
+   layers in `Constant` nodes; in others it is a number of the user's code.
 
-A weight that several operators read counts once. Only exporters that are known to store equal vectors of different
-layers once are an exception: such vectors (all zeros or ones) are given back to their layers.
+A weight that several operators read counts once. Only exporters that are known to store equal
+vectors of different layers once are an exception: such vectors (all zeros or ones) are given back
+to their layers.
 """
 
 from __future__ import annotations
@@ -86,24 +91,40 @@ _SETTINGS: dict[str, tuple[int, ...]] = {
     "ConvInteger": (2, 3),
 }
 _LINEAR = frozenset(
-    {"Conv", "ConvTranspose", "DeformConv", "ConvInteger", "MatMul", "MatMulInteger", "QLinearMatMul", "Gemm", "Einsum"}
+    {
+        "Conv",
+        "ConvTranspose",
+        "DeformConv",
+        "ConvInteger",
+        "MatMul",
+        "MatMulInteger",
+        "QLinearMatMul",
+        "Gemm",
+        "Einsum",
+    }
 )
 _NORMALIZATIONS = frozenset(
     {"BatchNormalization", "InstanceNormalization", "GroupNormalization", "LayerNormalization", "RMSNormalization",
      "LpNormalization", "MeanVarianceNormalization"}
 )  # fmt: skip
-_FIRST_OPERAND = frozenset(  # of these only the first operand is data; the others say how it is rearranged
+# Of these only the first operand is data; the others say how it is rearranged
+_FIRST_OPERAND = frozenset(
     {"Cast", "CastLike", "DequantizeLinear", "QuantizeLinear", "Reshape", "Expand", "Slice", "Squeeze", "Unsqueeze",
      "Transpose", "Identity", "Flatten", "Tile", "Pad", "Gather", "Split", "Clip"}
 )  # fmt: skip
 _SHAPES_ONLY = frozenset({"Shape", "Size", "ConstantOfShape"})
 _AFFINE = frozenset({"Add", "Mul"})
-_PASSING = frozenset({"Cast", "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "DequantizeLinear"})
+_PASSING = frozenset(
+    {"Cast", "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "DequantizeLinear"}
+)
 _RECURRENT = frozenset({"RNN", "GRU", "LSTM"})
 _CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap"})
-_MERGES_VECTORS = "pytorch"  # producer of files in which equal vectors of different layers are stored once
+# Producer of files in which equal vectors of different layers are stored once
+_MERGES_VECTORS = "pytorch"
 _LOOK_BACK = 6  # operators between a normalization and its scale and shift
-_STORED_ELEMENTS = frozenset({"int2", "int4", "int8", "int16", "int32", "uint2", "uint4", "uint8", "uint16"})
+_STORED_ELEMENTS = frozenset(
+    {"int2", "int4", "int8", "int16", "int32", "uint2", "uint4", "uint8", "uint16"}
+)
 
 
 class _Use(NamedTuple):
@@ -135,7 +156,9 @@ class Weights:
     shared: set[str] = field(default_factory=set)
 
 
-def find_weights(nodes: Sequence[onnx.NodeProto], stored: dict[str, Known], producer: str = "") -> Weights:
+def find_weights(
+    nodes: Sequence[onnx.NodeProto], stored: dict[str, Known], producer: str = ""
+) -> Weights:
     """Tell weights from other stored tensors.
 
     Args:
@@ -147,7 +170,8 @@ def find_weights(nodes: Sequence[onnx.NodeProto], stored: dict[str, Known], prod
 
 
 def transposed_copies(tensors: Sequence[onnx.TensorProto]) -> dict[str, str]:
-    """Matrices that are another one transposed, by name: exporters fold the transpose of tied embeddings.
+    """Matrices that are another one transposed, by name: exporters fold the transpose of tied
+    embeddings.
 
     Tensors in other files, and those of one number only, are not compared.
     """
@@ -166,13 +190,22 @@ def transposed_copies(tensors: Sequence[onnx.TensorProto]) -> dict[str, str]:
 
 
 def _is_transposed(tensor: onnx.TensorProto, other: onnx.TensorProto) -> bool:
-    """True if both have the same different numbers, one transposed. Their corners are compared first."""
+    """True if both have the same different numbers, one transposed. Their corners are compared
+    first.
+    """
     size = len(tensor.raw_data) // prod(tensor.dims)
-    if size * prod(tensor.dims) != len(tensor.raw_data) or len(tensor.raw_data) != len(other.raw_data):
+    if size * prod(tensor.dims) != len(tensor.raw_data) or len(tensor.raw_data) != len(
+        other.raw_data
+    ):
         return False
-    if tensor.raw_data[:size] != other.raw_data[:size] or tensor.raw_data[-size:] != other.raw_data[-size:]:
+    if (
+        tensor.raw_data[:size] != other.raw_data[:size]
+        or tensor.raw_data[-size:] != other.raw_data[-size:]
+    ):
         return False
-    first, second = (np.frombuffer(t.raw_data, f"V{size}").reshape(tuple(t.dims)) for t in (tensor, other))
+    first, second = (
+        np.frombuffer(t.raw_data, f"V{size}").reshape(tuple(t.dims)) for t in (tensor, other)
+    )
     return bool((first == second.T).all()) and not bool((first == first[0, 0]).all())
 
 
@@ -191,7 +224,9 @@ def uniform_number(known: Known) -> float | None:
 
 
 def is_own_constant(maker: onnx.NodeProto | None) -> bool:
-    """True for constants as `Outline` writes them. It stores weights as initializers, so its constants are none."""
+    """True for constants as `Outline` writes them. It stores weights as initializers, so its
+    constants are none.
+    """
     if maker is None:
         return False
     numbered = maker.name.removeprefix("constant").isdecimal() and maker.output[0] == maker.name
@@ -204,11 +239,14 @@ class _Finder:
     Attributes:
         constants: nodes that hold a tensor, by the name of their output.
         makers: number of the node that computes a name.
-        origins: for each name that stored tensors determine, their names, with the node and operand that read them.
+        origins: for each name that stored tensors determine, their names, with the node and operand
+            that read them.
         uses: uses of each stored tensor.
     """
 
-    def __init__(self, nodes: list[onnx.NodeProto], stored: dict[str, Known], producer: str) -> None:
+    def __init__(
+        self, nodes: list[onnx.NodeProto], stored: dict[str, Known], producer: str
+    ) -> None:
         self.nodes, self.producer = nodes, producer
         self.tensors = dict(stored)
         self.constants: dict[str, onnx.NodeProto] = {}
@@ -234,13 +272,16 @@ class _Finder:
         self._separate()
         moved = weights & self.constants.keys()
         nodes = [node for node in self.nodes if not moved.intersection(node.output)]
-        return Weights(nodes, self.tensors, {name for name in self.tensors if self._is_shared(name)})
+        return Weights(
+            nodes, self.tensors, {name for name in self.tensors if self._is_shared(name)}
+        )
 
     def _is_shared(self, name: str) -> bool:
-        """True for a weight that is read more than once; a vector may also be a batch normalization's statistics.
+        """True for a weight that is read more than once; a vector may also be a batch
+        normalization's statistics.
 
-        What is looked up in a table at stored places, such as a bias by relative positions, is read once: by the
-        lookup, however many operators use the result.
+        What is looked up in a table at stored places, such as a bias by relative positions, is read
+        once: by the lookup, however many operators use the result.
         """
         reads = {self._read_at(use) for use in self.uses[name] if not self._is_setting(use)}
         return is_weight(self.tensors[name]) and len(reads) > 1
@@ -270,7 +311,10 @@ class _Finder:
                     self.origins.update((name, frozenset()) for name in node.output)
                 continue
             read = [
-                (position, {(origin, first or (number, position)) for origin, first in self.origins[name]})
+                (
+                    position,
+                    {(origin, first or (number, position)) for origin, first in self.origins[name]},
+                )
                 for position, name in enumerate(node.input)
                 if name in self.origins
             ]
@@ -279,7 +323,9 @@ class _Finder:
                 joined = frozenset().union(*(origins for _, origins in data))
                 self.origins.update((name, joined) for name in node.output)
                 read = [
-                    (position, origins) for position, origins in read if position in _SETTINGS.get(node.op_type, ())
+                    (position, origins)
+                    for position, origins in read
+                    if position in _SETTINGS.get(node.op_type, ())
                 ]
             for position, origins in read:
                 for origin, first in origins:
@@ -297,8 +343,13 @@ class _Finder:
     def _weights(self) -> set[str]:
         by_position = {name for name, uses in self.uses.items() if any(map(self._is_weight, uses))}
         by_position -= {name for name in by_position if self._is_untrained(name)}
-        # Layers that keep their kernels in `Constant` nodes: the file's other constants are weights, too.
-        kernels = {n for n, uses in self.uses.items() if any(_is_at(KERNELS, self.nodes[u.node], u) for u in uses)}
+        # Layers that keep their kernels in `Constant` nodes: the file's other constants are
+        # weights, too.
+        kernels = {
+            n
+            for n, uses in self.uses.items()
+            if any(_is_at(KERNELS, self.nodes[u.node], u) for u in uses)
+        }
         in_constants = bool(kernels & self.constants.keys()) and not kernels & (self.tensors.keys())
         others = {
             name
@@ -316,7 +367,9 @@ class _Finder:
         if not self._is_learnable(name) or self._is_setting(use):
             return False
         if _is_at(KERNELS, node, use):
-            return len(shape) > 0 and (not node.op_type.startswith("Gather") or self._is_table(name))
+            return len(shape) > 0 and (
+                not node.op_type.startswith("Gather") or self._is_table(name)
+            )
         if _is_at(VECTORS, node, use):
             return len(shape) > 0
         if node.op_type in _AFFINE and len(node.input) == 2:
@@ -338,16 +391,32 @@ class _Finder:
             # dynamic quantization casts the integers of a product and multiplies them by a scale
             if maker.op_type not in ("Cast", "Mul"):
                 return False
-            before = [made for n in maker.input if n not in self.origins and (made := self._maker(n)) is not None]
-            maker = next((made for made in before if made.op_type in _LINEAR or made.op_type == "Cast"), None)
-        if node.op_type != "Add" or maker is None or maker.op_type not in _LINEAR or len(shape) == 0:
+            before = [
+                made
+                for n in maker.input
+                if n not in self.origins and (made := self._maker(n)) is not None
+            ]
+            maker = next(
+                (made for made in before if made.op_type in _LINEAR or made.op_type == "Cast"), None
+            )
+        if (
+            node.op_type != "Add"
+            or maker is None
+            or maker.op_type not in _LINEAR
+            or len(shape) == 0
+        ):
             return False
         return max(self._shape(name)) == size and size == self._channels(maker)
 
     def _behind(self, node: onnx.NodeProto) -> set[str]:
         """Operators up to two steps before a node."""
         first = [maker for name in node.input if (maker := self._maker(name)) is not None]
-        second = [maker for node in first for name in node.input if (maker := self._maker(name)) is not None]
+        second = [
+            maker
+            for node in first
+            for name in node.input
+            if (maker := self._maker(name)) is not None
+        ]
         return {maker.op_type for maker in (*first, *second)}
 
     def _channels(self, layer: onnx.NodeProto) -> int | None:
@@ -378,7 +447,9 @@ class _Finder:
         return False
 
     def _is_affine_of_norm(self, name: str, other: str) -> bool:
-        """True for a vector that scales or shifts a normalized value: (x - mean) / sqrt(variance), or an operator."""
+        """True for a vector that scales or shifts a normalized value: (x - mean) / sqrt(variance),
+        or an operator.
+        """
         shape = self._shape(name)
         if _count(shape) < 2 or max(shape, default=1) != _count(shape):
             return False
@@ -386,7 +457,9 @@ class _Finder:
             maker = self._maker(other)
             if maker is None:
                 return False
-            if maker.op_type in _NORMALIZATIONS or (maker.op_type in ("Div", "Mul") and self._divides_by_root(maker)):
+            if maker.op_type in _NORMALIZATIONS or (
+                maker.op_type in ("Div", "Mul") and self._divides_by_root(maker)
+            ):
                 return True
             if maker.op_type not in _AFFINE | _PASSING:
                 return False
@@ -413,9 +486,11 @@ class _Finder:
         return maker is not None and maker.op_type == "DynamicQuantizeLinear" and use.position < 2
 
     def _is_untrained(self, name: str) -> bool:
-        """True for a scale of ones or shift of zeros in a `Constant`: exporters write it for layers that have none.
+        """True for a scale of ones or shift of zeros in a `Constant`: exporters write it for layers
+        that have none.
 
-        A batch normalization without statistics in `Constant` nodes keeps its weights as initializers.
+        A batch normalization without statistics in `Constant` nodes keeps its weights as
+        initializers.
         """
         if name not in self.constants or uniform_number(self._known(name)) not in (0.0, 1.0):
             return False
@@ -426,14 +501,22 @@ class _Finder:
             statistics = node.input[3:5] if node.op_type == "BatchNormalization" else []
             if any(statistic in self.constants for statistic in statistics):
                 return False
-        kernels = {n for n, uses in self.uses.items() if any(_is_at(KERNELS, self.nodes[u.node], u) for u in uses)}
+        kernels = {
+            n
+            for n, uses in self.uses.items()
+            if any(_is_at(KERNELS, self.nodes[u.node], u) for u in uses)
+        }
         return not kernels & self.constants.keys()
 
     def _is_setting(self, use: _Use) -> bool:
-        if self.nodes[use.node].op_type in _RECURRENT and use.position in (5, 6):  # an initial state of zeros
+        if self.nodes[use.node].op_type in _RECURRENT and use.position in (
+            5,
+            6,
+        ):  # an initial state of zeros
             return uniform_number(self._known(self._origin(use))) == 0
         if self.nodes[use.node].op_type == "InstanceNormalization" and use.position in (1, 2):
-            # Group normalization as exporters write it has its scale and shift behind; ones and zeros stand here.
+            # Group normalization as exporters write it has its scale and shift behind; ones and
+            # zeros stand here.
             before = self._maker(self.nodes[use.node].input[0])
             untrained = uniform_number(self._known(self._origin(use))) == 2 - use.position
             return untrained and before is not None and before.op_type == "Reshape"
@@ -457,7 +540,8 @@ class _Finder:
 
     def _separate_vector(self, name: str, uses: list[_Use]) -> None:
         """One copy of a vector for each layer that reads it; calls of one layer share a kernel."""
-        # 1. The layer of a use is the nearest operator before it with a kernel. Uses that follow the same call of it
+        # 1. The layer of a use is the nearest operator before it with a kernel. Uses that follow
+        # the same call of it
         #    in the same way are numbered.
         groups: dict[tuple, list[_Use]] = defaultdict(list)
         counted: dict[tuple, int] = defaultdict(int)
@@ -482,13 +566,20 @@ class _Finder:
             self.uses[name] = [use for use in self.uses[name] if use not in moved]
 
     def _nearest_kernel(self, number: int) -> tuple[int, tuple[str, ...]]:
-        """The nearest node at or before a node that has a kernel, and the kernel's names; breadth first."""
+        """The nearest node at or before a node that has a kernel, and the kernel's names; breadth
+        first.
+        """
         level, seen = [number], {number}
         while level:
             for n in level:
                 if kernels := self._kernels(n):
                     return n, tuple(sorted(kernels))
-            before = [self.makers[name] for n in level for name in self.nodes[n].input if name in self.makers]
+            before = [
+                self.makers[name]
+                for n in level
+                for name in self.nodes[n].input
+                if name in self.makers
+            ]
             level = [n for n in dict.fromkeys(before) if n not in seen]
             seen.update(level)
         return -1, ()
@@ -518,7 +609,9 @@ class _Finder:
         return "float" in self._element(name) or self._element(name) == "double"
 
     def _is_table(self, name: str) -> bool:
-        """True for the elements of embeddings; tables of other integers are part of the architecture."""
+        """True for the elements of embeddings; tables of other integers are part of the
+        architecture.
+        """
         return self._is_float(name) or self._element(name) in ("int4", "int8", "uint4", "uint8")
 
     def _is_learnable(self, name: str) -> bool:
@@ -534,7 +627,9 @@ def _count(shape: Shape) -> int:
 
 
 def _is_candidate(node: onnx.NodeProto) -> bool:
-    """True for a `Constant` that may be a weight: a tensor or list of floats, or a quantized tensor."""
+    """True for a `Constant` that may be a weight: a tensor or list of floats, or a quantized
+    tensor.
+    """
     return any(a.name in ("value", "value_floats") for a in node.attribute)
 
 

@@ -19,7 +19,8 @@ from search_spaces.ir.graph import Graph
 from search_spaces.ir.onnx.writing import Numbers, Outline
 from search_spaces.ir.owned_weights import Weight
 
-MAX_WEIGHTS = 100_000_000  # of a model in memory, by default: 0.4 GB, and `to_model` needs twice as much
+# Of a model in memory, by default: 0.4 GB, and `to_model` needs twice as much
+MAX_WEIGHTS = 100_000_000
 VARIABLE = "NAS_MAX_WEIGHTS"  # environment variable that replaces it
 MAX_BYTES = (1 << 31) - 1  # of an ONNX file: protobuf reads no more
 _NOISE = 1 << 22  # length of the random stream, which then repeats
@@ -33,13 +34,14 @@ class ModelTooLarge(InputError):
 def to_model(graph: Graph, seed: int = 0, numbers: Numbers | None = None) -> ModelProto:
     """A runnable ONNX model.
 
-    Weights are initialized as He normal, normalizations as identity. The random numbers of a seed repeat after four
-    million.
+    Weights are initialized as He normal, normalizations as identity. The random numbers of a seed
+    repeat after four million.
 
     Args:
         graph: the network.
         seed: seed of the weights.
-        numbers: trained weights and long constants by output value, see `Outline`; None for initial weights.
+        numbers: trained weights and long constants by output value, see `Outline`; None for initial
+            weights.
 
     Raises:
         InputError: if the network has more than `max_weights()` weights.
@@ -48,7 +50,9 @@ def to_model(graph: Graph, seed: int = 0, numbers: Numbers | None = None) -> Mod
     weights, outline = _Weights(graph, seed), Outline(graph, numbers)
     for tensor, weight, array in outline.tensors:
         outline.model.graph.initializer.append(tensor)
-        outline.model.graph.initializer[-1].raw_data = b"".join(weights.parts(tensor, weight, array))
+        outline.model.graph.initializer[-1].raw_data = b"".join(
+            weights.parts(tensor, weight, array)
+        )
     return outline.model
 
 
@@ -59,7 +63,8 @@ def write_model(
     numbers: Numbers | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Write the model of `to_model` to a file, without holding all weights in memory and thus without their limit.
+    """Write the model of `to_model` to a file, without holding all weights in memory and thus
+    without their limit.
 
     Args:
         graph: the network.
@@ -78,10 +83,16 @@ def write_model(
     rest = sum(map(len, heads)) + sum(_size(tensor) for tensor, *_ in outline.tensors)
     nodes = outline.model.graph.SerializeToString()
     outline.model.ClearField("graph")
-    start = outline.model.SerializeToString() + _field(ModelProto.GRAPH_FIELD_NUMBER, len(nodes) + rest) + nodes
+    start = (
+        outline.model.SerializeToString()
+        + _field(ModelProto.GRAPH_FIELD_NUMBER, len(nodes) + rest)
+        + nodes
+    )
     size = len(start) + rest
     if size > MAX_BYTES:
-        raise ModelTooLarge(f"the ONNX file would have {size:,} bytes: no program reads more than {MAX_BYTES:,}")
+        raise ModelTooLarge(
+            f"the ONNX file would have {size:,} bytes: no program reads more than {MAX_BYTES:,}"
+        )
     _reserve(file, size)
     file.write(start)
     for head, described in zip(heads, outline.tensors, strict=True):
@@ -90,7 +101,9 @@ def write_model(
 
 
 def max_weights() -> int:
-    """Largest number of weights of a model in memory: `NAS_MAX_WEIGHTS`, or `MAX_WEIGHTS`; InputError for no number."""
+    """Largest number of weights of a model in memory: `NAS_MAX_WEIGHTS`, or `MAX_WEIGHTS`;
+    InputError for no number.
+    """
     text = os.environ.get(VARIABLE, "").replace("_", "")
     if not text:
         return MAX_WEIGHTS
@@ -104,8 +117,10 @@ def check_size(graph: Graph) -> None:
     count, limit = graph_params(graph), max_weights()
     if count > limit:
         raise InputError(
-            f"the network has {count:,} weights, more than the limit of {limit:,} for models that are measured: if the "
-            f"memory suffices (about {3 * 4 * count / 1e9:.1f} GB), set the environment variable {VARIABLE}={count}"
+            f"the network has {count:,} weights, more than the limit of {limit:,} for models that "
+            "are measured: if the "
+            f"memory suffices (about {3 * 4 * count / 1e9:.1f} GB), set the environment variable "
+            f"{VARIABLE}={count}"
         )
 
 
@@ -122,7 +137,9 @@ def _head(tensor: TensorProto) -> bytes:
 
 
 def _field(number: int, size: int) -> bytes:
-    """Protobuf header of a field of `size` bytes: number and wire type, then the size as a varint."""
+    """Protobuf header of a field of `size` bytes: number and wire type, then the size as a
+    varint.
+    """
     encoded = [number << 3 | 2]
     while size > 0x7F:
         encoded.append(size & 0x7F | 0x80)
@@ -142,7 +159,9 @@ class _Weights:
         count = graph_params(graph)
         self.noise, self.position = _noise(seed, min(_NOISE, 1 << count.bit_length())), 0
 
-    def parts(self, tensor: TensorProto, weight: Weight, given: np.ndarray | None) -> Iterator[bytes | memoryview]:
+    def parts(
+        self, tensor: TensorProto, weight: Weight, given: np.ndarray | None
+    ) -> Iterator[bytes | memoryview]:
         """Yield the bytes of a tensor's numbers, in parts: the given numbers, or initial ones."""
         size, dtype = prod(tensor.dims), tensor_dtype_to_np_dtype(tensor.data_type)
         if given is not None:

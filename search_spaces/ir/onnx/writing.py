@@ -31,11 +31,14 @@ class Outline:
 
     Attributes:
         model: the model without initializers.
-        tensors: per initializer, its tensor without numbers, its initialization, and its array in `numbers` or None.
+        tensors: per initializer, its tensor without numbers, its initialization, and its array in
+            `numbers` or None.
     """
 
     def __init__(self, graph: Graph, numbers: Numbers | None = None) -> None:
-        opset = max([standard.opset(op) for op in {node.op for node in graph.nodes}], default=standard.OPSET)
+        opset = max(
+            [standard.opset(op) for op in {node.op for node in graph.nodes}], default=standard.OPSET
+        )
         self.model = onnx.ModelProto(ir_version=standard.IR_VERSION)
         self.model.opset_import.add(domain="", version=opset)
         self.graph, self.proto = graph, self.model.graph
@@ -44,10 +47,16 @@ class Outline:
         self.used: Counter[str] = Counter()
         self.constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         self.names = dict(zip(graph.inputs, _numbered("input", len(graph.inputs)), strict=True))
-        self.results = dict(zip(graph.outputs, _numbered("output", len(graph.outputs)), strict=True))
+        self.results = dict(
+            zip(graph.outputs, _numbered("output", len(graph.outputs)), strict=True)
+        )
         self.proto.name = "net"
-        self.proto.input.extend(_value_info(name, graph.shapes[v]) for v, name in self.names.items())
-        self.proto.output.extend(_value_info(name, graph.shapes[v]) for v, name in self.results.items())
+        self.proto.input.extend(
+            _value_info(name, graph.shapes[v]) for v, name in self.names.items()
+        )
+        self.proto.output.extend(
+            _value_info(name, graph.shapes[v]) for v, name in self.results.items()
+        )
         for node in graph.nodes:
             self._write(node)
 
@@ -64,7 +73,9 @@ class Outline:
         if not is_own(node.op, len(inputs)):
             self._standard(node, name, inputs, tensors, shapes, output)
         elif node.op in CONVOLUTIONS:
-            self._convolution(node, name, convolution(node.attrs, shapes[0]), inputs, tensors, output)
+            self._convolution(
+                node, name, convolution(node.attrs, shapes[0]), inputs, tensors, output
+            )
         elif node.op == "Linear":
             self._linear(name, len(shapes[0]), inputs[0], tensors, output)
         elif node.op == "BatchNorm":
@@ -85,7 +96,13 @@ class Outline:
             self._standard(node, name, inputs, tensors, shapes, output)
 
     def _convolution(
-        self, node: Node, name: str, conv: Convolution, inputs: list[str], tensors: list[str], output: str
+        self,
+        node: Node,
+        name: str,
+        conv: Convolution,
+        inputs: list[str],
+        tensors: list[str],
+        output: str,
     ) -> None:
         attributes = _conv_attributes(conv)
         if node.op == "Conv":
@@ -102,7 +119,9 @@ class Outline:
 
     def _norm(self, name: str, node: Node, inputs: list[str], output: str) -> None:
         epsilon = tuple([(n, v) for n, v in node.attrs if n == "epsilon"])
-        self._add("BatchNormalization", name, inputs, output, _attributes("BatchNormalization", epsilon))
+        self._add(
+            "BatchNormalization", name, inputs, output, _attributes("BatchNormalization", epsilon)
+        )
 
     def _linear(self, name: str, rank: int, x: str, tensors: list[str], output: str) -> None:
         if rank == 2:
@@ -110,31 +129,53 @@ class Outline:
             return
         matrix, *bias = tensors
         self._add("Transpose", f"{name}.transpose", [matrix], f"{name}.transposed")
-        self._add("MatMul", f"{name}.product", [x, f"{name}.transposed"], f"{name}.product_out" if bias else output)
+        self._add(
+            "MatMul",
+            f"{name}.product",
+            [x, f"{name}.transposed"],
+            f"{name}.product_out" if bias else output,
+        )
         if bias:
             self._add("Add", name, [f"{name}.product_out", *bias], output)
 
-    def _channel_shuffle(self, name: str, attrs: dict[str, Any], shape: Shape, x: str, output: str) -> None:
+    def _channel_shuffle(
+        self, name: str, attrs: dict[str, Any], shape: Shape, x: str, output: str
+    ) -> None:
         groups, (channels, *size) = attrs["groups"], (int(d) for d in shape[1:])
         split, swapped = f"{name}.split_out", f"{name}.swap_out"
-        self._add("Reshape", f"{name}.split", [x, self._integers(0, groups, channels // groups, *size)], split)
+        self._add(
+            "Reshape",
+            f"{name}.split",
+            [x, self._integers(0, groups, channels // groups, *size)],
+            split,
+        )
         order = (0, 2, 1, *range(3, len(shape) + 1))
-        self._add("Transpose", f"{name}.swap", [split], swapped, _attributes("Transpose", (("perm", order),)))
+        self._add(
+            "Transpose",
+            f"{name}.swap",
+            [split],
+            swapped,
+            _attributes("Transpose", (("perm", order),)),
+        )
         self._add("Reshape", f"{name}.join", [swapped, self._integers(0, channels, *size)], output)
 
     def _expand(self, name: str, attrs: dict[str, Any], inputs: list[str], output: str) -> None:
         source = inputs or [self._constant(np.array(attrs["input"], np.float32))]
         self._add("Expand", name, [*source, self._sizes(f"{name}.shape", attrs["shape"])], output)
 
-    def _buffer(self, name: str, attrs: dict[str, Any], output: str, given: np.ndarray | None) -> None:
+    def _buffer(
+        self, name: str, attrs: dict[str, Any], output: str, given: np.ndarray | None
+    ) -> None:
         """Add a long constant; without given numbers, they are made up.
 
-        Made-up numbers are neither equal, evenly spaced nor triangular, since such constants are written as operators.
-        The first is the largest, so that the limit of integers survives.
+        Made-up numbers are neither equal, evenly spaced nor triangular, since such constants are
+        written as operators. The first is the largest, so that the limit of integers survives.
         """
         count, limit = np.arange(prod(attrs["shape"])), attrs.get("limit", 2)
         dtype = standard.numpy_type(attrs.get("element", "float"))
-        numbers = limit - 1 - count * (count + 1) // 2 % limit if dtype.kind in "iub" else np.cos(count)
+        numbers = (
+            limit - 1 - count * (count + 1) // 2 % limit if dtype.kind in "iub" else np.cos(count)
+        )
         numbers = numbers if given is None else given
         tensor = onnx.numpy_helper.from_array(numbers.astype(dtype).reshape(attrs["shape"]))
         self._add("Constant", name, [], output, [helper.make_attribute("value", tensor)])
@@ -150,32 +191,56 @@ class Outline:
     def _batch_size(self) -> str:
         """Name of the value that holds the batch size as a list of one number."""
         if not self.used["batch_size"]:
-            found = [(v, self.graph.shapes[v].index(BATCH)) for v in self.graph.inputs if BATCH in self.graph.shapes[v]]
+            found = [
+                (v, self.graph.shapes[v].index(BATCH))
+                for v in self.graph.inputs
+                if BATCH in self.graph.shapes[v]
+            ]
             if not found:
-                raise InputError(f"Expand to the batch size needs an input with a dimension {BATCH}")
+                raise InputError(
+                    f"Expand to the batch size needs an input with a dimension {BATCH}"
+                )
             value, axis = found[0]
             between = _attributes("Shape", (("end", axis + 1), ("start", axis)))
-            self._add("Shape", self._unique("batch_size"), [self.names[value]], "batch_size", between)
+            self._add(
+                "Shape", self._unique("batch_size"), [self.names[value]], "batch_size", between
+            )
         return "batch_size"
 
     def _standard(
-        self, node: Node, name: str, inputs: list[str], tensors: list[str], shapes: tuple[Shape, ...], output: str
+        self,
+        node: Node,
+        name: str,
+        inputs: list[str],
+        tensors: list[str],
+        shapes: tuple[Shape, ...],
+        output: str,
     ) -> None:
         """Add a standard operator, whose constant operands are attributes of the graph's node."""
         attrs = onnx_attrs(node.op, node.attrs) if node.op in OWNERS else node.attrs
         called = standard.call(node.op, attrs, shapes)
         operands = [
-            "" if o is None else inputs[o] if isinstance(o, int) else self._constant(o) for o in called.operands
+            "" if o is None else inputs[o] if isinstance(o, int) else self._constant(o)
+            for o in called.operands
         ]
         outputs = standard.output_names(node.op, called.output, output)
         attributes = _attributes(node.op, called.attrs)
         operands += tensors
-        self.proto.node.add(op_type=node.op, name=name, input=operands, output=outputs, attribute=attributes)
+        self.proto.node.add(
+            op_type=node.op, name=name, input=operands, output=outputs, attribute=attributes
+        )
 
     def _add(
-        self, op: str, name: str, inputs: list[str], output: str, attributes: Iterable[onnx.AttributeProto] = ()
+        self,
+        op: str,
+        name: str,
+        inputs: list[str],
+        output: str,
+        attributes: Iterable[onnx.AttributeProto] = (),
     ) -> None:
-        self.proto.node.add(op_type=op, name=name, input=inputs, output=[output], attribute=attributes)
+        self.proto.node.add(
+            op_type=op, name=name, input=inputs, output=[output], attribute=attributes
+        )
 
     def _unique(self, name: str) -> str:
         self.used[name] += 1
@@ -196,12 +261,16 @@ class Outline:
 
     def _tensor(self, name: str, weight: Weight, result: Shape, given: Iterator[np.ndarray]) -> str:
         if not weight.trained and weight.name in ("scale", "shift"):
-            return self._constant(np.full(weight.shape, float(weight.init == "ones"), _dtype(result)))
+            return self._constant(
+                np.full(weight.shape, float(weight.init == "ones"), _dtype(result))
+            )
         element = standard.enum(element_type(result))
         array = next(given, None)
         if array is not None and array.shape != weight.shape:
             raise InputError(f"weight {name} has shape {weight.shape}, not {array.shape}")
-        self.tensors.append((onnx.TensorProto(name=name, dims=weight.shape, data_type=element), weight, array))
+        self.tensors.append(
+            (onnx.TensorProto(name=name, dims=weight.shape, data_type=element), weight, array)
+        )
         return name
 
 
@@ -227,7 +296,9 @@ def _conv_attributes(conv: Convolution) -> tuple[onnx.AttributeProto, ...]:
         ("pads", conv.pads),
         ("strides", conv.strides),
     )
-    return _attributes("Conv", tuple([(n, v) for n, v in given if v != 1 and not standard.neutral(n, v)]))
+    return _attributes(
+        "Conv", tuple([(n, v) for n, v in given if v != 1 and not standard.neutral(n, v)])
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -235,7 +306,8 @@ def _attributes(op: str, attrs: Attrs) -> tuple[onnx.AttributeProto, ...]:
     """The attributes with the types of the operator's schema."""
     schema = standard.schema(op)
     assert schema is not None
-    return tuple([_attribute(op, name, value, int(schema.attributes[name].type)) for name, value in attrs])  # type: ignore[call-overload]
+    kinds = {name: int(schema.attributes[name].type) for name, _ in attrs}  # type: ignore[call-overload]
+    return tuple([_attribute(op, name, value, kinds[name]) for name, value in attrs])
 
 
 def _attribute(op: str, name: str, value: Value, kind: int) -> onnx.AttributeProto:

@@ -14,7 +14,9 @@ from search_spaces.ir.pytorch.recorder import HANDLERS, Recorder, handles
 Number = Tensor | float
 
 
-def _same_type(r: Recorder, a: Number, b: Number, *, floating: bool = False) -> tuple[Number, Number]:
+def _same_type(
+    r: Recorder, a: Number, b: Number, *, floating: bool = False
+) -> tuple[Number, Number]:
     """Both operands, converted to the element type of the result."""
     dtype = torch.result_type(a, b)
     if floating and not dtype.is_floating_point:
@@ -30,7 +32,9 @@ def _is_number(r: Recorder, x: Number, number: float) -> bool:
     return x == number
 
 
-def _binary(op: str, neutral: float | None = None, right_only: bool = False, floating: bool = False) -> Any:
+def _binary(
+    op: str, neutral: float | None = None, right_only: bool = False, floating: bool = False
+) -> Any:
     """Handler of an operator with two operands.
 
     Args:
@@ -44,7 +48,12 @@ def _binary(op: str, neutral: float | None = None, right_only: bool = False, flo
         a, b = _same_type(r, input, other, floating=floating)
         if neutral is not None and isinstance(a, Tensor) and _is_number(r, b, neutral):
             return r.tensor(r.value(a))
-        if neutral is not None and not right_only and isinstance(b, Tensor) and _is_number(r, a, neutral):
+        if (
+            neutral is not None
+            and not right_only
+            and isinstance(b, Tensor)
+            and _is_number(r, a, neutral)
+        ):
             return r.tensor(r.value(b))
         return r.add(op, a, b)
 
@@ -84,7 +93,9 @@ def _rsub(r: Recorder, input: Number, other: Number, *, alpha: float = 1) -> Ten
 
 
 @handles("div", "divide", "true_divide", "__truediv__", "__div__")
-def divide(r: Recorder, input: Number, other: Number, *, rounding_mode: str | None = None) -> Tensor:
+def divide(
+    r: Recorder, input: Number, other: Number, *, rounding_mode: str | None = None
+) -> Tensor:
     """The quotient."""
     if rounding_mode is not None:
         return r.add("Floor" if rounding_mode == "floor" else "Trunc", divide(r, input, other))
@@ -103,7 +114,9 @@ def _floor_divide(r: Recorder, input: Number, other: Number) -> Tensor:
     a, b = _same_type(r, input, other)
     if torch.result_type(input, other).is_floating_point:
         return r.add("Floor", r.add("Div", a, b))
-    return r.add("Div", r.add("Sub", a, r.add("Mod", a, b)), b)  # ONNX divides integers towards zero
+    return r.add(
+        "Div", r.add("Sub", a, r.add("Mod", a, b)), b
+    )  # ONNX divides integers towards zero
 
 
 @handles("pow", "__pow__")
@@ -122,17 +135,31 @@ maximum, minimum = _binary("Max"), _binary("Min")
 
 def _extremum(op: str) -> Any:
     def handler(r: Recorder, input: Number, other: Number) -> Tensor:
-        number, x = (input, other) if not isinstance(input, Tensor) or r.is_constant(input) else (other, input)
+        number, x = (
+            (input, other)
+            if not isinstance(input, Tensor) or r.is_constant(input)
+            else (other, input)
+        )
         bound = r.setting(number)
         if isinstance(bound, int | float) and isinstance(x, Tensor):
-            return r.add_node("Clip", widened(r, x, bound), **{"min" if op == "Max" else "max": bound})
+            return r.add_node(
+                "Clip", widened(r, x, bound), **{"min" if op == "Max" else "max": bound}
+            )
         return (maximum if op == "Max" else minimum)(r, input, other)
 
     return handler
 
 
-HANDLERS.update(maximum=_extremum("Max"), minimum=_extremum("Min"), fmax=_extremum("Max"), fmin=_extremum("Min"))
-_COMPARISONS = {"eq": "Equal", "lt": "Less", "gt": "Greater", "le": "LessOrEqual", "ge": "GreaterOrEqual"}
+HANDLERS.update(
+    maximum=_extremum("Max"), minimum=_extremum("Min"), fmax=_extremum("Max"), fmin=_extremum("Min")
+)
+_COMPARISONS = {
+    "eq": "Equal",
+    "lt": "Less",
+    "gt": "Greater",
+    "le": "LessOrEqual",
+    "ge": "GreaterOrEqual",
+}
 for _name, _op in _COMPARISONS.items():
     HANDLERS[_name] = HANDLERS[f"__{_name}__"] = _binary(_op)
 _LOGIC = {"and": "And", "or": "Or", "xor": "Xor"}
@@ -148,7 +175,9 @@ def _not_equal(r: Recorder, input: Number, other: Number) -> Tensor:
 
 @handles("remainder", "__mod__")
 def _remainder(r: Recorder, input: Number, other: Number) -> Tensor:
-    if torch.result_type(input, other).is_floating_point:  # ONNX has this remainder for integers only
+    if torch.result_type(
+        input, other
+    ).is_floating_point:  # ONNX has this remainder for integers only
         return _subtract(r, input, multiply(r, r.add("Floor", divide(r, input, other)), other))
     return r.add("Mod", *_same_type(r, input, other))
 
@@ -171,7 +200,9 @@ def _masked_fill(r: Recorder, input: Tensor, mask: Tensor, value: Number) -> Ten
 
 
 @handles("addcmul")
-def _addcmul(r: Recorder, input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+def _addcmul(
+    r: Recorder, input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1
+) -> Tensor:
     return _add(r, input, multiply(r, multiply(r, tensor1, value), tensor2))
 
 
@@ -194,24 +225,35 @@ def _outer(r: Recorder, input: Tensor, vec2: Tensor) -> Tensor:
 @handles("cross", "linalg_cross")
 def _cross(r: Recorder, input: Tensor, other: Tensor, dim: int = -1) -> Tensor:
     turned = [[r.call(torch.roll, x, -steps, dim) for steps in (1, 2)] for x in (input, other)]
-    return _subtract(r, multiply(r, turned[0][0], turned[1][1]), multiply(r, turned[0][1], turned[1][0]))
+    return _subtract(
+        r, multiply(r, turned[0][0], turned[1][1]), multiply(r, turned[0][1], turned[1][0])
+    )
 
 
 @handles("diff")
 def _diff(
-    r: Recorder, input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None
+    r: Recorder,
+    input: Tensor,
+    n: int = 1,
+    dim: int = -1,
+    prepend: Tensor | None = None,
+    append: Tensor | None = None,
 ) -> Tensor:
     parts = [x for x in (prepend, input, append) if x is not None]
     x = input if len(parts) == 1 else r.call(torch.cat, parts, dim)
     last = x.shape[dim] - 1
     for size in range(last, last - n, -1):
-        x = _subtract(r, r.call(torch.narrow, x, dim, 1, size), r.call(torch.narrow, x, dim, 0, size))
+        x = _subtract(
+            r, r.call(torch.narrow, x, dim, 1, size), r.call(torch.narrow, x, dim, 0, size)
+        )
     return x
 
 
 @handles("atan2", "arctan2")
 def _atan2(r: Recorder, input: Tensor, other: Tensor) -> Tensor:
-    """The arc tangent of the quotient, moved by half a turn where `other` is negative. Zeros have no sign."""
+    """The arc tangent of the quotient, moved by half a turn where `other` is negative. Zeros have
+    no sign.
+    """
     upright = r.call(torch.eq, other, 0)
     angle = r.add("Atan", divide(r, input, _where(r, upright, 1.0, other)))
     turn = _where(r, r.call(torch.lt, input, 0), -math.pi, math.pi)

@@ -29,7 +29,8 @@ def _attention(
         scores = r.call(torch.add, scores, _additive(r, attn_mask))
     weights = r.call(torch.softmax, scores, -1)
     if attn_mask is not None and attn_mask.dtype == torch.bool and r.is_value(attn_mask):
-        # A row that the mask hides entirely, such as one of padding, attends to nothing instead of being undefined.
+        # A row that the mask hides entirely, such as one of padding, attends to nothing instead of
+        # being undefined.
         weights = r.call(torch.where, r.call(torch.isnan, weights), 0.0, weights)
     return r.call(torch.matmul, weights, value)
 

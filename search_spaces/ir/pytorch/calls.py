@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_PLAIN = frozenset({int, float, bool, str, type(None)})  # lists of these may be too long to visit every item
+_PLAIN = frozenset(
+    {int, float, bool, str, type(None)}
+)  # lists of these may be too long to visit every item
 
 # Functions whose results are plain values or shapes that depend on the numbers of a tensor.
 DATA_DEPENDENT = frozenset(
@@ -35,10 +37,13 @@ def function_name(func: Any) -> str:
 
 
 def is_in_place(name: str) -> bool:
-    """True for the name of a function that changes its first argument: `add_`, `__iadd__`, `__setitem__`."""
+    """True for the name of a function that changes its first argument: `add_`, `__iadd__`,
+    `__setitem__`.
+    """
     if name.startswith("__"):
         return name == "__setitem__" or (
-            name.startswith("__i") and name not in ("__iter__", "__invert__", "__int__", "__index__")
+            name.startswith("__i")
+            and name not in ("__iter__", "__invert__", "__int__", "__index__")
         )
     return name.endswith("_") and not name.startswith("_")
 
@@ -72,14 +77,18 @@ def one_of_each(x: Tensor) -> Tensor:
 
 
 def memory(x: Tensor) -> int:
-    """The address of a tensor's numbers, which its views share; 0 if it has none, such as tensors within vmap."""
+    """The address of a tensor's numbers, which its views share; 0 if it has none, such as tensors
+    within vmap.
+    """
     try:
         return x.untyped_storage().data_ptr()
     except NotImplementedError:
         return 0
 
 
-def call_without_data(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_without_data(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """Call a function on the meta device, to which moves to other devices are redirected."""
     name = function_name(func)
     if name in ("cpu", "cuda"):
@@ -98,10 +107,18 @@ def without_numbers(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Tens
 
 
 def without_dispatch(func: FunctionType) -> Callable[..., Any]:
-    """The function with its dispatch to `__torch_function__` disabled, so that the functions it calls are recorded."""
-    never = dict.fromkeys(("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"), _no)
+    """The function with its dispatch to `__torch_function__` disabled, so that the functions it
+    calls are recorded.
+    """
+    never = dict.fromkeys(
+        ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"), _no
+    )
     made = FunctionType(
-        func.__code__, {**func.__globals__, **never}, func.__name__, func.__defaults__, func.__closure__
+        func.__code__,
+        {**func.__globals__, **never},
+        func.__name__,
+        func.__defaults__,
+        func.__closure__,
     )
     made.__kwdefaults__ = func.__kwdefaults__
     return made

@@ -15,7 +15,11 @@ from search_spaces.ir.pytorch.recorder import HANDLERS, Recorder, handles
 
 def cast(r: Recorder, x: Tensor, dtype: torch.dtype | None) -> Tensor:
     """Convert a tensor to another element type; None keeps its own."""
-    return x if dtype is None or x.dtype == dtype else r.add("Cast", x, to=standard.enum(element(dtype)))
+    return (
+        x
+        if dtype is None or x.dtype == dtype
+        else r.add("Cast", x, to=standard.enum(element(dtype)))
+    )
 
 
 def converted(r: Recorder, x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -35,7 +39,9 @@ def widened(r: Recorder, x: Tensor, *bounds: object) -> Tensor:
 
 
 @handles("to", "type", "type_as")
-def _to(r: Recorder, input: Tensor, *args: Any, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
+def _to(
+    r: Recorder, input: Tensor, *args: Any, dtype: torch.dtype | None = None, **_: Any
+) -> Tensor:
     like = [argument for argument in args if isinstance(argument, Tensor)]
     for argument in (*args, *[x.dtype for x in like]):
         if isinstance(argument, torch.dtype):
@@ -49,4 +55,6 @@ _TYPES = {
     "float": torch.float32, "half": torch.float16, "double": torch.float64, "bfloat16": torch.bfloat16,
     "long": torch.int64, "int": torch.int32, "bool": torch.bool, "short": torch.int16, "byte": torch.uint8,
 }  # fmt: skip
-HANDLERS.update({name: lambda r, x, *_, d=dtype, **__: cast(r, x, d) for name, dtype in _TYPES.items()})
+HANDLERS.update(
+    {name: lambda r, x, *_, d=dtype, **__: cast(r, x, d) for name, dtype in _TYPES.items()}
+)

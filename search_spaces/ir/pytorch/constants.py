@@ -1,4 +1,6 @@
-"""Constants, which depend neither on inputs nor on weights: they are computed, and added to the graph when used."""
+"""Constants, which depend neither on inputs nor on weights: they are computed, and added to the
+graph when used.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,12 @@ _SIZED = frozenset(
 _LARGE = 1 << 20  # elements; larger constants are computed for two samples if these are equal
 
 
-def compute(batch: int | None, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
-    """Compute a function of constants; tensors of batch size are filled for one sample and expanded."""
+def compute(
+    batch: int | None, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any
+) -> Any:
+    """Compute a function of constants; tensors of batch size are filled for one sample and
+    expanded.
+    """
     if "device" in kwargs:
         kwargs = {**kwargs, "device": "cpu"}
     at = _FACTORIES.get(name, _METHODS.get(name))
@@ -43,19 +49,33 @@ def compute(batch: int | None, name: str, func: Callable[..., Any], args: tuple[
     return func(*args[:at], small, *rest, **given).expand(sizes)
 
 
-def joins_batch(batch: int | None, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> bool:
-    """True if a function of a constant makes a dimension of several times the batch size, such as heads of samples."""
-    if batch is None or name not in _SIZED or not args or not isinstance(args[0], Tensor) or args[0].is_meta:
+def joins_batch(
+    batch: int | None, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any
+) -> bool:
+    """True if a function of a constant makes a dimension of several times the batch size, such as
+    heads of samples.
+    """
+    if (
+        batch is None
+        or name not in _SIZED
+        or not args
+        or not isinstance(args[0], Tensor)
+        or args[0].is_meta
+    ):
         return False
     if not any(
-        _holds(size, batch) for size in (*args[0].shape, *tree_leaves((args[1:], kwargs))) if isinstance(size, int)
+        _holds(size, batch)
+        for size in (*args[0].shape, *tree_leaves((args[1:], kwargs)))
+        if isinstance(size, int)
     ):
         return False
     try:
         made = func(*mapped(without_data, args), **mapped(without_data, kwargs))
     except Exception:  # the function itself will say what is wrong
         return False
-    return isinstance(made, Tensor) and any(size > batch and size % batch == 0 for size in made.shape)
+    return isinstance(made, Tensor) and any(
+        size > batch and size % batch == 0 for size in made.shape
+    )
 
 
 def _holds(size: int, batch: int | None) -> bool:
@@ -66,11 +86,15 @@ def _holds(size: int, batch: int | None) -> bool:
 def _of_two_samples(
     batch: int, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """A large tensor that is equal for all samples, computed for two of them and expanded; None for other results."""
+    """A large tensor that is equal for all samples, computed for two of them and expanded; None for
+    other results.
+    """
     tensors = list(tensors_in((args, kwargs)))
     if not any(batch in x.shape for x in tensors) or any(x.is_meta for x in tensors):
         return None
-    if name not in _SIZED and any(type(x) is int and x == batch for x in tree_leaves((args, kwargs))):
+    if name not in _SIZED and any(
+        type(x) is int and x == batch for x in tree_leaves((args, kwargs))
+    ):
         return None
     try:
         full = func(*mapped(without_data, args), **mapped(without_data, kwargs))
@@ -79,7 +103,11 @@ def _of_two_samples(
     if not isinstance(full, Tensor) or full.numel() < _LARGE or any(full is x for x in tensors):
         return None
     axes = [i for i, size in enumerate(full.shape) if _holds(size, batch)]
-    if len(axes) != 1 or full.shape[axes[0]] != batch or not all(_is_repeated(x, batch) for x in tensors):
+    if (
+        len(axes) != 1
+        or full.shape[axes[0]] != batch
+        or not all(_is_repeated(x, batch) for x in tensors)
+    ):
         return None
     made = func(*_with_two(batch, args), **_with_two(batch, kwargs))
     one = made.narrow(axes[0], 0, 1)
@@ -92,7 +120,11 @@ def _is_repeated(x: Tensor, batch: int) -> bool:
     axes = [i for i, size in enumerate(x.shape) if _holds(size, batch)]
     if not axes:
         return True
-    return len(axes) == 1 and x.shape[axes[0]] == batch and bool((one_of_each(x) == x.narrow(axes[0], 0, 1)).all())
+    return (
+        len(axes) == 1
+        and x.shape[axes[0]] == batch
+        and bool((one_of_each(x) == x.narrow(axes[0], 0, 1)).all())
+    )
 
 
 def _with_two(batch: int, x: Any) -> Any:
@@ -124,7 +156,10 @@ def add(recorder: Recorder, x: Tensor) -> int:
     Raises:
         InputError: if it differs between the samples of a batch.
     """
-    kind, batched = element(x.dtype), [i for i, size in enumerate(x.shape) if recorder.is_batch(size)]
+    kind, batched = (
+        element(x.dtype),
+        [i for i, size in enumerate(x.shape) if recorder.is_batch(size)],
+    )
     if x.is_meta:
         return _add_buffer(recorder, x, None)
     if batched:
@@ -135,7 +170,8 @@ def add(recorder: Recorder, x: Tensor) -> int:
 
 
 def _add_for_samples(recorder: Recorder, x: Tensor, batched: list[int]) -> int:
-    """Add a constant that is equal for all samples, from one sample; `batched` are its dimensions of batch size.
+    """Add a constant that is equal for all samples, from one sample; `batched` are its dimensions
+    of batch size.
 
     A dimension of 3 N is written as N, 3 and then joined.
     """
@@ -154,7 +190,9 @@ def _add_for_samples(recorder: Recorder, x: Tensor, batched: list[int]) -> int:
     if bool((one == fill).all()) and can_fill(fill, kind):
         value = add_filled(recorder.emit, fill, tuple(target), kind)
     else:
-        value = recorder.emit("Expand", (add(recorder, one.reshape(source)),), (("shape", tuple(target)),))
+        value = recorder.emit(
+            "Expand", (add(recorder, one.reshape(source)),), (("shape", tuple(target)),)
+        )
     if len(target) == x.dim():
         return value
     joined = tuple([-1 if axis in batched else size for axis, size in enumerate(x.shape)])

@@ -1,4 +1,6 @@
-"""Weights that a module computes from its parameters: calls without data, repeated when the numbers are needed."""
+"""Weights that a module computes from its parameters: calls without data, repeated when the numbers
+are needed.
+"""
 
 from __future__ import annotations
 
@@ -58,15 +60,22 @@ class DerivedWeights:
         if id(x) not in self.derived:
             return x.detach()
         func, args, kwargs = self.derived[id(x)].call
-        own = Tensor.clone if function_name(func).endswith("_") else _same  # in-place functions change a copy
+        own = (
+            Tensor.clone if function_name(func).endswith("_") else _same
+        )  # in-place functions change a copy
         made = func(*mapped(lambda y: own(self.computed(y)), args), **mapped(self.computed, kwargs))
         part = self.derived[id(x)].part
         return made if part is None else made[part]
 
-    def derive(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def derive(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """Call a function of weights without data, and remember the call."""
         if function_name(func) in DATA_DEPENDENT:
-            raise InputError(f"{function_name(func).strip('_')} depends on weights, but the architecture must not")
+            raise InputError(
+                f"{function_name(func).strip('_')} depends on weights, but the architecture must "
+                "not"
+            )
         sources: dict[int, nn.Parameter] = {}
         for x in tensors_in((args, kwargs)):
             if self.is_weight(x):
@@ -75,8 +84,13 @@ class DerivedWeights:
         if args and made is args[0] and id(made) not in self.derived:
             if not is_in_place(function_name(func)):
                 return made  # such as `contiguous`
-            raise InputError(f"{function_name(func).strip('_')} changes a weight in place, but weights must not change")
-        if args and made is args[0]:  # changed in place: the call's argument is the tensor before the change
+            raise InputError(
+                f"{function_name(func).strip('_')} changes a weight in place, but weights must not "
+                "change"
+            )
+        if (
+            args and made is args[0]
+        ):  # changed in place: the call's argument is the tensor before the change
             before = torch.empty_like(made, device="meta")
             self.derived[id(before)] = self.derived[id(made)]._replace(tensor=before)
             args = (before, *args[1:])

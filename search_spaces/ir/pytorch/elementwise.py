@@ -43,8 +43,18 @@ def _logical_not(r: Recorder, input: Tensor) -> Tensor:
     return r.add("Not", cast(r, input, torch.bool))
 
 
-@handles("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout", "feature_alpha_dropout")
-def _dropout(r: Recorder, input: Tensor, p: float = 0.5, train: bool = False, training: bool = False) -> Tensor:
+@handles(
+    "dropout",
+    "dropout1d",
+    "dropout2d",
+    "dropout3d",
+    "alpha_dropout",
+    "feature_dropout",
+    "feature_alpha_dropout",
+)
+def _dropout(
+    r: Recorder, input: Tensor, p: float = 0.5, train: bool = False, training: bool = False
+) -> Tensor:
     if (train or training) and p > 0:
         raise InputError("dropout in training mode: pass training=self.training")
     return input
@@ -116,7 +126,9 @@ def _hardtanh(r: Recorder, input: Tensor, min_val: float = -1.0, max_val: float 
 
 
 @handles("clamp", "clip", "clamp_min", "clamp_max")
-def _clamp(r: Recorder, input: Tensor, min: Number | None = None, max: Number | None = None) -> Tensor:
+def _clamp(
+    r: Recorder, input: Tensor, min: Number | None = None, max: Number | None = None
+) -> Tensor:
     return _clip(r, input, min, max)
 
 
@@ -138,7 +150,9 @@ def _leaky_relu(r: Recorder, input: Tensor, negative_slope: float = 0.01) -> Ten
 
 
 @handles("rrelu")
-def _rrelu(r: Recorder, input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False) -> Tensor:
+def _rrelu(
+    r: Recorder, input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False
+) -> Tensor:
     if training:
         raise InputError("rrelu in training mode: pass training=self.training")
     return _leaky_relu(r, input, (lower + upper) / 2)
@@ -188,18 +202,28 @@ def _softplus(r: Recorder, input: Tensor, beta: float = 1, threshold: float = 20
 
 
 @handles("softmax")
-def _softmax(r: Recorder, input: Tensor, dim: int | None = None, *_: Any, dtype: Any = None, **__: Any) -> Tensor:
-    return r.add("Softmax", cast(r, input, dtype), axis=_softmax_axis(input) if dim is None else dim)
+def _softmax(
+    r: Recorder, input: Tensor, dim: int | None = None, *_: Any, dtype: Any = None, **__: Any
+) -> Tensor:
+    return r.add(
+        "Softmax", cast(r, input, dtype), axis=_softmax_axis(input) if dim is None else dim
+    )
 
 
 @handles("softmin")
-def _softmin(r: Recorder, input: Tensor, dim: int | None = None, *_: Any, dtype: Any = None, **__: Any) -> Tensor:
+def _softmin(
+    r: Recorder, input: Tensor, dim: int | None = None, *_: Any, dtype: Any = None, **__: Any
+) -> Tensor:
     return _softmax(r, r.add("Neg", input), dim, dtype=dtype)
 
 
 @handles("log_softmax")
-def _log_softmax(r: Recorder, input: Tensor, dim: int | None = None, *_: Any, dtype: Any = None, **__: Any) -> Tensor:
-    return r.add("LogSoftmax", cast(r, input, dtype), axis=_softmax_axis(input) if dim is None else dim)
+def _log_softmax(
+    r: Recorder, input: Tensor, dim: int | None = None, *_: Any, dtype: Any = None, **__: Any
+) -> Tensor:
+    return r.add(
+        "LogSoftmax", cast(r, input, dtype), axis=_softmax_axis(input) if dim is None else dim
+    )
 
 
 def _softmax_axis(x: Tensor) -> int:
@@ -234,14 +258,28 @@ def _expm1(r: Recorder, input: Tensor) -> Tensor:
 
 @handles("nan_to_num")
 def _nan_to_num(
-    r: Recorder, input: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+    r: Recorder,
+    input: Tensor,
+    nan: float | None = None,
+    posinf: float | None = None,
+    neginf: float | None = None,
 ) -> Tensor:
     if not input.is_floating_point():
         return input
     limits = torch.finfo(input.dtype)
     x = r.add("Where", r.add("IsNaN", input), float(nan or 0), input)
-    x = r.add("Where", r.add("IsInf", x, detect_negative=0), limits.max if posinf is None else float(posinf), x)
-    return r.add("Where", r.add("IsInf", x, detect_positive=0), limits.min if neginf is None else float(neginf), x)
+    x = r.add(
+        "Where",
+        r.add("IsInf", x, detect_negative=0),
+        limits.max if posinf is None else float(posinf),
+        x,
+    )
+    return r.add(
+        "Where",
+        r.add("IsInf", x, detect_positive=0),
+        limits.min if neginf is None else float(neginf),
+        x,
+    )
 
 
 @handles("cumsum")

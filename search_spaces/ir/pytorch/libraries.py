@@ -27,14 +27,17 @@ def build(library: str, name: str, size: int | None = None) -> tuple[nn.Module, 
 
     Args:
         library: timm, torchvision or transformers.
-        name: name of the network in the library; for transformers a class, built with its default configuration.
-        size: pixels of an image's side, tokens of a text, or samples of a sound; None for the network's default.
+        name: name of the network in the library; for transformers a class, built with its default
+            configuration.
+        size: pixels of an image's side, tokens of a text, or samples of a sound; None for the
+            network's default.
 
     Returns:
         The network and an example input.
 
     Raises:
-        InputError: if the library is not installed, has no such network, or cannot build it for that size.
+        InputError: if the library is not installed, has no such network, or cannot build it for
+            that size.
     """
     make = LIBRARIES.get(library)
     if make is None:
@@ -53,7 +56,9 @@ def _imported(library: str) -> Any:
         prepare_torchvision()
         return importlib.import_module(library)
     except ImportError as error:
-        raise InputError(f"{library} cannot be imported ({error}): install it with `pip install {library}`") from error
+        raise InputError(
+            f"{library} cannot be imported ({error}): install it with `pip install {library}`"
+        ) from error
 
 
 def timm_networks(pattern: str) -> list[str]:
@@ -65,10 +70,16 @@ def _timm(name: str, size: int | None) -> tuple[nn.Module, Example]:
     timm = _imported("timm")
     if not timm.is_model(name):
         raise _unlisted("timm", name, timm.list_models())
-    channels, own, _ = timm.get_pretrained_cfg(name).input_size if timm.get_pretrained_cfg(name) else (3, IMAGE_SIZE, 0)
+    channels, own, _ = (
+        timm.get_pretrained_cfg(name).input_size
+        if timm.get_pretrained_cfg(name)
+        else (3, IMAGE_SIZE, 0)
+    )
     with without_weights():
         try:
-            model = timm.create_model(name, pretrained=False, **({} if size is None else {"img_size": size}))
+            model = timm.create_model(
+                name, pretrained=False, **({} if size is None else {"img_size": size})
+            )
         except TypeError:  # the network does not take an image size
             model = timm.create_model(name, pretrained=False)
     return model, _images(channels, size or own)
@@ -81,8 +92,15 @@ def _torchvision(name: str, size: int | None) -> tuple[nn.Module, Example]:
         raise _unlisted("torchvision", name, models.list_models())
     builder = models.get_model_builder(short)
     if "detection" in builder.__module__ or "optical_flow" in builder.__module__:
-        raise InputError(f"torchvision:{name}: networks whose output size depends on the image are not supported")
-    options = {"weights_backbone": None, "aux_logits": False, "aux_loss": False, "init_weights": False}
+        raise InputError(
+            f"torchvision:{name}: networks whose output size depends on the image are not supported"
+        )
+    options = {
+        "weights_backbone": None,
+        "aux_logits": False,
+        "aux_loss": False,
+        "init_weights": False,
+    }
     with without_weights():
         model = builder(weights=None, **{k: v for k, v in options.items() if _takes(builder, k)})
     if "video" in builder.__module__:
@@ -96,8 +114,13 @@ def _takes(builder: Callable[..., Any], option: str) -> bool:
     """True if a builder, or the class to which it passes further options, has this option."""
     if option in inspect.signature(builder).parameters:
         return True
-    made = {"googlenet": ("aux_logits", "init_weights"), "inception_v3": ("aux_logits", "init_weights")}
-    return option in made.get(builder.__name__, ()) or (option == "aux_loss" and "segmentation" in builder.__module__)
+    made = {
+        "googlenet": ("aux_logits", "init_weights"),
+        "inception_v3": ("aux_logits", "init_weights"),
+    }
+    return option in made.get(builder.__name__, ()) or (
+        option == "aux_loss" and "segmentation" in builder.__module__
+    )
 
 
 def _transformers(name: str, size: int | None) -> tuple[nn.Module, Example]:
@@ -105,7 +128,9 @@ def _transformers(name: str, size: int | None) -> tuple[nn.Module, Example]:
     cls = getattr(transformers, name, None)
     make_config = getattr(cls, "config_class", None)
     if not isinstance(cls, type) or make_config is None:
-        raise InputError(f"transformers has no network class {name!r}: give one such as BertForMaskedLM")
+        raise InputError(
+            f"transformers has no network class {name!r}: give one such as BertForMaskedLM"
+        )
     config = make_config()
     config._attn_implementation = "eager"
     with without_weights():
@@ -114,24 +139,34 @@ def _transformers(name: str, size: int | None) -> tuple[nn.Module, Example]:
 
 
 def _inputs(model: Any, config: Any, size: int | None) -> Example:
-    """Example input of a transformers network, by the name of its main input: images, text, sound or spectrum."""
+    """Example input of a transformers network, by the name of its main input: images, text, sound
+    or spectrum.
+    """
     tokens = torch.zeros(1, TEXT_TOKENS, dtype=torch.int64)
     kind = model.main_input_name
     if kind == "pixel_values":
         side = size or getattr(config, "image_size", None) or IMAGE_SIZE
         height, width = side if isinstance(side, list | tuple) else (side, side)
         clip = [config.num_frames] if hasattr(config, "num_frames") else []
-        return {kind: torch.empty(1, *clip, getattr(config, "num_channels", 3), height, width, device="meta")}
+        return {
+            kind: torch.empty(
+                1, *clip, getattr(config, "num_channels", 3), height, width, device="meta"
+            )
+        }
     if kind == "input_values" and hasattr(config, "num_mel_bins"):
         return {kind: torch.empty(1, size or config.max_length, config.num_mel_bins, device="meta")}
     if kind == "input_values":
         return {kind: torch.empty(1, size or AUDIO_SAMPLES, device="meta")}
     if kind == "input_features" and hasattr(config, "num_mel_bins"):
         frames = 2 * getattr(config, "max_source_positions", TEXT_TOKENS)
-        return {kind: torch.empty(1, config.num_mel_bins, size or frames, device="meta"), **_decoded(config, tokens)}
+        return {
+            kind: torch.empty(1, config.num_mel_bins, size or frames, device="meta"),
+            **_decoded(config, tokens),
+        }
     if kind != "input_ids":
         raise InputError(
-            f"transformers:{type(model).__name__} takes {kind}: only image, text and audio inputs are supported"
+            f"transformers:{type(model).__name__} takes {kind}: only image, text and audio inputs "
+            "are supported"
         )
     longest = getattr(getattr(config, "text_config", config), "max_position_embeddings", None) or -1
     usual = min(TEXT_TOKENS, longest) if longest > 0 else TEXT_TOKENS  # XLNet has -1 for no limit

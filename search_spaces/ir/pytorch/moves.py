@@ -1,4 +1,6 @@
-"""torch functions that arrange elements anew: joins, padding, repetition, interpolation, windows."""
+"""torch functions that arrange elements anew: joins, padding, repetition, interpolation,
+windows.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,19 @@ from search_spaces.ir.pytorch.shapes import expanded, permuted, reshaped, sizes_
 _END = (1 << 63) - 1
 
 
-# --- joins -----------------------------------------------------------------------------------------------------------
+# --- joins
+# -----------------------------------------------------------------------------------------------------------
 
 
 @handles("cat", "concat", "concatenate")
-def _cat(r: Recorder, tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None, out: None = None) -> Tensor:
+def _cat(
+    r: Recorder,
+    tensors: Sequence[Tensor],
+    dim: int = 0,
+    *,
+    axis: int | None = None,
+    out: None = None,
+) -> Tensor:
     parts = [x for x in tensors if x.numel()] or [tensors[0]]
     dtype = parts[0].dtype
     for x in parts:
@@ -39,7 +49,13 @@ def _stack(r: Recorder, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 
 
 @handles("pad", "constant_pad_nd")
-def _pad(r: Recorder, input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
+def _pad(
+    r: Recorder,
+    input: Tensor,
+    pad: Sequence[int],
+    mode: str = "constant",
+    value: float | None = None,
+) -> Tensor:
     count = len(pad) // 2
     if not any(pad):
         return input
@@ -53,7 +69,9 @@ def _pad(r: Recorder, input: Tensor, pad: Sequence[int], mode: str = "constant",
 
 @handles("meshgrid")
 def _meshgrid(r: Recorder, *tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
-    """For each vector, a tensor of the grid with its elements along its own axis; `xy` swaps the first two axes."""
+    """For each vector, a tensor of the grid with its elements along its own axis; `xy` swaps the
+    first two axes.
+    """
     vectors = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
     sizes, axes = [x.numel() for x in vectors], list(range(len(vectors)))
     if indexing == "xy" and len(vectors) > 1:
@@ -75,7 +93,11 @@ def _roll(r: Recorder, input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
         size = x.shape[dim]
         if shift % size:
             cut = size - shift % size
-            x = _cat(r, [sliced(r, x, dim % x.dim(), cut, size), sliced(r, x, dim % x.dim(), 0, cut)], dim)
+            x = _cat(
+                r,
+                [sliced(r, x, dim % x.dim(), cut, size), sliced(r, x, dim % x.dim(), 0, cut)],
+                dim,
+            )
     return x
 
 
@@ -84,7 +106,11 @@ def _flip(r: Recorder, input: Tensor, *dims: Any) -> Tensor:
     axes = tuple([d % input.dim() for d in sizes_of(dims)])
     for axis in axes:
         check_apart(r, input.shape[axis], "a flip of")
-    backwards = {"starts": (-1,) * len(axes), "ends": (-_END,) * len(axes), "steps": (-1,) * len(axes)}
+    backwards = {
+        "starts": (-1,) * len(axes),
+        "ends": (-_END,) * len(axes),
+        "steps": (-1,) * len(axes),
+    }
     return r.add_node("Slice", input, axes=axes, **backwards)
 
 
@@ -97,28 +123,44 @@ def _repeat(r: Recorder, input: Tensor, *repeats: Any, dims: Any = None) -> Tens
         x = reshaped(r, x, [1] * (len(times) - x.dim()) + list(x.shape))
     for axis in [i for i, n in enumerate(times) if r.is_batch(n)]:
         x, times[axis] = _repeated(r, x, axis, times[axis]), 1
-    return r.tensor(r.value(x)) if set(times) == {1} else r.add_node("Tile", x, repeats=tuple(times))
+    return (
+        r.tensor(r.value(x)) if set(times) == {1} else r.add_node("Tile", x, repeats=tuple(times))
+    )
 
 
 def _repeated(r: Recorder, x: Tensor, axis: int, times: int) -> Tensor:
-    """The tensor this many times in a row along an axis; `times` is the batch size or a multiple."""
+    """The tensor this many times in a row along an axis; `times` is the batch size or a
+    multiple.
+    """
     if x.shape[axis] == 1:
         return expanded(r, x, [times if i == axis else -1 for i in range(x.dim())])
-    wide = expanded(r, unsqueezed(r, x, axis), [times if i == axis else -1 for i in range(x.dim() + 1)])
-    return reshaped(r, wide, [times * size if i == axis else size for i, size in enumerate(x.shape)])
+    wide = expanded(
+        r, unsqueezed(r, x, axis), [times if i == axis else -1 for i in range(x.dim() + 1)]
+    )
+    return reshaped(
+        r, wide, [times * size if i == axis else size for i, size in enumerate(x.shape)]
+    )
 
 
 @handles("repeat_interleave")
-def _repeat_interleave(r: Recorder, input: Tensor, repeats: int, dim: int | None = None, **_: Any) -> Tensor:
+def _repeat_interleave(
+    r: Recorder, input: Tensor, repeats: int, dim: int | None = None, **_: Any
+) -> Tensor:
     if not isinstance(repeats, int) or dim is None:
         raise InputError("repeat_interleave needs a number and a dimension")
     at, shape = dim % input.dim(), list(input.shape)
-    wide = expanded(r, unsqueezed(r, input, at + 1), [repeats if i == at + 1 else -1 for i in range(len(shape) + 1)])
+    wide = expanded(
+        r,
+        unsqueezed(r, input, at + 1),
+        [repeats if i == at + 1 else -1 for i in range(len(shape) + 1)],
+    )
     return reshaped(r, wide, [*shape[:at], shape[at] * repeats, *shape[at + 1 :]])
 
 
 @handles("zeros_like", "ones_like", "full_like", "empty_like")
-def _like(r: Recorder, input: Tensor, fill_value: float = 0, *, dtype: Any = None, **_: Any) -> Tensor:
+def _like(
+    r: Recorder, input: Tensor, fill_value: float = 0, *, dtype: Any = None, **_: Any
+) -> Tensor:
     small = [1 if r.is_batch(size) else size for size in input.shape]
     return torch.full(small, fill_value, dtype=dtype or input.dtype).expand(input.shape)
 
@@ -137,7 +179,9 @@ HANDLERS["new_ones"] = lambda r, input, *size, dtype=None, **_: r.call(
 HANDLERS["new_full"] = lambda r, input, size, fill_value, dtype=None, **_: r.call(
     torch.full, list(size), fill_value, dtype=dtype or input.dtype
 )
-HANDLERS["new_tensor"] = lambda r, input, data, dtype=None, **_: torch.tensor(data, dtype=dtype or input.dtype)
+HANDLERS["new_tensor"] = lambda r, input, data, dtype=None, **_: torch.tensor(
+    data, dtype=dtype or input.dtype
+)
 
 
 @handles("tril", "triu")
@@ -177,15 +221,29 @@ def _interpolate(
         "trilinear": "linear", "bicubic": "cubic",
     }  # fmt: skip
     if mode == "area":
-        scales = [scale_factor] * rank if isinstance(scale_factor, int | float | None) else scale_factor
-        target = [int(n * s) for n, s in zip(input.shape[2:], scales, strict=True)] if size is None else size
-        return r.call((F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[rank - 1], input, target)
+        scales = (
+            [scale_factor] * rank if isinstance(scale_factor, int | float | None) else scale_factor
+        )
+        target = (
+            [int(n * s) for n, s in zip(input.shape[2:], scales, strict=True)]
+            if size is None
+            else size
+        )
+        return r.call(
+            (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[rank - 1],
+            input,
+            target,
+        )
     if recompute_scale_factor and size is None:
         raise InputError("interpolate with recompute_scale_factor is not supported: give the size")
     if mode not in kinds:
         raise InputError(f"interpolate with mode {mode!r} is not supported")
     rounding = "round_prefer_ceil" if mode == "nearest-exact" else "floor"
-    attrs: dict[str, Any] = {"mode": kinds[mode], "nearest_mode": rounding, "antialias": int(antialias)}
+    attrs: dict[str, Any] = {
+        "mode": kinds[mode],
+        "nearest_mode": rounding,
+        "antialias": int(antialias),
+    }
     if mode == "nearest":
         attrs["coordinate_transformation_mode"] = "asymmetric"
     elif align_corners:
@@ -199,7 +257,9 @@ def _interpolate(
         kept = [i for i in range(rank) if values[i] != input.shape[2 + i]]
         name = "sizes"
     else:
-        values = [scale_factor] * rank if isinstance(scale_factor, int | float) else list(scale_factor)
+        values = (
+            [scale_factor] * rank if isinstance(scale_factor, int | float) else list(scale_factor)
+        )
         kept = [i for i in range(rank) if values[i] != 1]
         name = "scales"
     if not kept:
@@ -208,12 +268,17 @@ def _interpolate(
     return r.add_node("Resize", input, **attrs)
 
 
-# --- windows ---------------------------------------------------------------------------------------------------------
+# --- windows
+# ---------------------------------------------------------------------------------------------------------
 
 
 @handles("unfold")
-def _unfold(r: Recorder, input: Tensor, dimension: Any, size: int = 1, step: int = 1, **image: Any) -> Tensor:
-    """`Tensor.unfold`: windows along a dimension, elements along a new last one; or `torch.nn.functional.unfold`."""
+def _unfold(
+    r: Recorder, input: Tensor, dimension: Any, size: int = 1, step: int = 1, **image: Any
+) -> Tensor:
+    """`Tensor.unfold`: windows along a dimension, elements along a new last one; or
+    `torch.nn.functional.unfold`.
+    """
     if image:
         return _im2col(r, input, dimension, **image)
     axis = dimension % input.dim()
@@ -229,23 +294,37 @@ def _window_places(length: int, size: int, step: int, dilation: int = 1) -> Tens
 
 
 @handles("im2col")
-def _im2col(r: Recorder, input: Tensor, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Tensor:
+def _im2col(
+    r: Recorder, input: Tensor, kernel_size: Any, dilation: Any, padding: Any, stride: Any
+) -> Tensor:
     (kh, kw), (dh, dw), (ph, pw), (sh, sw) = (
         (v, v) if isinstance(v, int) else tuple(v) for v in (kernel_size, dilation, padding, stride)
     )
     x = _pad(r, input, (pw, pw, ph, ph))
-    rows, columns = _window_places(x.shape[2], kh, sh, dh).T, _window_places(x.shape[3], kw, sw, dw).T
+    rows, columns = (
+        _window_places(x.shape[2], kh, sh, dh).T,
+        _window_places(x.shape[3], kw, sw, dw).T,
+    )
     x = gathered(r, gathered(r, x, 2, rows), 4, columns)
     n, c, *_ = x.shape
-    return reshaped(r, permuted(r, x, 0, 1, 2, 4, 3, 5), [n, c * kh * kw, rows.shape[1] * columns.shape[1]])
+    return reshaped(
+        r, permuted(r, x, 0, 1, 2, 4, 3, 5), [n, c * kh * kw, rows.shape[1] * columns.shape[1]]
+    )
 
 
 @handles("col2im")
 def _col2im(
-    r: Recorder, input: Tensor, output_size: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any
+    r: Recorder,
+    input: Tensor,
+    output_size: Any,
+    kernel_size: Any,
+    dilation: Any,
+    padding: Any,
+    stride: Any,
 ) -> Tensor:
     image, kernel, dilations, pads, strides = (
-        (v, v) if isinstance(v, int) else tuple(v) for v in (output_size, kernel_size, dilation, padding, stride)
+        (v, v) if isinstance(v, int) else tuple(v)
+        for v in (output_size, kernel_size, dilation, padding, stride)
     )
     attrs = {"dilations": dilations, "pads": (*pads, *pads), "strides": strides}
     return r.add_node("Col2Im", input, image_shape=image, block_shape=kernel, **attrs)
@@ -253,18 +332,32 @@ def _col2im(
 
 @handles("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
 def _grid_sample(
-    r: Recorder, input: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool
+    r: Recorder,
+    input: Tensor,
+    grid: Tensor,
+    interpolation_mode: int,
+    padding_mode: int,
+    align_corners: bool,
 ) -> Tensor:
-    mode, padding = ("linear", "nearest", "cubic")[interpolation_mode], ("zeros", "border", "reflection")[padding_mode]
-    return r.add_node("GridSample", input, grid, mode=mode, padding_mode=padding, align_corners=int(align_corners))
+    mode, padding = (
+        ("linear", "nearest", "cubic")[interpolation_mode],
+        ("zeros", "border", "reflection")[padding_mode],
+    )
+    return r.add_node(
+        "GridSample", input, grid, mode=mode, padding_mode=padding, align_corners=int(align_corners)
+    )
 
 
 @handles("affine_grid")
-def _affine_grid(r: Recorder, theta: Tensor, size: Sequence[int], align_corners: bool | None = None) -> Tensor:
+def _affine_grid(
+    r: Recorder, theta: Tensor, size: Sequence[int], align_corners: bool | None = None
+) -> Tensor:
     """The places of a plain grid, as products with the matrix of each sample."""
     rank = len(size) - 2
     plain = torch.eye(rank, rank + 1)[None]
-    places = F.affine_grid(plain, [1, 1, *size[2:]], align_corners=bool(align_corners)).reshape(1, -1, rank)
+    places = F.affine_grid(plain, [1, 1, *size[2:]], align_corners=bool(align_corners)).reshape(
+        1, -1, rank
+    )
     places = torch.cat([places, torch.ones_like(places[..., :1])], -1)
     turned = r.call(torch.matmul, places, r.call(torch.transpose, theta, 1, 2))
     return reshaped(r, turned, [*theta.shape[:1], *size[2:], rank])

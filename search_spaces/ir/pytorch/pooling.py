@@ -1,4 +1,6 @@
-"""torch functions that pool windows: maxima, means, windows of a fixed number, and the inverse of maxima."""
+"""torch functions that pool windows: maxima, means, windows of a fixed number, and the inverse of
+maxima.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,16 @@ def _max_pool(r: Recorder, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 
 @handles("max_pool1d_with_indices", "max_pool2d_with_indices", "max_pool3d_with_indices")
-def _max_pool_with_indices(r: Recorder, input: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-    """The maxima, and their places within the channel. ONNX counts places within the whole tensor."""
+def _max_pool_with_indices(
+    r: Recorder, input: Tensor, *args: Any, **kwargs: Any
+) -> tuple[Tensor, Tensor]:
+    """The maxima, and their places within the channel. ONNX counts places within the whole
+    tensor.
+    """
     attrs = _max_windows(input, *args, **kwargs)
-    places = r.call(torch.remainder, r.add_node("MaxPool", input, output=1, **attrs), prod(input.shape[2:]))
+    places = r.call(
+        torch.remainder, r.add_node("MaxPool", input, output=1, **attrs), prod(input.shape[2:])
+    )
     return r.add_node("MaxPool", input, **attrs), places
 
 
@@ -41,8 +49,12 @@ def _max_windows(
     return {**attrs, "dilations": per_dimension(dilation, len(kernel)), "ceil_mode": int(ceil_mode)}
 
 
-def _windows(x: Tensor, kernel_size: Sizes, stride: Sizes | None, padding: Sizes) -> tuple[tuple[int, ...], ...]:
-    """Kernel, strides and padding for each spatial dimension; without strides, windows do not overlap."""
+def _windows(
+    x: Tensor, kernel_size: Sizes, stride: Sizes | None, padding: Sizes
+) -> tuple[tuple[int, ...], ...]:
+    """Kernel, strides and padding for each spatial dimension; without strides, windows do not
+    overlap.
+    """
     rank = x.dim() - 2
     kernel = per_dimension(kernel_size, rank)
     return (
@@ -84,9 +96,14 @@ def _avg_pool(
 
 def _adaptive_sizes(input: Tensor, output_size: Any) -> list[int]:
     rank = input.dim() - 2
-    asked = [output_size] * rank if output_size is None or isinstance(output_size, int) else list(output_size)
+    asked = (
+        [output_size] * rank
+        if output_size is None or isinstance(output_size, int)
+        else list(output_size)
+    )
     return [
-        n if size is None else int(size) for n, size in zip(input.shape[2:], asked * (rank // len(asked)), strict=True)
+        n if size is None else int(size)
+        for n, size in zip(input.shape[2:], asked * (rank // len(asked)), strict=True)
     ]
 
 
@@ -96,14 +113,18 @@ def _adaptive_avg_pool(r: Recorder, input: Tensor, output_size: Any) -> Tensor:
 
 
 @handles("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
-def _adaptive_max_pool(r: Recorder, input: Tensor, output_size: Any, return_indices: bool = False) -> Tensor:
+def _adaptive_max_pool(
+    r: Recorder, input: Tensor, output_size: Any, return_indices: bool = False
+) -> Tensor:
     if return_indices:
         raise InputError("max pooling that returns indices is not supported")
     return _adaptive(r, input, _adaptive_sizes(input, output_size), "MaxPool", "ReduceMax")
 
 
 def _adaptive(r: Recorder, x: Tensor, sizes: list[int], pool: str, reduction: str) -> Tensor:
-    """Pooling to a fixed size: one pooling operator if all windows are equal, otherwise window by window."""
+    """Pooling to a fixed size: one pooling operator if all windows are equal, otherwise window by
+    window.
+    """
     before = list(x.shape[2:])
     if sizes == before:
         return x
@@ -116,5 +137,7 @@ def _adaptive(r: Recorder, x: Tensor, sizes: list[int], pool: str, reduction: st
         if n == size:
             continue
         windows = [sliced(r, x, axis, i * n // size, -(-(i + 1) * n // size)) for i in range(size)]
-        x = r.add_node("Concat", *[reduced(r, reduction, w, axis, True) for w in windows], axis=axis)
+        x = r.add_node(
+            "Concat", *[reduced(r, reduction, w, axis, True) for w in windows], axis=axis
+        )
     return x

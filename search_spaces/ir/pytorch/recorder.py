@@ -1,6 +1,7 @@
 """`Recorder`: intercepts calls of torch functions, and adds their operators to a graph.
 
-There are three kinds of tensors: *values* of the graph, which have no data; *weights*, which are parameters and tensors
+There are three kinds of tensors: *values* of the graph, which have no data; *weights*, which are
+    parameters and tensors
 computed from parameters alone; and *constants*, which are computed.
 """
 
@@ -61,7 +62,9 @@ _VIEWS = frozenset({"T", "mT", "data", "real"})  # attributes that are views of 
 
 
 def handles(*names: str) -> Callable[[Handler], Handler]:
-    """Register the handler of torch functions; in-place variants (`add_`, `__iadd__`) use it, too."""
+    """Register the handler of torch functions; in-place variants (`add_`, `__iadd__`) use it,
+    too.
+    """
 
     def register(handler: Handler) -> Handler:
         HANDLERS.update(dict.fromkeys(names, handler))
@@ -93,7 +96,8 @@ class Recorder(TorchFunctionMode):
         shared: identities of parameters that several layers read; they become values of the graph.
         batch: size that stands for the batch size N; None if all sizes are literal.
         buffers: the module's constants, which may have no numbers.
-        weights: what earlier recordings of the module computed from its parameters, which it may have kept.
+        weights: what earlier recordings of the module computed from its parameters, which it may
+            have kept.
     """
 
     def __init__(
@@ -114,8 +118,12 @@ class Recorder(TorchFunctionMode):
         self._materialized: dict[int, Tensor] = {}
         self._constants: dict[int, tuple[Tensor, int]] = {}
         self._viewed: dict[int, Tensor] = {}  # constants that share memory with others
-        self.numbers: dict[int, list[Numbers]] = {}  # of weights and constants that nodes own, by output value
-        self.parts: dict[int, tuple[Tensor, list[Any]]] = {}  # by view: the tensor and the index that made it
+        self.numbers: dict[
+            int, list[Numbers]
+        ] = {}  # of weights and constants that nodes own, by output value
+        self.parts: dict[
+            int, tuple[Tensor, list[Any]]
+        ] = {}  # by view: the tensor and the index that made it
         self._pending: list[Numbers] = []
         self._uses: Counter[int] = Counter()
         self._opened: list[python_types.FunctionType] = []
@@ -144,11 +152,13 @@ class Recorder(TorchFunctionMode):
             attrs: attributes in any order and form.
 
         Raises:
-            InputError: if operator, attributes and shapes do not match, or the graph has `MAX_NODES` nodes.
+            InputError: if operator, attributes and shapes do not match, or the graph has
+                `MAX_NODES` nodes.
         """
         if len(self.nodes) >= MAX_NODES:
             raise InputError(
-                f"the network calls more than {MAX_NODES:,} operators: if it loops over time, give a shorter example"
+                f"the network calls more than {MAX_NODES:,} operators: if it loops over time, give "
+                "a shorter example"
             )
         shapes = tuple([self.shapes[v] for v in inputs])
         kept = canonical_attrs(op, tuple(sorted(attrs)), shapes)
@@ -215,10 +225,14 @@ class Recorder(TorchFunctionMode):
         return prod(self.batch if part == BATCH else int(part) for part in dim.split("_"))
 
     def view_of(self, x: Tensor, y: Tensor) -> Tensor:
-        """Mark `y` as a view of `x`, so that in-place changes of one concern the other; return `y`."""
+        """Mark `y` as a view of `x`, so that in-place changes of one concern the other; return
+        `y`.
+        """
         if x is not y and id(x) in self._recorded and id(y) in self._recorded:
             source = self._recorded[id(x)]
-            self._recorded[id(y)] = self._recorded[id(y)]._replace(changes=source.changes, seen=source.changes[0])
+            self._recorded[id(y)] = self._recorded[id(y)]._replace(
+                changes=source.changes, seen=source.changes[0]
+            )
         return y
 
     def alias(self, x: Tensor) -> Tensor:
@@ -226,7 +240,9 @@ class Recorder(TorchFunctionMode):
         return self.view_of(x, self.tensor(self.value(x)))
 
     def allow_change(self, x: Tensor, part: Tensor) -> None:
-        """Let `x` be read after a view of it was changed in place, because that part of `x` is replaced next."""
+        """Let `x` be read after a view of it was changed in place, because that part of `x` is
+        replaced next.
+        """
         whole, changed = self._recorded[id(x)], self._recorded[id(part)]
         if changed.changes is whole.changes and changed.seen == whole.changes[0] == whole.seen + 1:
             self._recorded[id(x)] = whole._replace(seen=changed.seen)
@@ -245,20 +261,25 @@ class Recorder(TorchFunctionMode):
         """The number of a tensor's value; weights and constants are added to the graph.
 
         Raises:
-            InputError: if the tensor is outdated, because another view of it was changed in place, or if it is neither
-                a value of the graph nor made from weights and constants.
+            InputError: if the tensor is outdated, because another view of it was changed in place,
+                or if it is neither a value of the graph nor made from weights and constants.
         """
         if not isinstance(x, Tensor):
             x = torch.tensor(x)
         found = self._recorded.get(id(x))
         if found is not None:
             if found.seen != found.changes[0]:
-                raise InputError("a tensor is read after it was changed in place through another view of it")
+                raise InputError(
+                    "a tensor is read after it was changed in place through another view of it"
+                )
             return found.number
         if self.weights.is_weight(x):
             return self.value(self._materialize(x))
         if x.is_meta and id(x) not in self._without_numbers:
-            raise InputError("a tensor comes from a call that is not seen, such as one of torch.vmap or torch.jit")
+            raise InputError(
+                "a tensor comes from a call that is not seen, such as one of torch.vmap or "
+                "torch.jit"
+            )
         if id(x) not in self._constants:
             self._constants[id(x)] = (x, constants.add(self, x))
         return self._constants[id(x)][1]
@@ -272,17 +293,22 @@ class Recorder(TorchFunctionMode):
         return isinstance(x, Tensor) and not self.is_value(x) and not self.weights.is_weight(x)
 
     def setting(self, x: Tensor | float) -> Value | None:
-        """A constant operand as the value of an attribute; None if it is not constant, too long, or a matrix."""
+        """A constant operand as the value of an attribute; None if it is not constant, too long, or
+        a matrix.
+        """
         if not isinstance(x, Tensor):
             return standard.number(x)
         if not self.is_constant(x) or x.is_meta or x.numel() > MAX_WRITTEN_NUMBERS or not x.numel():
             return None
         if x.numel() > 1 and x.dim() > 1:
             return None
-        return standard.numbers(x.detach().reshape(()).numpy() if x.numel() == 1 else x.detach().numpy())
+        return standard.numbers(
+            x.detach().reshape(()).numpy() if x.numel() == 1 else x.detach().numpy()
+        )
 
     def owned_shape(self, x: Tensor) -> tuple[int, ...] | None:
-        """The shape of a weight that a layer can own; None for shared weights, values and constants.
+        """The shape of a weight that a layer can own; None for shared weights, values and
+        constants.
 
         A computed weight can be owned if it has as many elements as one of its parameters.
         """
@@ -308,7 +334,9 @@ class Recorder(TorchFunctionMode):
         return tuple(x.shape)
 
     def keep(self, *numbers: Numbers) -> None:
-        """Add numbers of the weights or the constant of the node that is added next, in ONNX's order."""
+        """Add numbers of the weights or the constant of the node that is added next, in ONNX's
+        order.
+        """
         self._pending += numbers
 
     def add_owner(self, outputs: list[Tensor], weights: Sequence[Tensor]) -> None:
@@ -316,13 +344,17 @@ class Recorder(TorchFunctionMode):
         self._owners.append(([self.value(x) for x in outputs], [id(w) for w in weights]))
 
     def count_owners(self, live: set[int]) -> None:
-        """Count the used outputs of such layers as readers of their weights, given the values that are used."""
+        """Count the used outputs of such layers as readers of their weights, given the values that
+        are used.
+        """
         for outputs, weights in self._owners:
             for _ in live.intersection(outputs):
                 self._uses.update(weights)
 
     def param(self, shape: tuple[int, ...], numbers: Numbers, kind: str = "float") -> int:
-        """Add a learned tensor to the graph; return the number of its value. Scalars become vectors of one element."""
+        """Add a learned tensor to the graph; return the number of its value. Scalars become vectors
+        of one element.
+        """
         attrs: Attrs = (("shape", shape or (1,)),)
         self.keep(numbers)
         return self.emit("Param", (), attrs if kind == "float" else (("element", kind), *attrs))
@@ -339,21 +371,29 @@ class Recorder(TorchFunctionMode):
             derived = self.weights.derived.get(id(x))
             if derived is None or (alone and x.numel() == next(iter(sources.values())).numel()):
                 self._uses.update(sources.keys())
-                number = self.param(tuple(x.shape), lambda: self.weights.computed(x), element(x.dtype))
+                number = self.param(
+                    tuple(x.shape), lambda: self.weights.computed(x), element(x.dtype)
+                )
                 self._materialized[id(x)] = self.tensor(number, tuple(x.shape))
             else:
                 func, args, kwargs = derived.call
-                made = self._handled(func, mapped(self._as_value, args), mapped(self._as_value, kwargs))
+                made = self._handled(
+                    func, mapped(self._as_value, args), mapped(self._as_value, kwargs)
+                )
                 self._materialized[id(x)] = made if derived.part is None else made[derived.part]
         return self._materialized[id(x)]
 
     def _as_value(self, x: Tensor) -> Tensor:
-        """The tensor of the graph for a computed weight; a parameter stays, since a layer may own it."""
+        """The tensor of the graph for a computed weight; a parameter stays, since a layer may own
+        it.
+        """
         return self._materialize(x) if id(x) in self.weights.derived else x
 
     # --- calls
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
         kwargs = kwargs or {}
         name = function_name(func)
         self.sizes_read |= name in _SIZES
@@ -370,21 +410,32 @@ class Recorder(TorchFunctionMode):
             return self._random(name, func, args, kwargs)
         if name in HANDLERS and constants.joins_batch(self.batch, name, func, args, kwargs):
             return self._handled(func, (self.as_value(args[0]), *args[1:]), kwargs)
-        if is_in_place(name) and args and isinstance(args[0], Tensor) and one_of_each(args[0]).shape != args[0].shape:
+        if (
+            is_in_place(name)
+            and args
+            and isinstance(args[0], Tensor)
+            and one_of_each(args[0]).shape != args[0].shape
+        ):
             self._separate(args[0])
         made = constants.compute(self.batch, name, func, args, kwargs)
         known = [id(x) in self._without_numbers for x in tensors if x.is_meta]
         if known and all(known):
             self._without_numbers |= {id(x): x for x in tensors_in(made)}
-        if isinstance(made, Tensor) and memory(made) in [memory(x) for x in tensors if x is not made]:
+        if isinstance(made, Tensor) and memory(made) in [
+            memory(x) for x in tensors if x is not made
+        ]:
             self._viewed |= {id(x): x for x in (made, *tensors)}
         return made
 
     def call(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call a torch function as a module would; handlers use it for functions that consist of others."""
+        """Call a torch function as a module would; handlers use it for functions that consist of
+        others.
+        """
         return self.__torch_function__(func, (), args, kwargs)
 
-    def _handled(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _handled(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         name = function_name(func)
         handler, in_place = HANDLERS.get(name), False
         if handler is not None and "inplace" in kwargs:
@@ -395,32 +446,52 @@ class Recorder(TorchFunctionMode):
         elif handler is None and name.startswith("__i") and name.endswith("__"):
             handler, in_place = HANDLERS.get(f"__{name[3:]}"), True
         if name in DATA_DEPENDENT:
-            raise InputError(f"{name.strip('_')} depends on the data, but the architecture must not")
-        if handler is None and isinstance(func, python_types.FunctionType) and func not in self._opened:
+            raise InputError(
+                f"{name.strip('_')} depends on the data, but the architecture must not"
+            )
+        if (
+            handler is None
+            and isinstance(func, python_types.FunctionType)
+            and func not in self._opened
+        ):
             return self._inside(func, args, kwargs)
         if handler is None or kwargs.get("out") is not None:
-            raise InputError(f"torch's function {name!r} is not supported: see docs/how-to/own_model.md")
+            raise InputError(
+                f"torch's function {name!r} is not supported: see docs/how-to/own_model.md"
+            )
         try:
             made = handler(self, *args, **kwargs)
         except TypeError as error:
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                 raise
-            raise InputError(f"torch's function {name!r} is not supported with these arguments ({error})") from error
+            raise InputError(
+                f"torch's function {name!r} is not supported with these arguments ({error})"
+            ) from error
         return self.assign(args[0], made) if in_place and made is not args[0] else made
 
     def _separate(self, x: Tensor) -> None:
-        """Give every element of an expanded constant its own memory, so that it can be changed in place."""
+        """Give every element of an expanded constant its own memory, so that it can be changed in
+        place.
+        """
         if id(x) in self._viewed:
             raise InputError("a constant of which there are views is changed in place")
         x.data = x.contiguous()
 
-    def _random(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        """Record numbers that are drawn in every call; a generator's seed is not part of the network."""
-        drawn = without_numbers(func, *args, **{k: v for k, v in kwargs.items() if k not in ("device", "generator")})
+    def _random(
+        self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Tensor:
+        """Record numbers that are drawn in every call; a generator's seed is not part of the
+        network.
+        """
+        drawn = without_numbers(
+            func, *args, **{k: v for k, v in kwargs.items() if k not in ("device", "generator")}
+        )
         zeros = self.call(torch.zeros, tuple(drawn.shape), dtype=drawn.dtype)
         return self.add_node(_RANDOM[name], self.as_value(zeros))
 
-    def _inside(self, func: python_types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _inside(
+        self, func: python_types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """Record the functions that a Python function of torch calls."""
         self._opened.append(func)
         try:
@@ -433,12 +504,18 @@ class Recorder(TorchFunctionMode):
         """Record that `made` replaces the content of `target` in place; return `target`.
 
         Raises:
-            InputError: if `target` is a weight or has another shape, or views of it would not see the change.
+            InputError: if `target` is a weight or has another shape, or views of it would not see
+                the change.
         """
         if self.weights.is_weight(target) or id(target) in self._viewed:
-            raise InputError("a weight or view of a constant is changed in place by a value that depends on the input")
+            raise InputError(
+                "a weight or view of a constant is changed in place by a value that depends on the "
+                "input"
+            )
         if target.shape != made.shape:
-            raise InputError(f"a tensor of shape {list(target.shape)} is changed in place to {list(made.shape)}")
+            raise InputError(
+                f"a tensor of shape {list(target.shape)} is changed in place to {list(made.shape)}"
+            )
         if not self.is_value(target):  # a constant, such as zeros into which values are written
             self._recorded[id(target)] = _Recorded(target, self.value(made), [0], 0)
             return target

@@ -1,6 +1,7 @@
 """`record`: the graph of a PyTorch module, from one call on tensors without data.
 
-Nothing is computed, and no exporter is involved: every torch function that the module calls is recorded as ONNX
+Nothing is computed, and no exporter is involved: every torch function that the module calls is
+    recorded as ONNX
 operators. They are those of an imported ONNX model, so that both have the same text.
 """
 
@@ -43,7 +44,8 @@ from search_spaces.ir.pytorch.recorder import BATCH_SIZE, Recorder
 from search_spaces.ir.pytorch.transformed_modules import check_untransformed
 from search_spaces.ir.pytorch.transformers_forms import as_while_tracing
 
-OTHER_BATCH_SIZE = 9240  # even and divisible, unlike the prime `BATCH_SIZE`: what depends on such properties shows
+# Even and divisible, unlike the prime `BATCH_SIZE`: what depends on such properties shows
+OTHER_BATCH_SIZE = 9240
 NewRecorder = Callable[..., Recorder]
 MAX_RATIO = 1024  # largest part or multiple of the batch size that is recognized as one
 
@@ -51,22 +53,25 @@ MAX_RATIO = 1024  # largest part or multiple of the batch size that is recognize
 def record(module: nn.Module, example: Example, *, any_batch: bool = False) -> Graph:
     """The graph of `module(example)`; the module is left in evaluation mode.
 
-    The batch size of the graph is symbolic, unless the module works for the example's batch size only.
+    The batch size of the graph is symbolic, unless the module works for the example's batch size
+    only.
 
     Args:
         module: the module.
-        example: a tensor, a tuple of positional arguments, or a dictionary of keyword arguments. The first dimension of
-            tensors is the batch; their values do not matter.
+        example: a tensor, a tuple of positional arguments, or a dictionary of keyword arguments.
+            The first dimension of tensors is the batch; their values do not matter.
         any_batch: refuse a module that works for the example's batch size only.
 
     Raises:
-        InputError: if a function is not supported, or the computation depends on the data, or on the batch size with
-            `any_batch`. Errors of the module's own code pass through.
+        InputError: if a function is not supported, or the computation depends on the data, or on
+            the batch size with `any_batch`. Errors of the module's own code pass through.
     """
     return fuse(recorded(module, example, any_batch)[0])
 
 
-def record_with_numbers(module: nn.Module, example: Example) -> tuple[Graph, dict[int, list[np.ndarray]]]:
+def record_with_numbers(
+    module: nn.Module, example: Example
+) -> tuple[Graph, dict[int, list[np.ndarray]]]:
     """The graph of `module(example)` before fusion, and the module's weights.
 
     Fusion changes the text, but not the ONNX model that is written.
@@ -101,7 +106,9 @@ def _array(numbers: Tensor, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def layer_of(error: BaseException, module: nn.Module) -> str:
-    """Suffix for a message: the innermost layer of the module in which an error was raised; "" if there is none."""
+    """Suffix for a message: the innermost layer of the module in which an error was raised; "" if
+    there is none.
+    """
     names = {id(layer): name for name, layer in module.named_modules() if name}
     found = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
     layer = next((layer for layer in reversed(found) if id(layer) in names), None)
@@ -129,8 +136,8 @@ def recorded(
     if is_lazy(module):
         with torch.no_grad(), torch.compiler.set_stance("force_eager"):
             run(module, example)
-    # The module's code may not work for other batch sizes. If it does not work for the example's either, that error
-    # is the one to report.
+    # The module's code may not work for other batch sizes. If it does not work for the example's
+    # either, that error is the one to report.
     create = partial(new_recorder, weights=DerivedWeights())
     try:
         return _recorded_for_any_batch(module, example, create)
@@ -139,12 +146,18 @@ def recorded(
         if any_batch:
             size = example_tensors(example)[0].shape[:1]
             reason = f"{describe(error)}{layer_of(error, module)}"
-            raise InputError(f"the network works for a batch of {size[0] if size else 1} only: {reason}") from error
+            raise InputError(
+                f"the network works for a batch of {size[0] if size else 1} only: {reason}"
+            ) from error
         return literal
 
 
-def _recorded_for_any_batch(module: nn.Module, example: Example, new_recorder: NewRecorder) -> tuple[Graph, Recorder]:
-    """The graph with a symbolic batch size; any error if the module works for its example's batch size only."""
+def _recorded_for_any_batch(
+    module: nn.Module, example: Example, new_recorder: NewRecorder
+) -> tuple[Graph, Recorder]:
+    """The graph with a symbolic batch size; any error if the module works for its example's batch
+    size only.
+    """
     graph, recorder = _recorded_in_batches(module, example, BATCH_SIZE, new_recorder)
     if any(_follows_from_batch(value) for node in graph.nodes for _, value in node.attrs):
         raise InputError("a number follows from the batch size")
@@ -158,17 +171,23 @@ def _recorded_for_any_batch(module: nn.Module, example: Example, new_recorder: N
 def _same_buffers(graph: Graph, recorder: Recorder, other: Recorder) -> bool:
     """True if the long constants of two recordings of one graph have equal numbers."""
     values = [node.outputs[0] for node in graph.nodes if node.op == "Buffer"]
-    pairs = [(recorder.numbers[v][0](), other.numbers[v][0]()) for v in values if v in recorder.numbers]
+    pairs = [
+        (recorder.numbers[v][0](), other.numbers[v][0]()) for v in values if v in recorder.numbers
+    ]
     return all(a.is_meta or a is b or torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in pairs)
 
 
 def _follows_from_batch(value: object) -> bool:
-    """True for a number that was computed from the recorded batch size: a multiple, a part, or a root of one."""
+    """True for a number that was computed from the recorded batch size: a multiple, a part, or a
+    root of one.
+    """
     if not isinstance(value, int | float) or not 0 < abs(value) < inf:
         return False
     powers = (abs(value) ** power for power in (1.0, -1.0, 2.0, -2.0))
     ratios = (ratio for power in powers for ratio in (power / BATCH_SIZE, BATCH_SIZE / power))
-    return any(0.5 < ratio < MAX_RATIO and abs(ratio - round(ratio)) < 2e-7 * ratio for ratio in ratios)
+    return any(
+        0.5 < ratio < MAX_RATIO and abs(ratio - round(ratio)) < 2e-7 * ratio for ratio in ratios
+    )
 
 
 def _recorded_in_batches(
@@ -183,8 +202,12 @@ def _recorded_in_batches(
             raise InputError("the example input holds no tensor")
         size = given[0].shape[0] if batch and given[0].dim() else None
         inputs = iter([recorder.add_input(_input_shape(x, size)) for x in given])
-        args, kwargs = tree_unflatten([next(inputs) if isinstance(x, Tensor) else x for x in leaves], structure)
-        plain = torch.compiler.set_stance("force_eager")  # a compiled module is called as it was before
+        args, kwargs = tree_unflatten(
+            [next(inputs) if isinstance(x, Tensor) else x for x in leaves], structure
+        )
+        plain = torch.compiler.set_stance(
+            "force_eager"
+        )  # a compiled module is called as it was before
         with torch.no_grad(), plain, as_while_tracing(module, recorder.is_value), recorder:
             result = module(*args, **kwargs)
         graph = _graph(recorder, result)
@@ -206,7 +229,9 @@ def _graph(recorder: Recorder, result: Any) -> Graph:
         raise InputError(f"forward returned {type(result).__name__}, which holds no tensor")
     outputs = [recorder.value(x) for x in tensors]
     count = len(recorder.inputs)
-    outputs = [v if v >= count else recorder.emit("Identity", (v,), ()) for v in dict.fromkeys(outputs)]
+    outputs = [
+        v if v >= count else recorder.emit("Identity", (v,), ()) for v in dict.fromkeys(outputs)
+    ]
     nodes = live(recorder.nodes, outputs)
     recorder.count_owners({v for node in nodes for v in node.outputs})
     return Graph(recorder.inputs, nodes, tuple(outputs), tuple(recorder.shapes))

@@ -15,7 +15,11 @@ from search_spaces.ir.owned_weights import RECURRENT
 from search_spaces.ir.pytorch.calls import one_of_each
 from search_spaces.ir.pytorch.recorder import HANDLERS, Numbers, Recorder, handles
 
-_GATES = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}  # torch's gate numbers in ONNX's order
+_GATES = {
+    "LSTM": (0, 3, 1, 2),
+    "GRU": (1, 0, 2),
+    "RNN": (0,),
+}  # torch's gate numbers in ONNX's order
 _OPERATORS = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN", "rnn_relu": "RNN"}
 
 
@@ -28,30 +32,48 @@ def _handler(name: str) -> Any:
             raise InputError(f"{_OPERATORS[name]} on packed sequences is not supported")
         for state in hx if isinstance(hx, tuple | list) else (hx,):
             if not r.is_constant(state) or bool(one_of_each(state).any()):
-                raise InputError(f"{_OPERATORS[name]} with an initial state other than zeros is not supported")
+                raise InputError(
+                    f"{_OPERATORS[name]} with an initial state other than zeros is not supported"
+                )
         x = r.call(Tensor.transpose, input, 0, 1) if batch_first else input
         per_layer = len(params) // num_layers
         finals = []
         for start in range(0, len(params), per_layer):
-            y, *final = _layer(r, name, x, params[start : start + per_layer], has_biases, bidirectional)
+            y, *final = _layer(
+                r, name, x, params[start : start + per_layer], has_biases, bidirectional
+            )
             finals.append(final)
             if bidirectional:
-                x = r.call(Tensor.reshape, r.call(Tensor.permute, y, (0, 2, 1, 3)), (*x.shape[:2], -1))
+                x = r.call(
+                    Tensor.reshape, r.call(Tensor.permute, y, (0, 2, 1, 3)), (*x.shape[:2], -1)
+                )
             else:
                 x = r.call(Tensor.squeeze, y, 1)
-        states = [r.call(torch.cat, parts, 0) if num_layers > 1 else parts[0] for parts in zip(*finals, strict=True)]
+        states = [
+            r.call(torch.cat, parts, 0) if num_layers > 1 else parts[0]
+            for parts in zip(*finals, strict=True)
+        ]
         return (r.call(Tensor.transpose, x, 0, 1) if batch_first else x), *states
 
     return handler
 
 
 def _layer(
-    r: Recorder, name: str, x: Tensor, weights: Sequence[Tensor], has_biases: bool, bidirectional: bool
+    r: Recorder,
+    name: str,
+    x: Tensor,
+    weights: Sequence[Tensor],
+    has_biases: bool,
+    bidirectional: bool,
 ) -> list[Tensor]:
-    """The outputs of one layer, one operator for each; an operator owns the weights if only its output is used."""
+    """The outputs of one layer, one operator for each; an operator owns the weights if only its
+    output is used.
+    """
     op, directions, hidden = _OPERATORS[name], 1 + bidirectional, int(weights[1].shape[1])
     gates = RECURRENT[op] * hidden
-    if weights[0].shape != (gates, x.shape[-1]) or len(weights) != directions * (2 + 2 * has_biases):
+    if weights[0].shape != (gates, x.shape[-1]) or len(weights) != directions * (
+        2 + 2 * has_biases
+    ):
         raise InputError(f"{op} with projections is not supported")
     attrs: dict[str, Value] = {"hidden_size": hidden}
     if bidirectional:
@@ -66,16 +88,24 @@ def _layer(
         own = []
         for i in outputs:
             r.keep(*numbers)
-            own.append(r.add_node(op, x, bias=int(has_biases), **attrs, **({"output": i} if i else {})))
+            own.append(
+                r.add_node(op, x, bias=int(has_biases), **attrs, **({"output": i} if i else {}))
+            )
         r.add_owner(own, weights)
         return own
     shapes = [(gates, int(x.shape[-1])), (gates, hidden), *([(2 * gates,)] if has_biases else [])]
-    params = [r.param((directions, *shape), made) for shape, made in zip(shapes, numbers, strict=True)]
+    params = [
+        r.param((directions, *shape), made) for shape, made in zip(shapes, numbers, strict=True)
+    ]
     return [r.add_node(op, x, *params, **attrs, **({"output": i} if i else {})) for i in outputs]
 
 
-def _onnx_weights(r: Recorder, op: str, weights: Sequence[Tensor], directions: int) -> list[Numbers]:
-    """The weights of a layer in ONNX's form: gates in ONNX's order, directions stacked, biases concatenated."""
+def _onnx_weights(
+    r: Recorder, op: str, weights: Sequence[Tensor], directions: int
+) -> list[Numbers]:
+    """The weights of a layer in ONNX's form: gates in ONNX's order, directions stacked, biases
+    concatenated.
+    """
 
     def ordered(weight: Tensor) -> Tensor:
         gates = r.weights.computed(weight).chunk(RECURRENT[op])
@@ -83,7 +113,9 @@ def _onnx_weights(r: Recorder, op: str, weights: Sequence[Tensor], directions: i
 
     def stacked(names: Sequence[int]) -> Tensor:
         each = len(weights) // directions
-        parts = [[ordered(weights[start + i]) for i in names] for start in range(0, len(weights), each)]
+        parts = [
+            [ordered(weights[start + i]) for i in names] for start in range(0, len(weights), each)
+        ]
         return torch.stack([torch.cat(part) for part in parts])
 
     biases = [(2, 3)] if len(weights) == 4 * directions else []
@@ -91,7 +123,9 @@ def _onnx_weights(r: Recorder, op: str, weights: Sequence[Tensor], directions: i
 
 
 @handles("lstm_cell")
-def _lstm_cell(r: Recorder, input: Tensor, hx: Sequence[Tensor], *weights: Tensor) -> tuple[Tensor, Tensor]:
+def _lstm_cell(
+    r: Recorder, input: Tensor, hx: Sequence[Tensor], *weights: Tensor
+) -> tuple[Tensor, Tensor]:
     from_input, from_state = _projected(r, input, hx[0], weights)
     i, f, g, o = r.call(torch.chunk, r.call(torch.add, from_input, from_state), 4, -1)
     kept = r.call(torch.mul, r.call(torch.sigmoid, f), hx[1])
@@ -110,15 +144,21 @@ def _gru_cell(r: Recorder, input: Tensor, hx: Tensor, *weights: Tensor) -> Tenso
 
 
 @handles("rnn_tanh_cell", "rnn_relu_cell")
-def _rnn_cell(r: Recorder, input: Tensor, hx: Tensor, *weights: Tensor, activation: Any = torch.tanh) -> Tensor:
+def _rnn_cell(
+    r: Recorder, input: Tensor, hx: Tensor, *weights: Tensor, activation: Any = torch.tanh
+) -> Tensor:
     return r.call(activation, r.call(torch.add, *_projected(r, input, hx, weights)))
 
 
 HANDLERS["rnn_relu_cell"] = lambda r, *args: _rnn_cell(r, *args, activation=torch.relu)
 
 
-def _projected(r: Recorder, x: Tensor, state: Tensor, weights: Sequence[Tensor | None]) -> tuple[Tensor, Tensor]:
-    """Linear layers of the input and the state of a recurrent cell, whose weights are in torch's order."""
+def _projected(
+    r: Recorder, x: Tensor, state: Tensor, weights: Sequence[Tensor | None]
+) -> tuple[Tensor, Tensor]:
+    """Linear layers of the input and the state of a recurrent cell, whose weights are in torch's
+    order.
+    """
     of_input, of_state, *biases = weights
     first, second = biases or (None, None)
     return r.call(F.linear, x, of_input, first), r.call(F.linear, state, of_state, second)

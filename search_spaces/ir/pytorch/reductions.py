@@ -34,12 +34,22 @@ def reduced(r: Recorder, op: str, x: Tensor, dim: Any, keepdim: bool) -> Tensor:
     if op == "ReduceMean" and keepdim and x.dim() > 2 and axes == tuple(range(2, x.dim())):
         return r.add_node("GlobalAveragePool", x)
     attrs: dict[str, Value] = {} if keepdim else {"keepdims": 0}
-    return r.add_node(op, x, **attrs) if dim is None and not keepdim else r.add_node(op, x, axes=axes, **attrs)
+    return (
+        r.add_node(op, x, **attrs)
+        if dim is None and not keepdim
+        else r.add_node(op, x, axes=axes, **attrs)
+    )
 
 
 def _reduction(op: str) -> Any:
     def handler(
-        r: Recorder, input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, axis: Any = None
+        r: Recorder,
+        input: Tensor,
+        dim: Any = None,
+        keepdim: bool = False,
+        *,
+        dtype: Any = None,
+        axis: Any = None,
     ) -> Tensor:
         x = cast(r, input, dtype)
         if op == "ReduceSum" and dtype is None and not input.is_floating_point():
@@ -57,7 +67,9 @@ HANDLERS.update({name: _reduction(op) for name, op in _REDUCTIONS.items()})
 
 
 def _extreme(op: str, arg: str, pairwise: str, result: Any) -> Any:
-    def handler(r: Recorder, input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
+    def handler(
+        r: Recorder, input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = None
+    ) -> Any:
         if isinstance(dim, Tensor) or other is not None:
             return HANDLERS[pairwise](r, input, dim if other is None else other)
         values = reduced(r, op, input, dim, keepdim)
@@ -67,7 +79,9 @@ def _extreme(op: str, arg: str, pairwise: str, result: Any) -> Any:
 
 
 def _arg_extreme(op: str) -> Any:
-    def handler(r: Recorder, input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    def handler(
+        r: Recorder, input: Tensor, dim: int | None = None, keepdim: bool = False
+    ) -> Tensor:
         x = r.call(torch.flatten, input) if dim is None else input
         return r.add_node(op, x, axis=(dim or 0) % x.dim(), keepdims=int(keepdim))
 
@@ -84,7 +98,9 @@ HANDLERS.update(
 def _quantifier(op: str) -> Any:
     """Handler of `all` or `any`: ONNX reduces numbers, not truth values."""
 
-    def handler(r: Recorder, input: Tensor, dim: Any = None, keepdim: bool = False, *, axis: Any = None) -> Tensor:
+    def handler(
+        r: Recorder, input: Tensor, dim: Any = None, keepdim: bool = False, *, axis: Any = None
+    ) -> Tensor:
         numbers = cast(r, cast(r, input, torch.bool), torch.int64)
         return cast(r, reduced(r, op, numbers, axis if dim is None else dim, keepdim), torch.bool)
 
@@ -121,21 +137,41 @@ def _std(r: Recorder, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 @handles("var_mean")
 def _var_mean(
-    r: Recorder, input: Tensor, dim: Any = None, unbiased: Any = None, keepdim: bool = False, **k: Any
+    r: Recorder,
+    input: Tensor,
+    dim: Any = None,
+    unbiased: Any = None,
+    keepdim: bool = False,
+    **k: Any,
 ) -> Any:
-    return _var(r, input, dim, unbiased, keepdim, **k), reduced(r, "ReduceMean", input, dim, keepdim)
+    return _var(r, input, dim, unbiased, keepdim, **k), reduced(
+        r, "ReduceMean", input, dim, keepdim
+    )
 
 
 @handles("std_mean")
 def _std_mean(
-    r: Recorder, input: Tensor, dim: Any = None, unbiased: Any = None, keepdim: bool = False, **k: Any
+    r: Recorder,
+    input: Tensor,
+    dim: Any = None,
+    unbiased: Any = None,
+    keepdim: bool = False,
+    **k: Any,
 ) -> Any:
-    return _std(r, input, dim, unbiased, keepdim, **k), reduced(r, "ReduceMean", input, dim, keepdim)
+    return _std(r, input, dim, unbiased, keepdim, **k), reduced(
+        r, "ReduceMean", input, dim, keepdim
+    )
 
 
 @handles("norm", "linalg_vector_norm", "vector_norm")
 def _norm(
-    r: Recorder, input: Tensor, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None, ord: Any = None
+    r: Recorder,
+    input: Tensor,
+    p: Any = 2,
+    dim: Any = None,
+    keepdim: bool = False,
+    dtype: Any = None,
+    ord: Any = None,
 ) -> Tensor:
     p = p if ord is None else ord
     kinds = {2: "ReduceL2", 1: "ReduceL1", "fro": "ReduceL2", None: "ReduceL2"}
@@ -146,16 +182,24 @@ def _norm(
 
 @handles("_weight_norm")
 def _weight_norm(r: Recorder, v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
-    """A normalized weight that several layers read; dimension -1 stands for one norm of all numbers."""
+    """A normalized weight that several layers read; dimension -1 stands for one norm of all
+    numbers.
+    """
     direction, length = r.as_value(v), r.as_value(g)
     axes = None if dim == -1 else [axis for axis in range(v.dim()) if axis != dim]
-    return r.add("Mul", direction, r.add("Div", length, reduced(r, "ReduceL2", direction, axes, dim != -1)))
+    return r.add(
+        "Mul", direction, r.add("Div", length, reduced(r, "ReduceL2", direction, axes, dim != -1))
+    )
 
 
 @handles("cosine_similarity")
-def _cosine_similarity(r: Recorder, x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+def _cosine_similarity(
+    r: Recorder, x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8
+) -> Tensor:
     a, b = (r.call(torch.clamp, _norm(r, x, 2, dim), min=eps) for x in (x1, x2))
-    return r.call(torch.div, r.call(torch.sum, r.call(torch.mul, x1, x2), dim), r.call(torch.mul, a, b))
+    return r.call(
+        torch.div, r.call(torch.sum, r.call(torch.mul, x1, x2), dim), r.call(torch.mul, a, b)
+    )
 
 
 @handles("pairwise_distance")
@@ -166,6 +210,13 @@ def _pairwise_distance(
 
 
 @handles("cdist")
-def _cdist(r: Recorder, x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = None) -> Tensor:
+def _cdist(
+    r: Recorder, x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = None
+) -> Tensor:
     """Distances between all rows of the two."""
-    return _norm(r, r.call(torch.sub, r.call(torch.unsqueeze, x1, -2), r.call(torch.unsqueeze, x2, -3)), p, -1)
+    return _norm(
+        r,
+        r.call(torch.sub, r.call(torch.unsqueeze, x1, -2), r.call(torch.unsqueeze, x2, -3)),
+        p,
+        -1,
+    )

@@ -12,7 +12,14 @@ from search_spaces.ir.pytorch.parts import check_apart, sliced
 from search_spaces.ir.pytorch.recorder import Recorder, handles
 from search_spaces.ir.pytorch.shapes import expanded, reshaped
 
-_REDUCTIONS = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}
+_REDUCTIONS = {
+    "sum": "add",
+    "add": "add",
+    "prod": "mul",
+    "multiply": "mul",
+    "amax": "max",
+    "amin": "min",
+}
 
 
 def _scattered(
@@ -21,7 +28,8 @@ def _scattered(
     """`input` with the elements of `src` at the places `index` along a dimension.
 
     Args:
-        reduction: ONNX's name of the function of old and new elements; None if new elements replace old ones.
+        reduction: ONNX's name of the function of old and new elements; None if new elements replace
+            old ones.
     """
     axis = dim % input.dim()
     check_apart(r, input.shape[axis], "scattering along")
@@ -53,16 +61,34 @@ def _scatter_add(r: Recorder, input: Tensor, dim: int, index: Tensor, src: Tenso
 
 @handles("scatter_reduce")
 def _scatter_reduce(
-    r: Recorder, input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
+    r: Recorder,
+    input: Tensor,
+    dim: int,
+    index: Tensor,
+    src: Tensor,
+    reduce: str,
+    *,
+    include_self: bool = True,
 ) -> Tensor:
     if not include_self or reduce not in _REDUCTIONS:
-        raise InputError(f"scatter_reduce by {reduce!r} with include_self={include_self} is not supported")
+        raise InputError(
+            f"scatter_reduce by {reduce!r} with include_self={include_self} is not supported"
+        )
     return _scattered(r, input, dim, index, src, _REDUCTIONS[reduce])
 
 
 @handles("index_add")
-def _index_add(r: Recorder, input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
+def _index_add(
+    r: Recorder, input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1
+) -> Tensor:
     """Every element of the index concerns a whole slice."""
     axis = dim % input.dim()
     places = reshaped(r, r.as_value(index), [-1 if i == axis else 1 for i in range(source.dim())])
-    return _scattered(r, input, dim, expanded(r, places, list(source.shape)), r.call(torch.mul, source, alpha), "add")
+    return _scattered(
+        r,
+        input,
+        dim,
+        expanded(r, places, list(source.shape)),
+        r.call(torch.mul, source, alpha),
+        "add",
+    )

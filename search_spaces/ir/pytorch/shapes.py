@@ -1,4 +1,6 @@
-"""torch functions that change shapes without moving elements between samples: reshape, permute, expand."""
+"""torch functions that change shapes without moving elements between samples: reshape, permute,
+expand.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,11 @@ def per_dimension(value: Sizes | None, rank: int, default: int = 1) -> tuple[int
     """A size per spatial dimension; one number stands for all."""
     if value is None or (not isinstance(value, int) and not len(value)):
         return (default,) * rank
-    return (value,) * rank if isinstance(value, int) else tuple(map(int, value)) * (rank if len(value) == 1 else 1)
+    return (
+        (value,) * rank
+        if isinstance(value, int)
+        else tuple(map(int, value)) * (rank if len(value) == 1 else 1)
+    )
 
 
 def sizes_of(args: tuple[Any, ...]) -> list[int]:
@@ -118,7 +124,9 @@ def _t(r: Recorder, input: Tensor) -> Tensor:
 
 @handles("movedim", "moveaxis")
 def _movedim(r: Recorder, input: Tensor, source: Any, destination: Any) -> Tensor:
-    sources, targets = ([d % input.dim() for d in ([x] if isinstance(x, int) else x)] for x in (source, destination))
+    sources, targets = (
+        [d % input.dim() for d in ([x] if isinstance(x, int) else x)] for x in (source, destination)
+    )
     order = [d for d in range(input.dim()) if d not in sources]
     for target, d in sorted(zip(targets, sources, strict=True)):
         order.insert(target, d)
@@ -130,19 +138,35 @@ def expanded(r: Recorder, input: Tensor, *sizes: Any, size: Any = None) -> Tenso
     """Expand dimensions of size 1."""
     wanted = sizes_of(sizes if size is None else (size,))
     before = [1] * (len(wanted) - input.dim()) + list(input.shape)
-    if all(new in (-1, old) for old, new in zip(before, wanted, strict=True)) and len(before) == input.dim():
+    if (
+        all(new in (-1, old) for old, new in zip(before, wanted, strict=True))
+        and len(before) == input.dim()
+    ):
         return r.alias(input)
-    multiples = [i for i, new in enumerate(wanted) if r.is_batch(new) and new not in (r.batch, before[i])]
+    multiples = [
+        i for i, new in enumerate(wanted) if r.is_batch(new) and new not in (r.batch, before[i])
+    ]
     if multiples:  # 3 N equal elements are N times 3, then joined
         assert r.batch is not None
-        split = [(r.batch, new // r.batch) if i in multiples else (new,) for i, new in enumerate(wanted)]
+        split = [
+            (r.batch, new // r.batch) if i in multiples else (new,) for i, new in enumerate(wanted)
+        ]
         ones = [(1, 1) if i in multiples else (old,) for i, old in enumerate(before)]
         wide = expanded(
-            r, reshaped(r, input, [size for part in ones for size in part]), [n for part in split for n in part]
+            r,
+            reshaped(r, input, [size for part in ones for size in part]),
+            [n for part in split for n in part],
         )
-        return reshaped(r, wide, [old if new == -1 else new for old, new in zip(before, wanted, strict=True)])
+        return reshaped(
+            r, wide, [old if new == -1 else new for old, new in zip(before, wanted, strict=True)]
+        )
     kept = [new == -1 or r.multiple(new) > 1 for new in wanted]
-    target = tuple([1 if keeps else 0 if r.is_batch(new) else new for keeps, new in zip(kept, wanted, strict=True)])
+    target = tuple(
+        [
+            1 if keeps else 0 if r.is_batch(new) else new
+            for keeps, new in zip(kept, wanted, strict=True)
+        ]
+    )
     return r.view_of(input, r.add_node("Expand", input, shape=target))
 
 
@@ -155,6 +179,8 @@ def _expand_as(r: Recorder, input: Tensor, other: Tensor) -> Tensor:
         input,
         [
             -1 if old == new != r.batch and r.is_batch(new) else new
-            for old, new in zip((1,) * (other.dim() - input.dim()) + tuple(input.shape), other.shape, strict=True)
+            for old, new in zip(
+                (1,) * (other.dim() - input.dim()) + tuple(input.shape), other.shape, strict=True
+            )
         ],
     )

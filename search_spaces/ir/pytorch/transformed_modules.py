@@ -1,4 +1,6 @@
-"""Modules that tools of torch have transformed so that their calls cannot be seen: refusals that say what to do."""
+"""Modules that tools of torch have transformed so that their calls cannot be seen: refusals that
+say what to do.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ _SCRIPTED = "torch.jit modules cannot be recorded: use the modules that were scr
 _QUANTIZED = "quantized modules cannot be recorded: use the module before its quantization"
 _EXPORTED = "exported programs cannot be recorded: use the module that was exported"
 _ORTHOGONAL = (
-    "orthogonal parametrizations cannot be recorded: leave them out, the plain layer has the same text and costs"
+    "orthogonal parametrizations cannot be recorded: leave them out, the plain layer "
+    "has "
+    "the same text and costs"
 )
 _TOOLS = {
     "torch/jit/": _SCRIPTED,
@@ -31,7 +35,10 @@ def check_untransformed(module: nn.Module) -> None:
         if isinstance(layer, torch.jit.ScriptModule):
             raise InputError(_SCRIPTED)
         prepared = kind.__name__ == "FloatFunctional"  # of a network that may be quantized later
-        if kind.__module__.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")) and not prepared:
+        if (
+            kind.__module__.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized"))
+            and not prepared
+        ):
             raise InputError(_QUANTIZED)
         if kind.__name__ == "_Orthogonal" and kind.__module__.startswith("torch.nn.utils"):
             raise InputError(_ORTHOGONAL)
@@ -39,5 +46,10 @@ def check_untransformed(module: nn.Module) -> None:
 
 def failed_tool(error: BaseException) -> str | None:
     """What to do about an error of a tool that transforms modules; None for other errors."""
-    files = [frame.f_code.co_filename.replace("\\", "/") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return next((text for folder, text in _TOOLS.items() if any(folder in file for file in files)), None)
+    files = [
+        frame.f_code.co_filename.replace("\\", "/")
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+    ]
+    return next(
+        (text for folder, text in _TOOLS.items() if any(folder in file for file in files)), None
+    )

@@ -1,7 +1,9 @@
-"""What transformers does differently while it is recorded: no looks at numbers, no loops over experts or time.
+"""What transformers does differently while it is recorded: no looks at numbers, no loops over
+experts or time.
 
-Tensors of a recording have no numbers, so checks of them are left out. Sums over experts and recurrences have several
-forms of one result in transformers; the one that is a fixed and short list of operators is chosen.
+Tensors of a recording have no numbers, so checks of them are left out. Sums over experts and
+recurrences have several forms of one result in transformers; the one that is a fixed and short list
+of operators is chosen.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from torch import Tensor, nn
 
 _PADDING_CHECK = "warn_if_padding_and_no_attention_mask"
 IsValue = Callable[[Any], bool]
-_SCANS = importlib.import_module("torch._higher_order_ops.associative_scan")  # the package has a function of its name
+_SCANS = importlib.import_module(
+    "torch._higher_order_ops.associative_scan"
+)  # the package has a function of its name
 
 
 @contextmanager
@@ -27,7 +31,8 @@ def as_while_tracing(module: nn.Module, is_value: IsValue) -> Iterator[None]:
 
     - A layer does not look for padding in token ids to warn of it, and values are not asserted.
     - A mask is used even if it may hide nothing; leaving it out is a shortcut to the same result.
-    - Experts are products with the chosen experts' weights, not loops over the samples of each expert.
+    - Experts are products with the chosen experts' weights, not loops over the samples of each
+      expert.
     - A linear recurrence is a scan by doubling, not a loop over time.
 
     Args:
@@ -88,9 +93,11 @@ def _asserting(own: Callable[..., None], is_value: IsValue) -> Callable[..., Non
 def associative_scan(
     combine: Callable[[Any, Any], Any], parts: tuple[Tensor, ...], dim: int, **_: Any
 ) -> tuple[Tensor, ...]:
-    """All prefixes of an associative function along a dimension, by doubling (Hillis and Steele, 1986).
+    """All prefixes of an associative function along a dimension, by doubling (Hillis and Steele,
+    1986).
 
-    After step k, element t combines the elements t - 2^k + 1 to t, so log2 of the length many steps are enough.
+    After step k, element t combines the elements t - 2^k + 1 to t, so log2 of the length many steps
+    are enough.
 
     Args:
         combine: function of two tuples of tensors, the earlier one first.
@@ -103,19 +110,25 @@ def associative_scan(
         earlier = tuple(x.narrow(dim, 0, rest) for x in parts)
         later = tuple(x.narrow(dim, reach, rest) for x in parts)
         made = combine(earlier, later)
-        parts = tuple(torch.cat([x.narrow(dim, 0, reach), y], dim) for x, y in zip(parts, made, strict=True))
+        parts = tuple(
+            torch.cat([x.narrow(dim, 0, reach), y], dim) for x, y in zip(parts, made, strict=True)
+        )
         reach *= 2
     return parts
 
 
 def _scanning(own: Callable[..., Any], is_value: IsValue) -> Callable[..., Any]:
-    """The linear recurrence of RecurrentGemma, state[t] = gate[t] state[t - 1] + hidden[t], as a scan from zero."""
+    """The linear recurrence of RecurrentGemma, state[t] = gate[t] state[t - 1] + hidden[t], as a
+    scan from zero.
+    """
 
     def scan(
         hidden_states: Tensor, recurrent_gate: Tensor, reset: Tensor, recurrent_states: Tensor | None,
         acc_dtype: torch.dtype = torch.float32,
     ) -> Any:  # fmt: skip
-        if recurrent_states is not None and (is_value(recurrent_states) or bool(recurrent_states.any())):
+        if recurrent_states is not None and (
+            is_value(recurrent_states) or bool(recurrent_states.any())
+        ):
             return own(hidden_states, recurrent_gate, reset, recurrent_states, acc_dtype)
         gates = (recurrent_gate * ~reset).type(acc_dtype)
         _, states = associative_scan(_composed, (gates, hidden_states.type(acc_dtype)), 1)
@@ -124,6 +137,8 @@ def _scanning(own: Callable[..., Any], is_value: IsValue) -> Callable[..., Any]:
     return scan
 
 
-def _composed(earlier: tuple[Tensor, Tensor], later: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+def _composed(
+    earlier: tuple[Tensor, Tensor], later: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor]:
     """Slope and offset of a linear function of the result of another."""
     return earlier[0] * later[0], later[0] * earlier[1] + later[1]

@@ -1,4 +1,6 @@
-"""The compact text of a graph: repeated blocks are functions, lines stand in canonical order, the syntax is ONNX's."""
+"""The compact text of a graph: repeated blocks are functions, lines stand in canonical order, the
+syntax is ONNX's.
+"""
 
 from search_spaces.ir.text.program import compact, expand
 from search_spaces.ir.text.syntax import TEXT_VERSION, fingerprint, read, write

@@ -35,12 +35,15 @@ class Item(NamedTuple):
     outputs: int = 1
 
 
-new_item: Callable[[tuple[str, tuple[int, ...], ItemAttrs, int]], Item] = partial(tuple.__new__, Item)
+new_item: Callable[[tuple[str, tuple[int, ...], ItemAttrs, int]], Item] = partial(
+    tuple.__new__, Item
+)
 """`Item` from a tuple of its fields; a third faster, since blocks have dozens of items."""
 
 
 class Block(NamedTuple):
-    """A sequence of items. Values 0 to `inputs - 1` are the inputs; the outputs of the items follow in order.
+    """A sequence of items. Values 0 to `inputs - 1` are the inputs; the outputs of the items follow
+    in order.
 
     Attributes:
         inputs: number of inputs.

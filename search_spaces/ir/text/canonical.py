@@ -1,8 +1,8 @@
 """The canonical order of the lines of a block, which does not depend on their given order.
 
-Colour refinement (Weisfeiler and Leman) over the lines and their neighbours. Lines with equal colours are then
-individualized one at a time; of all ways that are not symmetric, the smallest result is taken (McKay, "Practical graph
-isomorphism", 1981).
+Colour refinement (Weisfeiler and Leman) over the lines and their neighbours. Lines with equal
+colours are then individualized one at a time; of all ways that are not symmetric, the smallest
+result is taken (McKay, "Practical graph isomorphism", 1981).
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class RawBlock(NamedTuple):
     """A block in its given order, from which the canonical form is computed.
 
     Attributes:
-        items: items in which each number that may be a parameter is a `Ref` to its rank among the numbers of the block.
+        items: items in which each number that may be a parameter is a `Ref` to its rank among the
+            numbers of the block.
         ordered_inputs: True for a whole network, whose inputs and outputs keep their order.
     """
 
@@ -50,9 +51,10 @@ class CanonicalBlock(NamedTuple):
         body: the block in canonical order, with holes for its numbers.
         holes: rank of the number of each hole.
         inputs, outputs, order: inputs, outputs and items of the raw block in canonical order.
-        certificate: equal exactly for blocks that are calls of one function; empty for a whole network.
-        ambiguous: True if inputs or outputs are symmetric, so that a call cannot tell them apart. Two inputs that may
-            be swapped are not ambiguous.
+        certificate: equal exactly for blocks that are calls of one function; empty for a whole
+            network.
+        ambiguous: True if inputs or outputs are symmetric, so that a call cannot tell them apart.
+            Two inputs that may be swapped are not ambiguous.
         mirror: order of the items with the two inputs swapped; empty if they may not be swapped.
     """
 
@@ -67,7 +69,9 @@ class CanonicalBlock(NamedTuple):
 
 
 def commutes(op: str) -> bool:
-    """True if the inputs of an operator, or of a function given by its certificate, may be swapped."""
+    """True if the inputs of an operator, or of a function given by its certificate, may be
+    swapped.
+    """
     return op in COMMUTATIVE or op.endswith(_SWAPPABLE)
 
 
@@ -75,12 +79,15 @@ _SWAPPABLE = "*"
 
 
 def canonical(raw: RawBlock) -> CanonicalBlock:
-    """The canonical form: equal for blocks that differ only in the order of items and of commutative operands.
+    """The canonical form: equal for blocks that differ only in the order of items and of
+    commutative operands.
 
-    At most `_MAX_LEAVES` ways to break ties are tried, fewer for a block of hundreds of lines. Further ties that are
-    not symmetries keep the given order.
+    At most `_MAX_LEAVES` ways to break ties are tried, fewer for a block of hundreds of lines.
+    Further ties that are not symmetries keep the given order.
     """
-    cached = not raw.ordered_inputs and len(raw.items) <= _MAX_CACHED_LINES  # whole networks seldom recur
+    cached = (
+        not raw.ordered_inputs and len(raw.items) <= _MAX_CACHED_LINES
+    )  # whole networks seldom recur
     return _cached(raw) if cached else _canonical(raw)
 
 
@@ -102,10 +109,14 @@ def _canonical(raw: RawBlock) -> CanonicalBlock:
     mirror = tuple([swaps[i] for i in leaf.order]) if swappable else ()
     certificate = ""
     if not raw.ordered_inputs:
-        certificate = _digest(body, [operator.hollow_text for operator in ordered]) + _SWAPPABLE * swappable
+        certificate = (
+            _digest(body, [operator.hollow_text for operator in ordered]) + _SWAPPABLE * swappable
+        )
     ambiguous = tied_outputs or (tied_inputs and not swappable)
     holes = tuple([rank for operator in ordered for rank in operator.holes])
-    return CanonicalBlock(body, holes, leaf.inputs, leaf.outputs, leaf.order, certificate, ambiguous, mirror)
+    return CanonicalBlock(
+        body, holes, leaf.inputs, leaf.outputs, leaf.order, certificate, ambiguous, mirror
+    )
 
 
 def _has_one_order(raw: RawBlock) -> bool:
@@ -161,7 +172,10 @@ def _digest(body: Block, attrs: list[str]) -> str:
         for (op, inputs, _, outputs), text in zip(body.items, attrs, strict=True)
     ])  # fmt: skip
     items += "," * (len(attrs) == 1)
-    text = f"Block(inputs={body.inputs}, items=({items}), outputs={body.outputs}, params={body.params})"
+    text = (
+        f"Block(inputs={body.inputs}, items=({items}), outputs={body.outputs}, "
+        f"params={body.params})"
+    )
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
@@ -189,7 +203,9 @@ class _Leaf:
         self.raw, self.operators = raw, operators
         self.inputs, self.order, self.lines, self.colours = inputs, order, lines, colours
         outputs = tuple(range(len(results)))
-        self.outputs = outputs if raw.ordered_inputs else tuple(sorted(outputs, key=results.__getitem__))
+        self.outputs = (
+            outputs if raw.ordered_inputs else tuple(sorted(outputs, key=results.__getitem__))
+        )
         self.results = tuple([results[o] for o in self.outputs])
 
     def block(self, attrs: Sequence[ItemAttrs]) -> Block:
@@ -224,7 +240,8 @@ class _Search:
 
     Attributes:
         sources: for each entity the values that it reads, as (entity, output).
-        users: for each entity its readers, as (entity, place); the place encodes output and input, below `width`.
+        users: for each entity its readers, as (entity, place); the place encodes output and input,
+            below `width`.
         neighbours: all sources and users of each entity, once.
         swaps: a symmetry that swaps inputs, item by item; empty if there is none.
         tied_inputs, tied_outputs: True if refinement leaves inputs or outputs with equal colours.
@@ -274,7 +291,9 @@ class _Search:
     def _start(self) -> Partition:
         raw = self.raw
         outside = set(raw.outputs)
-        keys: list[tuple] = [("", "", e if raw.ordered_inputs else 0, ()) for e in range(raw.inputs)]
+        keys: list[tuple] = [
+            ("", "", e if raw.ordered_inputs else 0, ()) for e in range(raw.inputs)
+        ]
         value = raw.inputs
         for item, operator in zip(raw.items, self.operators, strict=True):
             escapes = tuple([v in outside for v in range(value, value + item.outputs)])
@@ -286,8 +305,8 @@ class _Search:
         """Split classes by the neighbours of their entities until nothing changes.
 
         Args:
-            moved: entities whose class is new. The rest of a split class counts as unchanged, so that only neighbours
-                of the entities that left it are looked at.
+            moved: entities whose class is new. The rest of a split class counts as unchanged, so
+                that only neighbours of the entities that left it are looked at.
         """
         while moved:
             touched: dict[int, dict[int, None]] = {}
@@ -300,19 +319,27 @@ class _Search:
             splits = [(c, *self._parts(partition, c, entities)) for c, entities in touched.items()]
             moved = [entity for split in splits for entity in partition.split(*split)]
 
-    def _parts(self, partition: Partition, c: int, touched: dict[int, None]) -> tuple[list[list[int]], list[list[int]]]:
-        """The touched entities of a class in groups of equal neighbours, before and after the group that stays."""
+    def _parts(
+        self, partition: Partition, c: int, touched: dict[int, None]
+    ) -> tuple[list[list[int]], list[list[int]]]:
+        """The touched entities of a class in groups of equal neighbours, before and after the group
+        that stays.
+        """
         parts: dict[tuple, list[int]] = {}
         for entity in touched:
             parts.setdefault(self._neighbours(partition, entity), []).append(entity)
         if len(touched) < partition.size[c]:
             first = partition.first[c]
-            resting = next(e for e in partition.order[first : first + len(touched) + 1] if e not in touched)
+            resting = next(
+                e for e in partition.order[first : first + len(touched) + 1] if e not in touched
+            )
             stays = self._neighbours(partition, resting)
         else:
             stays = max(parts, key=lambda key: len(parts[key]))
         keys = sorted(parts)
-        return [parts[key] for key in keys if key < stays], [parts[key] for key in keys if key > stays]
+        return [parts[key] for key in keys if key < stays], [
+            parts[key] for key in keys if key > stays
+        ]
 
     def _neighbours(self, partition: Partition, entity: int) -> tuple[int, ...]:
         """The classes that an entity reads and those that read it, with their places."""
@@ -325,7 +352,9 @@ class _Search:
         return (*before, -1, *after)
 
     def _best(self, partition: Partition, known: _Leaf | None) -> _Leaf:
-        """The smallest leaf below a partition, which is modified; the first leaf if it is symmetric to `known`."""
+        """The smallest leaf below a partition, which is modified; the first leaf if it is symmetric
+        to `known`.
+        """
         trail: deque[tuple[Partition, int]] = deque(maxlen=self.max_leaves)
         tied = partition.tied(0)
         while tied is not None:
@@ -352,7 +381,9 @@ class _Search:
         self._refine(partition, partition.split(c, [[entity]], []))
 
     def _leaf(self, partition: Partition) -> _Leaf:
-        """The leaf of a partition: of the items whose inputs are there, the one of the smallest colour comes next."""
+        """The leaf of a partition: of the items whose inputs are there, the one of the smallest
+        colour comes next.
+        """
         self.leaves += 1
         raw, colours = self.raw, partition.colours()
         inputs = tuple(sorted(range(raw.inputs), key=lambda e: colours[e]))

@@ -1,7 +1,8 @@
-"""Grammar compression of graphs: the most frequent pair of neighbouring lines is replaced by one line, repeatedly.
+"""Grammar compression of graphs: the most frequent pair of neighbouring lines is replaced by one
+line, repeatedly.
 
-Re-Pair (Larsson and Moffat, "Offline dictionary-based compression", 1999) on edges of a graph instead of neighbours in
-a sequence.
+Re-Pair (Larsson and Moffat, "Offline dictionary-based compression", 1999) on edges of a graph
+instead of neighbours in a sequence.
 """
 
 from __future__ import annotations
@@ -40,7 +41,13 @@ class _Node:
         self, symbol: int, inputs: list[int], slots: list[int], outputs: list[int], slots_of: dict[int, list[int]],
         parts: Pair | None = None,
     ) -> None:  # fmt: skip
-        self.symbol, self.inputs, self.slots, self.outputs, self.parts = symbol, inputs, slots, outputs, parts
+        self.symbol, self.inputs, self.slots, self.outputs, self.parts = (
+            symbol,
+            inputs,
+            slots,
+            outputs,
+            parts,
+        )
         self.slots_of = slots_of
 
 
@@ -96,7 +103,10 @@ class Contraction:
         for block in blocks:
             self._add(block)
         flat = [label for own in labels for label in own]
-        keys = [(*label, self._is_read(node.outputs)) for label, node in zip(flat, self.nodes, strict=True)]
+        keys = [
+            (*label, self._is_read(node.outputs))
+            for label, node in zip(flat, self.nodes, strict=True)
+        ]
         ranks: dict[Hashable, int] = {key: rank for rank, key in enumerate(sorted(set(keys)))}
         for key, node in zip(keys, self.nodes, strict=True):
             node.symbol = ranks[key]
@@ -117,8 +127,14 @@ class Contraction:
         for op, read, _, outputs in block.items:
             node, made = len(nodes), len(owner)
             inputs = [first + v for v in read]
-            slots = [0] * len(inputs) if len(inputs) < 2 or commutes(op) else list(range(len(inputs)))
-            nodes.append(_Node(-1, inputs, slots, list(range(made, made + outputs)), _slots_of(inputs, slots)))
+            slots = (
+                [0] * len(inputs) if len(inputs) < 2 or commutes(op) else list(range(len(inputs)))
+            )
+            nodes.append(
+                _Node(
+                    -1, inputs, slots, list(range(made, made + outputs)), _slots_of(inputs, slots)
+                )
+            )
             for value in inputs:
                 users[value][node] = None
             owner += [node] * outputs
@@ -143,7 +159,9 @@ class Contraction:
                 self._enqueue()
 
     def _enqueue(self) -> None:
-        """Queue kinds that changed. Kinds without other readers come first: they give blocks of few outputs."""
+        """Queue kinds that changed. Kinds without other readers come first: they give blocks of few
+        outputs.
+        """
         for kind in self.changed:
             times = len(kind.pairs)
             if times > 1 or (times and kind.symbol is not None):
@@ -154,7 +172,11 @@ class Contraction:
         free: set[int] = set()
         chosen = []
         for pair in pairs:
-            if pair[0] not in free and pair[1] not in free and self._between(pair, kind) is not None:
+            if (
+                pair[0] not in free
+                and pair[1] not in free
+                and self._between(pair, kind) is not None
+            ):
                 free.update(pair)
                 chosen.append(pair)
         if kind.symbol is None:
@@ -187,12 +209,22 @@ class Contraction:
         first, second = self.nodes[pair[0]], self.nodes[pair[1]]
         made, reads, also = first.outputs, second.slots_of, first.slots_of
         if len(made) == len(second.inputs) == 1:
-            return first.symbol, second.symbol, ((0, second.slots[0]),), (self._inner(made[0], pair[1]),), ()
-        links = [(i, slot) for i, value in enumerate(made) if value in reads for slot in reads[value]]
+            return (
+                first.symbol,
+                second.symbol,
+                ((0, second.slots[0]),),
+                (self._inner(made[0], pair[1]),),
+                (),
+            )
+        links = [
+            (i, slot) for i, value in enumerate(made) if value in reads for slot in reads[value]
+        ]
         inner = tuple([self._inner(value, pair[1]) for value in made])
         shared: list[Pair] = []
         if not reads.keys().isdisjoint(also):
-            common = min(reads, also, key=len)  # a node of thousands of inputs is looked at from each of its producers
+            common = min(
+                reads, also, key=len
+            )  # a node of thousands of inputs is looked at from each of its producers
             shared = sorted([
                 (other, slot) for value in common if value in reads and value in also
                 for other in also[value] for slot in reads[value]
@@ -204,7 +236,9 @@ class Contraction:
         return len(users) == 1 and user in users and value not in self.outside
 
     def _notice(self, pair: Pair) -> None:
-        """Register a pair. The first one of two symbols waits for a second, without which its key is not needed."""
+        """Register a pair. The first one of two symbols waits for a second, without which its key
+        is not needed.
+        """
         first, second = self.nodes[pair[0]], self.nodes[pair[1]]
         if len(first.inputs) + len(second.inputs) > _MAX_INPUTS:
             return
@@ -239,7 +273,8 @@ class Contraction:
     def _between(self, pair: Pair, kind: _Kind) -> dict[int, None] | None:
         """The nodes between the two of a pair that depend on the first.
 
-        None if the second depends on one of these, since then no call can hold the pair alone, or if there are many.
+        None if the second depends on one of these, since then no call can hold the pair alone, or
+        if there are many.
         """
         found: dict[int, None] = {}
         if not kind.shown:
@@ -261,8 +296,12 @@ class Contraction:
 
     def _contract(self, pair: Pair, kind: _Kind, between: dict[int, None]) -> None:
         node, (begin, end) = len(self.nodes), pair
-        producers = [p for p in dict.fromkeys(self._producers(begin) + self._producers(end)) if p != begin]
-        consumers = [c for c in dict.fromkeys(self._consumers(begin) + self._consumers(end)) if c != end]
+        producers = [
+            p for p in dict.fromkeys(self._producers(begin) + self._producers(end)) if p != begin
+        ]
+        consumers = [
+            c for c in dict.fromkeys(self._consumers(begin) + self._consumers(end)) if c != end
+        ]
         self._forget(pair)
         for neighbours in [
             *[(p, part) for part in pair for p in producers], *[(part, c) for part in pair for c in consumers],
@@ -288,9 +327,17 @@ class Contraction:
     def _merged(self, pair: Pair, kind: _Kind) -> _Node:
         assert kind.symbol is not None
         first, second = self.nodes[pair[0]], self.nodes[pair[1]]
-        shown = [v for v, inner in zip(first.outputs, kind.key[3], strict=True) if not inner] if kind.shown else []
+        shown = (
+            [v for v, inner in zip(first.outputs, kind.key[3], strict=True) if not inner]
+            if kind.shown
+            else []
+        )
         symbol, outputs = kind.symbol, shown + second.outputs
-        outer = [(v, slot) for v, slot in zip(second.inputs, second.slots, strict=True) if self.owner[v] != pair[0]]
+        outer = [
+            (v, slot)
+            for v, slot in zip(second.inputs, second.slots, strict=True)
+            if self.owner[v] != pair[0]
+        ]
         if not outer:
             return _Node(symbol, first.inputs, first.slots, outputs, first.slots_of, pair)
         offset = max(first.slots, default=-1) + 1
@@ -308,7 +355,11 @@ class Contraction:
             return
         start = min([self.at[n] for n in between])
         window = [n for n in self.order[start:end] if n is not None]
-        moved = [*[n for n in window if n not in between], node, *[n for n in window if n in between]]
+        moved = [
+            *[n for n in window if n not in between],
+            node,
+            *[n for n in window if n in between],
+        ]
         self.order[start : end + 1] = [*moved, *[None] * (end + 1 - start - len(moved))]
         for place, other in enumerate(moved, start=start):
             self.at[other] = place

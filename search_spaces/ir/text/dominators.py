@@ -9,7 +9,8 @@ from functools import reduce
 class Tree:
     """A rooted tree that grows leaf by leaf, with lowest common ancestors in logarithmic time.
 
-    Each node has a second link to a distant ancestor (Myers, "An applicative random-access stack", 1983).
+    Each node has a second link to a distant ancestor (Myers, "An applicative random-access stack",
+    1983).
     """
 
     def __init__(self, root: int) -> None:
@@ -37,12 +38,16 @@ class Tree:
         return a
 
 
-def dominators(producers: Sequence[Sequence[int]], entries: Iterable[int], aside: Collection[int], root: int) -> Tree:
+def dominators(
+    producers: Sequence[Sequence[int]], entries: Iterable[int], aside: Collection[int], root: int
+) -> Tree:
     """The tree of immediate dominators.
 
     Args:
-        producers: for each node the nodes or entries that it reads; nodes are numbered in topological order.
-        entries: where paths begin; children of the root. Nodes that do not depend on an entry are not in the tree.
+        producers: for each node the nodes or entries that it reads; nodes are numbered in
+            topological order.
+        entries: where paths begin; children of the root. Nodes that do not depend on an entry are
+            not in the tree.
         aside: nodes and entries that do not count at a node which also reads others.
         root: number of the root.
     """
@@ -50,7 +55,9 @@ def dominators(producers: Sequence[Sequence[int]], entries: Iterable[int], aside
     for entry in entries:
         tree.add(entry, root)
     for node, read in enumerate(producers):
-        known = read if len(read) == 1 else [producer for producer in read if producer in tree.parent]
+        known = (
+            read if len(read) == 1 else [producer for producer in read if producer in tree.parent]
+        )
         if len(known) > 1:
             near = [producer for producer in known if producer not in aside] if aside else known
             tree.add(node, tree.common(near or known))
@@ -63,7 +70,8 @@ def post_dominators(users: Mapping[int, Sequence[int]], sink: int) -> Tree:
     """The tree of immediate post-dominators, with root `sink`.
 
     Args:
-        users: for each node its readers, other nodes or `sink`, at least one; in reverse topological order.
+        users: for each node its readers, other nodes or `sink`, at least one; in reverse
+            topological order.
         sink: number of the root.
     """
     tree = Tree(sink)

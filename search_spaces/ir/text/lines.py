@@ -1,4 +1,6 @@
-"""The nodes of a graph as lines with relative value numbers, so that recurring nodes are the same object."""
+"""The nodes of a graph as lines with relative value numbers, so that recurring nodes are the same
+object.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ Label = tuple[str, str, int]
 
 @dataclass(eq=False, slots=True)
 class Line:
-    """A node of a graph. Value numbers are relative to the first output of the node, so `inputs` are negative.
+    """A node of a graph. Value numbers are relative to the first output of the node, so `inputs`
+    are negative.
 
     Attributes:
         reads: each distinct input, and how often the node reads it.
@@ -41,7 +44,9 @@ class Line:
         """The attributes, with the values that may be parameters replaced by their `ranks`."""
         if not self.numbers:
             return self.attrs
-        return tuple([(name, ranks[value] if name in PARAMETRIC else value) for name, value in self.attrs])
+        return tuple(
+            [(name, ranks[value] if name in PARAMETRIC else value) for name, value in self.attrs]
+        )
 
 
 def placed_lines(graph: Graph) -> list[tuple[int, Line]]:
@@ -50,7 +55,9 @@ def placed_lines(graph: Graph) -> list[tuple[int, Line]]:
     lines = []
     for op, inputs, outputs, attrs, _ in graph.nodes:
         first = outputs[0]
-        read = (inputs[0] - first,) if len(inputs) == 1 else tuple([value - first for value in inputs])
+        read = (
+            (inputs[0] - first,) if len(inputs) == 1 else tuple([value - first for value in inputs])
+        )
         made = (uses[first],) if len(outputs) == 1 else tuple([uses[value] for value in outputs])
         lines.append((first, _line(op, attrs, read, made)))
     return lines
@@ -60,9 +67,22 @@ def placed_lines(graph: Graph) -> list[tuple[int, Line]]:
 def _line(op: str, attrs: Attrs, inputs: tuple[int, ...], uses: tuple[int, ...]) -> Line:
     numbers = tuple([value for name, value in attrs if name in PARAMETRIC])
     reads = tuple(Counter(inputs).items())
-    return Line(op, attrs, inputs, tuple(range(len(uses))), reads, uses, numbers, _label(op, attrs, len(inputs)))
+    return Line(
+        op,
+        attrs,
+        inputs,
+        tuple(range(len(uses))),
+        reads,
+        uses,
+        numbers,
+        _label(op, attrs, len(inputs)),
+    )
 
 
 @lru_cache(maxsize=4096)
 def _label(op: str, attrs: Attrs, inputs: int) -> Label:
-    return (op, repr([(name, None if name in PARAMETRIC else value) for name, value in attrs]), inputs)
+    return (
+        op,
+        repr([(name, None if name in PARAMETRIC else value) for name, value in attrs]),
+        inputs,
+    )

@@ -15,7 +15,9 @@ class Partition:
         first, size: first position of each class in `order`, and number of its entities.
     """
 
-    def __init__(self, order: list[int], at: list[int], cell: list[int], first: list[int], size: list[int]) -> None:
+    def __init__(
+        self, order: list[int], at: list[int], cell: list[int], first: list[int], size: list[int]
+    ) -> None:
         self.order, self.at, self.cell, self.first, self.size = order, at, cell, first, size
 
     @classmethod
@@ -56,7 +58,9 @@ class Partition:
         return [self.first[c] for c in self.cell]
 
     def split(self, c: int, below: list[list[int]], above: list[list[int]]) -> list[int]:
-        """Move entities of class `c` into new classes before and after the rest of it; returns these entities."""
+        """Move entities of class `c` into new classes before and after the rest of it; returns
+        these entities.
+        """
         for part in below:
             self._cut(c, part, self.first[c])
             self.first[c] += len(part)
@@ -76,4 +80,8 @@ class Partition:
                 other = next(displaced)
                 self.order[self.at[entity]], self.at[other] = other, self.at[entity]
         for place, entity in zip(places, part, strict=True):
-            self.order[place], self.at[entity], self.cell[entity] = entity, place, len(self.first) - 1
+            self.order[place], self.at[entity], self.cell[entity] = (
+                entity,
+                place,
+                len(self.first) - 1,
+            )

@@ -1,8 +1,9 @@
 """Chains of regions in one piece of a graph, and the blocks that they form.
 
-The region of a node is what the node post-dominates, back to its immediate dominator: for instance a residual block, a
-cell with any number of inputs, or a branch. Regions nest (Johnson, Pearson and Pingali, "The program structure tree",
-1994). Regions that each read only the previous one form a chain; repetitions in a chain are blocks, too.
+The region of a node is what the node post-dominates, back to its immediate dominator: for instance
+a residual block, a cell with any number of inputs, or a branch. Regions nest (Johnson, Pearson and
+Pingali, "The program structure tree", 1994). Regions that each read only the previous one form a
+chain; repetitions in a chain are blocks, too.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ class Blocks:
             shift: offset of the numbers of its nodes.
 
         Returns:
-            The innermost block around the link, and the last nodes of its inner chains, which are not placed yet.
+            The innermost block around the link, and the last nodes of its inner chains, which are
+            not placed yet.
         """
         nodes, last, inner, structure = link
         block = self.add(block, structure) if len(nodes) >= _MIN_NODES else block
@@ -89,7 +91,9 @@ class Blocks:
         return block, inner
 
     def insert(self, other: Blocks, block: int, shift: int) -> None:
-        """Insert the blocks and nodes of `other`, whose block 0 is `block` here; `shift`: offset of the nodes."""
+        """Insert the blocks and nodes of `other`, whose block 0 is `block` here; `shift`: offset of
+        the nodes.
+        """
         start = len(self.outer) - 1
         self.outer += [outer + start if outer else block for outer in other.outer[1:]]
         self.depth += other.depth[1:]
@@ -137,8 +141,9 @@ class Blocks:
 def interleaved(links: Iterable[tuple[T, list[End[T]]]]) -> list[T]:
     """The links of a chain, each followed by its ends in the order of their structure.
 
-    Ends of equal structure stand in the order in which the chain had equal ones before: the last ends of a cell and the
-    first ones of the next hang on one node, and only earlier cells tell them apart.
+    Ends of equal structure stand in the order in which the chain had equal ones before: the last
+    ends of a cell and the first ones of the next hang on one node, and only earlier cells tell them
+    apart.
     """
     seen: dict[Structure, int] = {}
     found: list[T] = []
@@ -147,7 +152,10 @@ def interleaved(links: Iterable[tuple[T, list[End[T]]]]) -> list[T]:
         if not ends:
             continue
         ranked = sorted(
-            [(structure, seen.get(exact, len(seen)), exact, i) for i, (structure, exact, _) in enumerate(ends)]
+            [
+                (structure, seen.get(exact, len(seen)), exact, i)
+                for i, (structure, exact, _) in enumerate(ends)
+            ]
         )
         for _, _, exact, i in ranked:
             found.append(ends[i][2])
@@ -163,8 +171,8 @@ class Piece:
         entries: numbers of the values that come from outside.
         outputs: nodes or entries that are read outside.
         labels, exact: label of each node without and with widths and kernel sizes.
-        first, last: True for the first and the last piece of the graph. In others, node 0 is the last node of the
-            previous piece, and the only output is read by the next one.
+        first, last: True for the first and the last piece of the graph. In others, node 0 is the
+            last node of the previous piece, and the only output is read by the next one.
 
     Attributes:
         inner: for each node the nodes that it immediately post-dominates.
@@ -178,7 +186,12 @@ class Piece:
         self, producers: list[list[int]], entries: list[int], outputs: list[int], labels: list[int], exact: list[int],
         first: bool, last: bool,
     ) -> None:  # fmt: skip
-        self.producers, self.labels, self.exact, self.sink = producers, labels, exact, len(producers)
+        self.producers, self.labels, self.exact, self.sink = (
+            producers,
+            labels,
+            exact,
+            len(producers),
+        )
         users = self._users(outputs)
         aside = self._aside(users, entries)
         self.before = dominators(producers, entries, aside, ROOT).parent
@@ -229,7 +242,9 @@ class Piece:
         return blocks
 
     def _users(self, outputs: list[int]) -> dict[int, list[int]]:
-        """The readers of each node and entry that the outputs need, in reverse topological order."""
+        """The readers of each node and entry that the outputs need, in reverse topological
+        order.
+        """
         users: dict[int, list[int]] = {i: [self.sink] for i in outputs}
         for i in reversed(range(self.sink)):
             if i in users:
@@ -241,7 +256,9 @@ class Piece:
         return {i: users[i] for i in sorted(users, reverse=True)}
 
     def _aside(self, users: dict[int, list[int]], entries: list[int]) -> set[int]:
-        """Nodes that many others read beside another input, such as a mask; they are left out of blocks."""
+        """Nodes that many others read beside another input, such as a mask; they are left out of
+        blocks.
+        """
         many = {i: readers for i, readers in users.items() if len(readers) >= _MANY}
         if not many:
             return set()
@@ -262,7 +279,9 @@ class Piece:
         for i in range(self.sink):
             if i not in users:
                 parts = {id(part[p]): part[p] for p in self.producers[i] if p in part}
-                joined = max(parts.values(), key=len, default=[])  # the others move, so that each moves seldom
+                joined = max(
+                    parts.values(), key=len, default=[]
+                )  # the others move, so that each moves seldom
                 for other in parts.values():
                     if other is not joined:
                         joined += other
@@ -290,7 +309,9 @@ class Piece:
         return structure, self._structure(nodes, self.exact), Link(nodes, nodes[-1], [], structure)
 
     def _nodes(self, node: int, inner: list[int]) -> list[int]:
-        """A node, what it post-dominates inside of its link, and their ends, in the order of the graph."""
+        """A node, what it post-dominates inside of its link, and their ends, in the order of the
+        graph.
+        """
         found = [node]
         waiting = list(inner)
         while waiting:

@@ -1,8 +1,10 @@
-"""Conversion of a flat graph to a program, in canonical order and with functions for repeated blocks, and back.
+"""Conversion of a flat graph to a program, in canonical order and with functions for repeated
+blocks, and back.
 
-Graphs that differ only in names or in the order of their nodes give the same program. Functions are found from the
-edges alone: recurring blocks of the graph (`regions`, made scopes by `scopes`), then groups of lines that repeat in
-these (`repeats`). A function has parameters for the widths and kernel sizes in which its calls differ.
+Graphs that differ only in names or in the order of their nodes give the same program. Functions are
+found from the edges alone: recurring blocks of the graph (`regions`, made scopes by `scopes`), then
+groups of lines that repeat in these (`repeats`). A function has parameters for the widths and
+kernel sizes in which its calls differ.
 """
 
 from __future__ import annotations
@@ -68,7 +70,8 @@ def _bodies(root: Scope) -> dict[str, Block]:
     return {certificate: scopes[0].canonical.body for certificate, scopes in distinct(root).items()}
 
 
-# --- functions and their parameters ----------------------------------------------------------------------------------
+# --- functions and their parameters
+# ----------------------------------------------------------------------------------
 
 
 def _program(graph: Graph, root: Scope) -> Program:
@@ -78,16 +81,22 @@ def _program(graph: Graph, root: Scope) -> Program:
     arguments = {certificate: _arguments(scopes) for certificate, scopes in found.items()}
 
     def written(body: Block, numbers: list[Value | Ref]) -> Block:
-        """The body with its numbers filled in; calls are by name and pass only arguments that vary."""
+        """The body with its numbers filled in; calls are by name and pass only arguments that
+        vary.
+        """
         filled = iter(numbers)
         items = []
         for item in body.items:
             op, inputs, attrs, outputs = item
             if attrs:
-                attrs = tuple([(name, next(filled) if isinstance(v, Ref) else v) for name, v in attrs])
+                attrs = tuple(
+                    [(name, next(filled) if isinstance(v, Ref) else v) for name, v in attrs]
+                )
             if op in names:
                 given = zip(arguments[op], attrs, strict=True)
-                attrs = tuple({p.name: value for p, (_, value) in given if isinstance(p, Ref)}.items())
+                attrs = tuple(
+                    {p.name: value for p, (_, value) in given if isinstance(p, Ref)}.items()
+                )
                 item = new_item((names[op], inputs, attrs, outputs))
             elif attrs:
                 item = new_item((op, inputs, attrs, outputs))
@@ -105,7 +114,9 @@ def _program(graph: Graph, root: Scope) -> Program:
 
 
 def _arguments(scopes: list[Scope]) -> list[Value | Ref]:
-    """The numbers of a function: a constant if all calls agree, else a parameter. Equal columns share one."""
+    """The numbers of a function: a constant if all calls agree, else a parameter. Equal columns
+    share one.
+    """
     sizes, kernels = _param_names("cdefghijlmnopqrstuvw"), _param_names("k")
     params: dict[tuple[Value, ...], Ref] = {}
     arguments: list[Value | Ref] = []
@@ -122,11 +133,13 @@ def _param_names(letters: str) -> Iterator[str]:
         yield f"{letters[0]}{index}"
 
 
-# --- and back --------------------------------------------------------------------------------------------------------
+# --- and back
+# --------------------------------------------------------------------------------------------------------
 
 
 def expand(program: Program) -> Graph:
-    """The flat graph of a program: each call is replaced by the body of its function, and names the scope.
+    """The flat graph of a program: each call is replaced by the body of its function, and names the
+    scope.
 
     Raises:
         InputError: if the program is recursive, too large, or not well-formed.
@@ -135,9 +148,14 @@ def expand(program: Program) -> Graph:
     nodes: list[Node] = []
     calls: Counter[str] = Counter()
 
-    def run(block: Block, inputs: list[int], arguments: dict[str, Value], scope: tuple[str, ...]) -> list[int]:
+    def run(
+        block: Block, inputs: list[int], arguments: dict[str, Value], scope: tuple[str, ...]
+    ) -> list[int]:
         if len(scope) > _MAX_DEPTH:
-            raise InputError(f"functions call each other more than {_MAX_DEPTH} deep; a function must not call itself")
+            raise InputError(
+                f"functions call each other more than {_MAX_DEPTH} deep; a function must not call "
+                "itself"
+            )
         values = list(inputs)
         for item in block.items:
             made = evaluate(item, [values[v] for v in item.inputs], arguments, scope)
@@ -146,12 +164,16 @@ def expand(program: Program) -> Graph:
             values += made
         return [values[v] for v in block.outputs]
 
-    def evaluate(item: Item, ins: list[int], arguments: dict[str, Value], scope: tuple[str, ...]) -> list[int]:
+    def evaluate(
+        item: Item, ins: list[int], arguments: dict[str, Value], scope: tuple[str, ...]
+    ) -> list[int]:
         attrs = tuple((n, _bind(v, arguments)) for n, v in item.attrs)
         function = program.functions.get(item.op)
         if function is not None:
             if len(ins) != function.inputs:
-                raise InputError(f"function {item.op} takes {function.inputs} inputs, not {len(ins)}")
+                raise InputError(
+                    f"function {item.op} takes {function.inputs} inputs, not {len(ins)}"
+                )
             calls[item.op] += 1
             if calls[item.op] > _MAX_NODES:
                 raise InputError(f"function {item.op} is called more than {_MAX_NODES} times")
@@ -160,7 +182,9 @@ def expand(program: Program) -> Graph:
             raise InputError(f"the network has more than {_MAX_NODES} nodes")
         given = tuple(shapes[v] for v in ins)
         shape = output_shape(item.op, attrs, given)
-        nodes.append(Node(item.op, tuple(ins), (len(shapes),), canonical_attrs(item.op, attrs, given), scope))
+        nodes.append(
+            Node(item.op, tuple(ins), (len(shapes),), canonical_attrs(item.op, attrs, given), scope)
+        )
         shapes.append(shape)
         return [len(shapes) - 1]
 

@@ -1,7 +1,8 @@
-"""Blocks of a graph, found from its edges alone: the nodes between a value and the node where its paths meet again.
+"""Blocks of a graph, found from its edges alone: the nodes between a value and the node where its
+paths meet again.
 
-The graph is cut wherever a single value is live. The lines between two cuts are a piece (`pieces`); pieces of equal
-lines are analysed once.
+The graph is cut wherever a single value is live. The lines between two cuts are a piece (`pieces`);
+pieces of equal lines are analysed once.
 """
 
 from __future__ import annotations
@@ -40,8 +41,11 @@ class _Regions:
         distinct = set(self.lines)
         self.labels = self._ranks({line: line.label for line in distinct})
         unread = any(0 in line.uses for line in distinct)
-        # Exact labels, with widths and kernel sizes, serve only to order nodes that no output needs.
-        self.exact = self._ranks({line: _exact_label(line) for line in distinct}) if unread else self.labels
+        # Exact labels, with widths and kernel sizes, serve only to order nodes that no output
+        # needs.
+        self.exact = (
+            self._ranks({line: _exact_label(line) for line in distinct}) if unread else self.labels
+        )
 
     def _ranks(self, labels: dict[Line, Label]) -> tuple[int, ...]:
         """The labels of the lines as numbers that do not depend on the order of the nodes."""
@@ -73,7 +77,9 @@ class _Regions:
             return self._joined([0, self.count])
 
     def _cuts(self) -> list[int]:
-        """Positions between lines where one value is live, which is no input of the graph; and both ends."""
+        """Positions between lines where one value is live, which is no input of the graph; and both
+        ends.
+        """
         first = inputs = len(self.graph.inputs)
         left, waiting, found = [0] * len(self.graph.shapes), 0, [0]
         for end, line in enumerate(self.lines, start=1):
@@ -142,7 +148,8 @@ def _analysed(
     """The piece of these lines.
 
     Args:
-        inputs, read: if the piece is the first, number of graph inputs, and the inputs that are graph outputs.
+        inputs, read: if the piece is the first, number of graph inputs, and the inputs that are
+            graph outputs.
         first, last: True for the first and the last piece of the graph.
     """
     owner = {value: ROOT - 1 - value for value in range(inputs)}
@@ -168,7 +175,10 @@ def _analysed(
 def _placed(chain: Chain, piece: Piece, shift: int) -> list[tuple[_Placed, list[End[_Placed]]]]:
     """The links of a chain and their ends, with their piece and offset."""
     return [
-        ((link, piece, shift), [(structure, exact, (end, piece, shift)) for structure, exact, end in ends])
+        (
+            (link, piece, shift),
+            [(structure, exact, (end, piece, shift)) for structure, exact, end in ends],
+        )
         for link, ends in chain
     ]
 

@@ -1,6 +1,8 @@
-"""Repeats in blocks of lines: groups of lines that are shorter as calls of a function. No names are used.
+"""Repeats in blocks of lines: groups of lines that are shorter as calls of a function. No names are
+used.
 
-Recurring neighbours are contracted (`contraction`); then contractions that save no lines as functions are undone.
+Recurring neighbours are contracted (`contraction`); then contractions that save no lines as
+functions are undone.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ def length(blocks: Iterable[Block]) -> int:
 def repeats(blocks: tuple[Block, ...]) -> tuple[tuple[Group, ...], ...] | None:
     """The new groups around each item, by block; None if there are none.
 
-    Each structure of a group occurs at least twice in all blocks together. Numbers that are parameters may differ.
+    Each structure of a group occurs at least twice in all blocks together. Numbers that are
+    parameters may differ.
     """
     labels = [[_label(item) for item in block.items] for block in blocks]
     if not _promising(blocks, labels):
@@ -49,16 +52,22 @@ def _least_lines(times: int) -> int:
     return next(lines for lines in count(_MIN_LINES) if _saved(times, lines) > 0)
 
 
-_WORTH = [(times, _least_lines(times)) for times in range(2, 6)]  # more calls do not lower the minimum
+_WORTH = [
+    (times, _least_lines(times)) for times in range(2, 6)
+]  # more calls do not lower the minimum
 
 
 def _promising(blocks: tuple[Block, ...], labels: list[list[_Label]]) -> bool:
-    """False if no function can save lines; a necessary condition that looks at the labels of neighbours alone.
+    """False if no function can save lines; a necessary condition that looks at the labels of
+    neighbours alone.
 
-    The lines of a function are connected, and each occurs at least as often as the function is called.
+    The lines of a function are connected, and each occurs at least as often as the function is
+    called.
     """
     lines = Counter([label for own in labels for label in own])
-    links = Counter([link for block, own in zip(blocks, labels, strict=True) for link in _links(block, own)])
+    links = Counter(
+        [link for block, own in zip(blocks, labels, strict=True) for link in _links(block, own)]
+    )
     for times, least in _WORTH:
         for part in _connected([link for link, there in links.items() if there >= times]):
             if sum([lines[label] // times for label in part]) >= least:

@@ -1,4 +1,6 @@
-"""Runs in a sequence of labels: subsequences that are repeated three times or more without a gap."""
+"""Runs in a sequence of labels: subsequences that are repeated three times or more without a
+gap.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class Run(NamedTuple):
 
 
 def runs(labels: Sequence[Hashable], weights: Sequence[int]) -> list[Run]:
-    """Runs that do not overlap, chosen greedily by most copies, then largest weight, then smallest length."""
+    """Runs that do not overlap, chosen greedily by most copies, then largest weight, then smallest
+    length.
+    """
     number = {label: i for i, label in enumerate(dict.fromkeys(labels))}
     if len(labels) - len(number) < MIN_REPEATS - 1:
         return []

@@ -1,7 +1,8 @@
-"""Nested scopes of the nodes of a graph, each in canonical order. Scopes of equal structure call one function.
+"""Nested scopes of the nodes of a graph, each in canonical order. Scopes of equal structure call
+one function.
 
-Lines and scopes number values relative to their own first value, so that recurring ones are the same object and are
-analysed once.
+Lines and scopes number values relative to their own first value, so that recurring ones are the
+same object and are analysed once.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class Scope:
 
     Attributes:
         children: lines and scopes inside, each with its first value.
-        inputs, outputs: values that it reads from outside and that are read outside, in canonical order.
+        inputs, outputs: values that it reads from outside and that are read outside, in canonical
+            order.
         reads: how often each input is read inside.
         uses: how often each output is read outside.
         numbers: values of the attributes that may be parameters, in canonical order.
@@ -75,7 +77,9 @@ def scoped(graph: Graph, lines: Sequence[Child], paths: Sequence[Path]) -> Scope
         return _whole(graph, lines)
 
 
-def regrouped(root: Scope, groups: Mapping[str, Sequence[Path]], graph: Graph, lines: Sequence[Child]) -> Scope:
+def regrouped(
+    root: Scope, groups: Mapping[str, Sequence[Path]], graph: Graph, lines: Sequence[Child]
+) -> Scope:
     """The graph with new scopes around items of functions.
 
     Args:
@@ -105,7 +109,8 @@ def distinct(root: Scope) -> dict[str, list[Scope]]:
     return found
 
 
-# --- scopes ----------------------------------------------------------------------------------------------------------
+# --- scopes
+# ----------------------------------------------------------------------------------------------------------
 
 Tree = list["Child | Tree"]
 """The children of a scope that is not closed yet."""
@@ -176,10 +181,19 @@ def _canonical(children: Sequence[Child], graph: Graph | None) -> Scope:
     numbers = sorted(distinct_numbers, key=lambda n: (isinstance(n, tuple), n))
     ranks = {n: _rank(i) for i, n in enumerate(numbers)}
     items = [
-        new_item((child.op, tuple([local[first + v] for v in child.inputs]), child.ranked(ranks), len(child.outputs)))
+        new_item(
+            (
+                child.op,
+                tuple([local[first + v] for v in child.inputs]),
+                child.ranked(ranks),
+                len(child.outputs),
+            )
+        )
         for first, child in children
     ]
-    form = canonical(RawBlock(len(inputs), tuple(items), tuple([local[v] for v in outputs]), graph is not None))
+    form = canonical(
+        RawBlock(len(inputs), tuple(items), tuple([local[v] for v in outputs]), graph is not None)
+    )
     ins, outs = tuple([inputs[i] for i in form.inputs]), tuple([outputs[o] for o in form.outputs])
     return Scope(
         children=tuple(children),
@@ -198,7 +212,8 @@ def _rank(i: int) -> Ref:
     return Ref(str(i))
 
 
-# --- which scopes there are ------------------------------------------------------------------------------------------
+# --- which scopes there are
+# ------------------------------------------------------------------------------------------
 
 
 def _whole(graph: Graph, children: Sequence[Child]) -> Scope:
@@ -262,14 +277,18 @@ class _Regrouping:
         self.done: dict[tuple[Scope, bool], list[Child]] = {}
 
     def children(self, scope: Scope, swapped: bool) -> list[Child]:
-        """The children of the scope in new scopes; `swapped`: with its two interchangeable inputs swapped."""
+        """The children of the scope in new scopes; `swapped`: with its two interchangeable inputs
+        swapped.
+        """
         if (scope, swapped) not in self.done:
             self.done[scope, swapped] = self._children(scope, swapped)
         return self.done[scope, swapped]
 
     def _children(self, scope: Scope, swapped: bool) -> list[Child]:
         inner, form = self.groups[scope.op], scope.canonical
-        number = {value: i for i, value in enumerate(scope.inputs[::-1] if swapped else scope.inputs)}
+        number = {
+            value: i for i, value in enumerate(scope.inputs[::-1] if swapped else scope.inputs)
+        }
         placed: list[tuple[Child, Path]] = []
         for position, i in enumerate(form.mirror if swapped else form.order):
             first, child = scope.children[i]

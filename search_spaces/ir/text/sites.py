@@ -41,10 +41,15 @@ def sites(program: Program) -> tuple[Site, ...]:
     """Shapes and cost of every item of the main block.
 
     Raises:
-        InputError: if shapes or calls do not match, or functions call each other more than `MAX_DEPTH` deep.
+        InputError: if shapes or calls do not match, or functions call each other more than
+            `MAX_DEPTH` deep.
     """
     functions = program.functions
-    calling = {name for name, block in functions.items() if any(item.op in functions for item in block.items)}
+    calling = {
+        name
+        for name, block in functions.items()
+        if any(item.op in functions for item in block.items)
+    }
     known: dict[tuple[str, tuple[Shape, ...], Attrs], Outcome] = {}
 
     def evaluate(op: str, inputs: tuple[Shape, ...], attrs: Attrs, depth: int = 0) -> Outcome:
@@ -57,8 +62,15 @@ def sites(program: Program) -> tuple[Site, ...]:
         if len(inputs) != function.inputs:
             raise InputError(f"function {op} takes {function.inputs} inputs, not {len(inputs)}")
         if depth == MAX_DEPTH:
-            raise InputError(f"functions call each other more than {MAX_DEPTH} deep; a function must not call itself")
-        run = partial(_outcome, evaluate=partial(evaluate, depth=depth + 1)) if op in calling else _leaf_outcome
+            raise InputError(
+                f"functions call each other more than {MAX_DEPTH} deep; a function must not call "
+                "itself"
+            )
+        run = (
+            partial(_outcome, evaluate=partial(evaluate, depth=depth + 1))
+            if op in calling
+            else _leaf_outcome
+        )
         return known.setdefault(key, run(function, inputs, attrs))
 
     return tuple(_run(program.main, program.input_shapes, (), evaluate)[1])
@@ -79,7 +91,9 @@ def _run(
     return values, found
 
 
-def _outcome(function: Block, shapes: tuple[Shape, ...], arguments: Attrs, evaluate: Evaluate) -> Outcome:
+def _outcome(
+    function: Block, shapes: tuple[Shape, ...], arguments: Attrs, evaluate: Evaluate
+) -> Outcome:
     values, found = _run(function, shapes, arguments, evaluate)
     return tuple([values[v] for v in function.outputs]), total_cost(found)
 
@@ -92,17 +106,28 @@ def total_cost(sites: Sequence[Site]) -> Cost:
 
 @lru_cache(maxsize=16384)
 def _leaf_outcome(function: Block, shapes: tuple[Shape, ...], arguments: Attrs) -> Outcome:
-    """Outcome of a function that calls no other; cached, since texts of one space share such functions."""
+    """Outcome of a function that calls no other; cached, since texts of one space share such
+    functions.
+    """
     return _outcome(function, shapes, arguments, operator_outcome)
 
 
 def bind(attrs: ItemAttrs, arguments: Attrs) -> Attrs:
-    """An item's attributes with the values of the function's parameters; `InputError` if one has no value."""
+    """An item's attributes with the values of the function's parameters; `InputError` if one has no
+    value.
+    """
     given = dict(arguments)
     try:
-        return tuple([(name, given[value.name] if isinstance(value, Ref) else value) for name, value in attrs])
+        return tuple(
+            [
+                (name, given[value.name] if isinstance(value, Ref) else value)
+                for name, value in attrs
+            ]
+        )
     except KeyError as error:
-        raise InputError(f"a call does not give the function's parameter {error.args[0]}") from error
+        raise InputError(
+            f"a call does not give the function's parameter {error.args[0]}"
+        ) from error
 
 
 @lru_cache(maxsize=65536)

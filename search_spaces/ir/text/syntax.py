@@ -1,4 +1,5 @@
-"""Conversion of programs to text and back: ONNX's textual syntax, without weights and with canonical names.
+"""Conversion of programs to text and back: ONNX's textual syntax, without weights and with
+canonical names.
 
     <ir_version: 10, opset_import: ["" : 21, "net" : 1]>
     net (float[N,3,32,32] x) => (float[N,10] y) {
@@ -11,7 +12,8 @@
       …
     }
 
-`onnx.parser.parse_model` accepts it. `search_spaces.ir.operators` describes the operators of the `net` domain.
+`onnx.parser.parse_model` accepts it. `search_spaces.ir.operators` describes the operators of the
+`net` domain.
 """
 
 from __future__ import annotations
@@ -27,11 +29,19 @@ from search_spaces.common.errors import InputError
 from search_spaces.ir.convolutions import CONVOLUTIONS
 from search_spaces.ir.graph import UNKNOWN, Shape, Value, element_type, typed
 from search_spaces.ir.operators import NET_OPERATORS
-from search_spaces.ir.standard import IR_VERSION, OPSET, attribute_value, element_name, is_standard, opset
+from search_spaces.ir.standard import (
+    IR_VERSION,
+    OPSET,
+    attribute_value,
+    element_name,
+    is_standard,
+    opset,
+)
 from search_spaces.ir.text.blocks import ItemAttrs
 from search_spaces.ir.text.program import Block, Item, Program, Ref
 
-TEXT_VERSION = 4  # increase it whenever the text of an architecture changes: caches of texts depend on it
+# Increase it whenever the text of an architecture changes: caches of texts depend on it
+TEXT_VERSION = 4
 MAX_TEXT_BYTES = 4_000_000
 _FUNCTION = "\n<domain:"  # start of a function
 _NOTHING = f'<ir_version: {IR_VERSION}, opset_import: ["" : {OPSET}]>\nnet () => () {{\n}}'
@@ -39,16 +49,25 @@ _NOTHING = f'<ir_version: {IR_VERSION}, opset_import: ["" : {OPSET}]>\nnet () =>
 
 def write(program: Program) -> str:
     """The text of a program."""
-    inputs = ", ".join(map(_typed, program.input_shapes, _edge_names("x", len(program.input_shapes))))
-    outputs = ", ".join(map(_typed, program.output_shapes, _edge_names("y", len(program.output_shapes))))
+    inputs = ", ".join(
+        map(_typed, program.input_shapes, _edge_names("x", len(program.input_shapes)))
+    )
+    outputs = ", ".join(
+        map(_typed, program.output_shapes, _edge_names("y", len(program.output_shapes)))
+    )
     blocks = (program.main, *program.functions.values())
     opsets = f'opset_import: ["" : {max(map(_opset, blocks))}, "net" : 1]'
-    parts = [f"<ir_version: {IR_VERSION}, {opsets}>\nnet ({inputs}) => ({outputs}) {{\n{_lines(program.main)}}}\n"]
+    parts = [
+        f"<ir_version: {IR_VERSION}, {opsets}>\nnet ({inputs}) => ({outputs}) "
+        f"{{\n{_lines(program.main)}}}\n"
+    ]
     for name, block in program.functions.items():
         params = f"<{', '.join(block.params)}> " if block.params else ""
         ins = ", ".join(_edge_names("x", block.inputs))
         outs = ", ".join(_edge_names("y", len(block.outputs)))
-        parts.append(f'<domain: "net", {opsets}>\n{name} {params}({ins}) => ({outs}) {{\n{_lines(block)}}}\n')
+        parts.append(
+            f'<domain: "net", {opsets}>\n{name} {params}({ins}) => ({outs}) {{\n{_lines(block)}}}\n'
+        )
     return "".join(parts)
 
 
@@ -90,9 +109,15 @@ def _opset(block: Block) -> int:
 
 
 def _domain(item: Item) -> str:
-    """`net.` for functions, for our operators, and for ONNX's with constant operands or weights as attributes."""
+    """`net.` for functions, for our operators, and for ONNX's with constant operands or weights as
+    attributes.
+    """
     names = tuple([name for name, _ in item.attrs])
-    return "" if item.op not in NET_OPERATORS and is_standard(item.op, names, len(item.inputs)) else "net."
+    return (
+        ""
+        if item.op not in NET_OPERATORS and is_standard(item.op, names, len(item.inputs))
+        else "net."
+    )
 
 
 def _attrs(item: Item) -> str:
@@ -120,7 +145,8 @@ def _literal(value: int | float | str) -> str:
     return text if any(c in text for c in ".en") else f"{text}.0"
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------
+# --- reading
+# ---------------------------------------------------------------------------------------------------------
 
 
 def read(text: str) -> Program:
@@ -150,7 +176,9 @@ class _Main(NamedTuple):
 
 
 def _pieces(text: str) -> tuple[_Main, dict[str, Block]]:
-    """Main block and functions. Each is cached, since texts of one space have most of them in common."""
+    """Main block and functions. Each is cached, since texts of one space have most of them in
+    common.
+    """
     first, *others = text.split(_FUNCTION)
     try:
         return _main(first), dict(map(_function, others))
@@ -173,7 +201,9 @@ def _main(text: str) -> _Main:
 
 @lru_cache(maxsize=16384)
 def _function(text: str) -> tuple[str, Block]:
-    """Name and block. Parsed as part of a model, since the parser of a function ignores what follows it."""
+    """Name and block. Parsed as part of a model, since the parser of a function ignores what
+    follows it.
+    """
     functions = _parsed(_NOTHING + _FUNCTION + text, _NotAlone).functions
     if len(functions) != 1:
         raise _NotAlone
@@ -193,7 +223,9 @@ def _main_block(graph: onnx.GraphProto) -> _Main:
 
 
 def _function_block(function: onnx.FunctionProto) -> tuple[str, Block]:
-    block = _block(list(function.input), function.node, list(function.output), tuple(function.attribute))
+    block = _block(
+        list(function.input), function.node, list(function.output), tuple(function.attribute)
+    )
     return function.name, block
 
 
@@ -208,11 +240,15 @@ def _shape(info: onnx.ValueInfoProto) -> Shape:
     tensor = info.type.tensor_type
     if not info.type.HasField("tensor_type") or not tensor.HasField("shape"):
         raise InputError(f"{info.name} is not a tensor with a shape")
-    dims = [d.dim_param if d.HasField("dim_param") else d.dim_value or UNKNOWN for d in tensor.shape.dim]
+    dims = [
+        d.dim_param if d.HasField("dim_param") else d.dim_value or UNKNOWN for d in tensor.shape.dim
+    ]
     return typed(dims, element_name(tensor.elem_type))
 
 
-def _block(inputs: list[str], nodes: Iterable[onnx.NodeProto], outputs: list[str], params: tuple[str, ...]) -> Block:
+def _block(
+    inputs: list[str], nodes: Iterable[onnx.NodeProto], outputs: list[str], params: tuple[str, ...]
+) -> Block:
     number = {name: i for i, name in enumerate(inputs)}
     items = []
     for node in nodes:
@@ -240,7 +276,9 @@ class _Line(NamedTuple):
 
 @lru_cache(maxsize=16384)
 def _line(node: bytes, params: tuple[str, ...]) -> _Line:
-    """The line of a serialized node. Cached, since most lines recur and parsing takes ten times as long."""
+    """The line of a serialized node. Cached, since most lines recur and parsing takes ten times as
+    long.
+    """
     found = onnx.NodeProto.FromString(node)
     return _Line(found.op_type, tuple(found.input), tuple(found.output), _read_attrs(found, params))
 
@@ -252,10 +290,14 @@ def _read_attrs(node: onnx.NodeProto, params: tuple[str, ...]) -> ItemAttrs:
     return tuple([(name, attrs[name]) for name in sorted(attrs)])
 
 
-def _read_attr(node: onnx.NodeProto, attr: onnx.AttributeProto, params: tuple[str, ...]) -> Value | Ref:
+def _read_attr(
+    node: onnx.NodeProto, attr: onnx.AttributeProto, params: tuple[str, ...]
+) -> Value | Ref:
     if attr.ref_attr_name:
         if attr.ref_attr_name not in params:
-            raise InputError(f"{node.op_type} takes {attr.ref_attr_name}, which is no parameter of its function")
+            raise InputError(
+                f"{node.op_type} takes {attr.ref_attr_name}, which is no parameter of its function"
+            )
         return Ref(attr.ref_attr_name)
     return attribute_value(node.op_type, attr)
 

@@ -21,7 +21,9 @@ def _table(name: str) -> Table:
 
 def needs(file: str) -> pytest.MarkDecorator:
     there = os.environ.get("NAS_DATA") and Path(os.environ["NAS_DATA"], file).exists()
-    return pytest.mark.skipif(not there, reason=f"a real table is not there: set NAS_DATA to a folder with {file}")
+    return pytest.mark.skipif(
+        not there, reason=f"a real table is not there: set NAS_DATA to a folder with {file}"
+    )
 
 
 def _write(folder: Path, params: list[int]) -> None:
@@ -30,7 +32,9 @@ def _write(folder: Path, params: list[int]) -> None:
         file.write("\n".join(["arch,cifar10_params,cifar10_flops", *rows]) + "\n")
 
 
-def test_equal_and_different_rows_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_and_different_rows_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("NAS_DATA", str(tmp_path))
     true = get_space("nasbench201").params(get_space("nasbench201").parse(BEST))
     _write(tmp_path, [true, true + 1, true])

@@ -1,4 +1,6 @@
-"""Damaged input is read or refused, and the fuzzer itself detects crashes, hangs and excessive memory."""
+"""Damaged input is read or refused, and the fuzzer itself detects crashes, hangs and excessive
+memory.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,17 @@ from types import ModuleType
 import onnx
 import pytest
 
-from experiments.checks.fuzz import OVER_MEMORY, OVER_TIME, Case, Corpus, Limits, build_corpus, fuzz, outcomes, run
+from experiments.checks.fuzz import (
+    OVER_MEMORY,
+    OVER_TIME,
+    Case,
+    Corpus,
+    Limits,
+    build_corpus,
+    fuzz,
+    outcomes,
+    run,
+)
 
 SMALL = Corpus(["a = 1\n"], [onnx.ModelProto(ir_version=8).SerializeToString()])
 READERS = """
@@ -59,7 +71,13 @@ def test_a_case_is_reproducible() -> None:
     cases = [corpus.case(5, index) for index in range(40)]
     assert cases == [corpus.case(5, index) for index in range(40)]
     assert len({case.kind for case in cases}) == 4
-    assert sum(case.data in {*corpus.models, *(text.encode() for text in corpus.texts)} for case in cases) < 10
+    assert (
+        sum(
+            case.data in {*corpus.models, *(text.encode() for text in corpus.texts)}
+            for case in cases
+        )
+        < 10
+    )
 
 
 @pytest.mark.slow
@@ -72,8 +90,12 @@ def test_a_case_is_reproducible() -> None:
         ("stumble", "KeyError in readers_of_test_fuzz.py:stumble"),
     ],
 )
-def test_failures_are_reported_and_the_next_case_still_runs(readers: ModuleType, reader: str, failure: str) -> None:
-    limits = Limits(seconds=0 if reader == "hang" else 5, memory=50 << 20)  # a busy core takes a second to fill memory
+def test_failures_are_reported_and_the_next_case_still_runs(
+    readers: ModuleType, reader: str, failure: str
+) -> None:
+    limits = Limits(
+        seconds=0 if reader == "hang" else 5, memory=50 << 20
+    )  # a busy core takes a second to fill memory
     found = list(outcomes(SMALL, 0, 2, reader=getattr(readers, reader), limits=limits))
     assert [(index, outcome.status, outcome.failure) for index, outcome in found] == [
         (0, "failed", failure),

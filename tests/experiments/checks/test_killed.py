@@ -12,7 +12,13 @@ from nas import Problem, search
 from nas.search.joining import read_search
 from search_spaces import get_space
 
-GOOD = {"evaluations": 40, "distinct": 40, "values equal": True, "front equal": True, "unfinished trials": 0}
+GOOD = {
+    "evaluations": 40,
+    "distinct": 40,
+    "values equal": True,
+    "front equal": True,
+    "unfinished trials": 0,
+}
 
 
 @pytest.mark.slow
@@ -29,7 +35,9 @@ def test_the_check_finds_wrong_values(tmp_path: Path) -> None:
             return np.add(super().__call__(architectures), [[len(architectures), 0.0]])
 
     space = get_space("tiny-resnet")
-    found = search(Problem(space, Wrong("tiny-resnet"), "params:max,flops"), sampler="random", evaluations=5)
+    found = search(
+        Problem(space, Wrong("tiny-resnet"), "params:max,flops"), sampler="random", evaluations=5
+    )
     assert judged(found, "tiny-resnet") | {"evaluations": 40, "distinct": 40} == GOOD | {
         "values equal": False,
         "front equal": False,

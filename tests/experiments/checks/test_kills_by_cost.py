@@ -1,4 +1,6 @@
-"""Claims about killed searches by cost: the check finds trainings that differ from uninterrupted ones."""
+"""Claims about killed searches by cost: the check finds trainings that differ from uninterrupted
+ones.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,18 @@ def test_a_training_with_other_weights_or_another_curve_is_found(
     assert good["doubled"] == good["lost"] == good["failed"] == 0
     assert good["equal bit for bit"] == good["trained to the end"] > 0
 
-    def with_other_weights(model: Any, architecture: Any, report: Any, checkpoint: Path | None = None) -> Any:
+    def with_other_weights(
+        model: Any, architecture: Any, report: Any, checkpoint: Path | None = None
+    ) -> Any:
         values = original(model, architecture, report, checkpoint)
         return {**values, "digest": values["digest"] + 1}
 
-    def with_another_curve(model: Any, architecture: Any, report: Any, checkpoint: Path | None = None) -> Any:
-        return original(model, architecture, lambda epoch, values: report(epoch + 1, values), checkpoint)
+    def with_another_curve(
+        model: Any, architecture: Any, report: Any, checkpoint: Path | None = None
+    ) -> Any:
+        return original(
+            model, architecture, lambda epoch, values: report(epoch + 1, values), checkpoint
+        )
 
     for wrong in (with_other_weights, with_another_curve):
         monkeypatch.setattr(kills_by_cost, "evaluate", wrong)

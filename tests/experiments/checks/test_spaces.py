@@ -35,13 +35,19 @@ def broken(tmp_path: Path) -> str:
 def test_architectures_of_a_published_space_pass(capsys: pytest.CaptureFixture[str]) -> None:
     main(count=3, space=["tiny-resnet", "nasbench201"], seed=1, as_json=True)
     rows = json.loads(capsys.readouterr().out)
-    assert [(row["space"], row["failed"]) for row in rows] == [("tiny-resnet", 0), ("nasbench201", 0)]
+    assert [(row["space"], row["failed"]) for row in rows] == [
+        ("tiny-resnet", 0),
+        ("nasbench201", 0),
+    ]
     assert all(0 < row["lines"] <= row["95 %"] <= row["max"] <= row["chars"] for row in rows)
     assert rows[1]["published tokens"] == 3400
 
 
 def test_first_architecture_that_breaks_a_promise_is_named(broken: str) -> None:
-    with pytest.raises(SystemExit, match=r"architecture \d+ of seed 0, {'width': 3}: .*params or FLOPs of the model"):
+    with pytest.raises(
+        SystemExit,
+        match=r"architecture \d+ of seed 0, {'width': 3}: .*params or FLOPs of the model",
+    ):
         main(count=10, space=[broken], seed=0)
 
 

@@ -1,4 +1,6 @@
-"""Claims about the pretraining corpus: it covers all spaces, its metrics are exact or label-free, it is built once."""
+"""Claims about the pretraining corpus: it covers all spaces, its metrics are exact or label-free,
+it is built once.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,14 @@ import numpy as np
 import pytest
 
 from experiments.pretraining import corpus
-from experiments.pretraining.corpus import EXACT, PROXIES, Corpus, build_corpus, cell_proxies, random_space
+from experiments.pretraining.corpus import (
+    EXACT,
+    PROXIES,
+    Corpus,
+    build_corpus,
+    cell_proxies,
+    random_space,
+)
 from nas.benchmarks import load_benchmark
 from nas.benchmarks.populations import POPULATIONS
 from search_spaces import get_space, list_spaces, read
@@ -81,7 +90,9 @@ def test_at_most_the_requested_number_of_cells_get_proxies(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_stored_corpus_is_not_built_again(folder: Path, made: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stored_corpus_is_not_built_again(
+    folder: Path, made: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(corpus, "Parallel", None)
     again = build_corpus(folder, 24, cells=30, seed=3)
     assert again.texts == made.texts

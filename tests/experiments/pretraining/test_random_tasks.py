@@ -21,7 +21,8 @@ NETWORKS, FREE = 90, 40
 def _space(seed: int, with_proxies: bool = True) -> SpaceStates:
     rng = np.random.default_rng(seed)
     states = (
-        rng.standard_normal((NETWORKS, 6)) @ rng.standard_normal((6, FREE + QUALITY + COUNTS + NEIGHBOURS + COMMON))
+        rng.standard_normal((NETWORKS, 6))
+        @ rng.standard_normal((6, FREE + QUALITY + COUNTS + NEIGHBOURS + COMMON))
         + 5 * rng.standard_normal()
     )
     others = rng.standard_normal((NETWORKS, 8 if with_proxies else 0))
@@ -42,9 +43,13 @@ def test_tasks_are_finite_and_on_the_scale_of_their_examples(seed: int, n: int) 
 
 
 def _spread_ratio(task: random_tasks.Task) -> float:
-    """Root mean square of the queries' coordinates over that of the examples', without size and covariates."""
+    """Root mean square of the queries' coordinates over that of the examples', without size and
+    covariates.
+    """
     used = slice(0, COORDINATES - COVARIATES - COMMON - 3)
-    return float(np.sqrt((task.queries[:, used] ** 2).mean() / (task.examples[:, used] ** 2).mean()))
+    return float(
+        np.sqrt((task.queries[:, used] ** 2).mean() / (task.examples[:, used] ** 2).mean())
+    )
 
 
 @cache

@@ -32,7 +32,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 16, 16), (4, 12, 9)])
-def test_images_have_the_requested_shape_and_standardized_channels(shape: tuple[int, int, int]) -> None:
+def test_images_have_the_requested_shape_and_standardized_channels(
+    shape: tuple[int, int, int],
+) -> None:
     images, classes = shapes(200, shape, seed=0)
     assert images.shape == (200, *shape)
     torch.testing.assert_close(images.mean((0, 2, 3)), torch.zeros(shape[0]), atol=1e-4, rtol=0)
@@ -55,7 +57,9 @@ def test_a_network_learns() -> None:
     assert loss < np.log(CLASSES)
 
 
-@pytest.mark.parametrize("seed", [1326, 1437, 1299, 1421])  # stages, cells, grouped convolutions, an encoder
+@pytest.mark.parametrize(
+    "seed", [1326, 1437, 1299, 1421]
+)  # stages, cells, grouped convolutions, an encoder
 def test_networks_side_by_side_compute_what_each_computes_alone(seed: int) -> None:
     graphs = bank.proxy_graphs(seed, 40)[:6]
     size, channels = int(graphs[0].shapes[0][2]), int(graphs[0].shapes[0][1])
@@ -124,7 +128,9 @@ def test_a_convolution_by_matrix_products_is_that_of_torch(
 ) -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(3, channels, 9, 8, generator=generator, requires_grad=True)
-    weight = torch.randn(2 * channels, channels // groups, *kernel, generator=generator, requires_grad=True)
+    weight = torch.randn(
+        2 * channels, channels // groups, *kernel, generator=generator, requires_grad=True
+    )
     wanted = functional.conv2d(x, weight, None, strides, padding, dilations, groups)
     found = MatrixConvolution.apply(x, weight, groups, strides, padding, dilations)
     torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
@@ -152,7 +158,11 @@ def test_the_command_resumes_its_table(tmp_path: Path, monkeypatch: pytest.Monke
 def test_targets_order_networks_by_accuracy_and_loss() -> None:
     count = MIN_NETWORKS + 5
     space = BankedSpace("cells-0", [None] * count, np.empty((count, 0)), np.empty((count, 0)))  # type: ignore[list-item]
-    rows = [Row("cells", i, steps, i / count, -i) for i in range(MIN_NETWORKS) for steps in (10, MANY_STEPS)]
+    rows = [
+        Row("cells", i, steps, i / count, -i)
+        for i in range(MIN_NETWORKS)
+        for steps in (10, MANY_STEPS)
+    ]
     found = targets(space, [*rows, Row("proxies-1", 0, 10, 0.0, 0.0)])
     assert (np.diff(found[:MIN_NETWORKS], axis=0) > 0).all()
     assert np.isnan(found[MIN_NETWORKS:]).all()
@@ -172,7 +182,9 @@ def _parts_of(
     for group in net.groups:
         for row, (i, value) in enumerate(group.results):
             if i == network:
-                for weight, shared in zip(layers[value].parameters(), group.layer.parameters(), strict=True):
+                for weight, shared in zip(
+                    layers[value].parameters(), group.layer.parameters(), strict=True
+                ):
                     shape = len(group.results), *weight.shape
                     gradient = None if shared.grad is None else shared.grad.view(shape)[row]
                     yield weight, shared.detach().view(shape)[row], gradient
@@ -184,6 +196,8 @@ def _norms(net: SideBySide) -> torch.Tensor:
     for group in net.groups:
         for weight in group.layer.parameters():
             if weight.grad is not None:
-                for (i, _), part in zip(group.results, weight.grad.view(len(group.results), -1), strict=True):
+                for (i, _), part in zip(
+                    group.results, weight.grad.view(len(group.results), -1), strict=True
+                ):
                     squares[i] += part.square().sum()
     return squares.sqrt()

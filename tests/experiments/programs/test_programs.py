@@ -81,10 +81,17 @@ def test_programs_that_fail_are_refused(text: str, message: str, tmp_path: Path)
     with pytest.raises(InputError, match=message):
         measure(Program("python", "sum", text), build_launcher(tmp_path), tmp_path, 2)
     with pytest.raises(InputError, match=r"program\.c does not compile"):
-        measure(Program("c", "sum", "int main(void) { return x; }\n"), build_launcher(tmp_path), tmp_path, 2)
+        measure(
+            Program("c", "sum", "int main(void) { return x; }\n"),
+            build_launcher(tmp_path),
+            tmp_path,
+            2,
+        )
 
 
-def test_without_a_compiler_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_the_remedy_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InputError, match=r"gcc is not installed.*apt install g\+\+"):
         build_launcher(tmp_path)
@@ -140,4 +147,8 @@ def test_every_reader_predicts_by_digits_and_by_squared_error(
     rows = json.loads(capsys.readouterr().out)
     assert [row["rival"] for row in rows] == list(study.RIVALS)
     text = (tmp_path / "table.md").read_text()
-    assert all(f"| {reader}, {answer} |" in text for reader in study.READERS for answer in ("digits", "squared error"))
+    assert all(
+        f"| {reader}, {answer} |" in text
+        for reader in study.READERS
+        for answer in ("digits", "squared error")
+    )

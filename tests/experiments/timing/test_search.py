@@ -1,4 +1,6 @@
-"""Claims about timing guided searches: the pool has the requested size, and the time includes fits."""
+"""Claims about timing guided searches: the pool has the requested size, and the time includes
+fits.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from nas.search.sampler import PredictorSampler
 
 
 @pytest.mark.slow
-def test_a_guided_search_is_timed_with_its_fits_and_a_full_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_guided_search_is_timed_with_its_fits_and_a_full_pool(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pools: list[int] = []
     propose = PredictorSampler._propose
 

@@ -43,15 +43,21 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return done
 
 
-def test_a_table_has_every_network_with_every_measurement(tmp_path: Path, counted: list[str]) -> None:
+def test_a_table_has_every_network_with_every_measurement(
+    tmp_path: Path, counted: list[str]
+) -> None:
     path = build(TINY, tmp_path)
     table = parse_csv(read_bytes(path), path)
     assert counted == ["accuracy"] * 3 + ["proxies"] * 3 + ["latency"] * 6
     assert len(table.archs) == len(set(table.archs)) == 3
-    assert {"digits_accuracy_seed1", "cpu_latency_ms", "params", "flops", "snip"} < set(table.columns)
+    assert {"digits_accuracy_seed1", "cpu_latency_ms", "params", "flops", "snip"} < set(
+        table.columns
+    )
 
 
-def test_a_table_has_the_learning_curves_and_the_seconds_of_an_epoch(tmp_path: Path, counted: list[str]) -> None:
+def test_a_table_has_the_learning_curves_and_the_seconds_of_an_epoch(
+    tmp_path: Path, counted: list[str]
+) -> None:
     table = parse_csv(read_bytes(build(TINY, tmp_path)), tmp_path)
     assert table.columns["digits_accuracy@1"].tolist() == [20.0] * 3
     assert "digits_accuracy@2" not in table.columns  # the last epoch's is the accuracy itself
@@ -93,7 +99,9 @@ def test_a_journal_cut_off_by_a_kill_loses_its_last_line_only(tmp_path: Path) ->
 def test_a_strange_line_of_a_journal_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "j.jsonl"
     path.write_text(f'["a", 1]\n{line}\n')
-    with pytest.raises(InputError, match=r"j\.jsonl, line 2: .* is not \[name, value\]: remove the line"):
+    with pytest.raises(
+        InputError, match=r"j\.jsonl, line 2: .* is not \[name, value\]: remove the line"
+    ):
         Journal(path)
 
 

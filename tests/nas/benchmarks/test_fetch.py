@@ -1,4 +1,6 @@
-"""Fetching NAS-Bench-201: pinned files come from a server, are verified, and become one table or none."""
+"""Fetching NAS-Bench-201: pinned files come from a server, are verified, and become one table or
+none.
+"""
 
 from __future__ import annotations
 
@@ -50,13 +52,17 @@ class Server:
                 pass
 
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder)))
-        self._http.handle_error = lambda *_: None  # a client that hangs up early is part of the tests
+        self._http.handle_error = lambda *_: (
+            None
+        )  # a client that hangs up early is part of the tests
         self.url = f"http://127.0.0.1:{self._http.server_port}"
         threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
 
     def add(self, repository: str, path: str, data: bytes) -> Source:
         """Serve `data` in the public layout. Returns its pinned source."""
-        source = Source(repository, "c0ffee", path, "MIT", len(data), hashlib.sha256(data).hexdigest())
+        source = Source(
+            repository, "c0ffee", path, "MIT", len(data), hashlib.sha256(data).hexdigest()
+        )
         file = self.folder / source.location
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(data)
@@ -79,7 +85,16 @@ def accuracy_csv(archs: list[str], validation: list[float], test: list[float]) -
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(
-        ["file id", "arch str", "cfg name", "C", "N", "train accuracy", "validation accuracy", "test accuracy"]
+        [
+            "file id",
+            "arch str",
+            "cfg name",
+            "C",
+            "N",
+            "train accuracy",
+            "validation accuracy",
+            "test accuracy",
+        ]
     )
     for i, row in enumerate(zip(archs, validation, test, strict=True)):
         writer.writerow([i, row[0], "infer.tiny", 16, 5, 99.0, row[1], row[2]])
@@ -98,7 +113,9 @@ def sources(server: Server) -> list[Source]:
     """Five architectures on three data sets and two devices."""
     files = []
     for i, dataset in enumerate(DATASETS):
-        data = accuracy_csv(ARCHS, [90.0 - i + j for j in range(5)], [80.0 - i + j for j in range(5)])
+        data = accuracy_csv(
+            ARCHS, [90.0 - i + j for j in range(5)], [80.0 - i + j for j in range(5)]
+        )
         files.append(server.add("someone/accuracies", f"data/nasbench201_{dataset}.csv", data))
     for device, base in (("fpga", 1.0), ("1080ti_256", 20.0)):
         data = latency_pt([base + j for j in range(5)])
@@ -123,7 +140,9 @@ def test_the_files_become_one_table_that_is_found_by_name(server, sources):
     row = benchmark.query(SPACE.parse(ARCHS[3]))
     assert (row["cifar10_validation_accuracy"], row["cifar100_test_accuracy"]) == (93.0, 82.0)
     assert (row["imagenet16_120_test_accuracy"], row["fpga_latency_ms"]) == (81.0, 4.0)
-    assert {entry["sha256"] for entry in benchmark.header.sources} == {source.sha256 for source in sources}
+    assert {entry["sha256"] for entry in benchmark.header.sources} == {
+        source.sha256 for source in sources
+    }
 
 
 def test_progress_counts_the_bytes_of_all_files(server, sources):
@@ -149,7 +168,9 @@ def test_a_wrong_checksum_names_file_expected_and_found_and_leaves_nothing(serve
         load_benchmark("nasbench201")
 
 
-def test_after_a_failure_only_what_is_missing_or_damaged_is_downloaded_again(server, sources, cache):
+def test_after_a_failure_only_what_is_missing_or_damaged_is_downloaded_again(
+    server, sources, cache
+):
     file = server.folder / sources[-1].location
     good = file.read_bytes()
     file.write_bytes(b"bad")
@@ -166,7 +187,9 @@ def test_a_server_that_sends_too_slowly_is_given_up(server, sources, cache, monk
     monkeypatch.setitem(fetch.__globals__, "MAX_SECONDS", 0.5)
     server.seconds_a_byte = 0.02  # 12 s for the first file, and never 30 s without a byte
     began = time.monotonic()
-    with pytest.raises(InputError, match=r"nasbench201_cifar10\.csv: the downloads took more than 0\.5 s: repeat"):
+    with pytest.raises(
+        InputError, match=r"nasbench201_cifar10\.csv: the downloads took more than 0\.5 s: repeat"
+    ):
         fetch("nasbench201", server.url, sources=sources)
     assert time.monotonic() < began + 3
     assert not list(cache.rglob("*cifar10*"))
@@ -204,24 +227,33 @@ def test_files_that_disagree_make_no_table(server, sources):
     ]:
         kept = [source for source in sources if source.path != path]
         with pytest.raises(InputError, match=message):
-            fetch("nasbench201", server.url, sources=[*kept, server.add("someone/else", path, data)])
+            fetch(
+                "nasbench201", server.url, sources=[*kept, server.add("someone/else", path, data)]
+            )
 
 
 def test_fetching_keeps_values_of_an_earlier_import(server, sources):
     fetch("nasbench201", server.url, sources=sources[:3])
     fetch("nasbench201", server.url, sources=[sources[0], sources[3]])
-    assert {"cifar100_test_accuracy", "fpga_latency_ms"} <= set(load_benchmark("nasbench201").metrics)
+    assert {"cifar100_test_accuracy", "fpga_latency_ms"} <= set(
+        load_benchmark("nasbench201").metrics
+    )
 
 
 def test_the_packaged_sources_pin_three_data_sets_and_27_devices():
     sources = nasbench201_sources()
     assert sum(source.path.endswith(".csv") for source in sources) == 3
     assert len({source.path for source in sources if source.path.endswith(".pt")}) == 27
-    assert all(len(source.commit) == 40 and len(source.sha256) == 64 and source.bytes > 0 for source in sources)
+    assert all(
+        len(source.commit) == 40 and len(source.sha256) == 64 and source.bytes > 0
+        for source in sources
+    )
 
 
 def test_the_real_files_carry_the_pinned_checksums_and_agree_with_the_real_table(nas_data, server):
-    """Latency lists are the public ones; accuracy files are written here, in NASGraph's form, from the ready table."""
+    """Latency lists are the public ones; accuracy files are written here, in NASGraph's form, from
+    the ready table.
+    """
     raw = nas_data / "raw"
     devices = ("fpga", "gold_6226")
     if not all((raw / f"{device}.pt").is_file() for device in devices):
@@ -243,7 +275,9 @@ def test_the_real_files_carry_the_pinned_checksums_and_agree_with_the_real_table
     benchmark = fetch("nasbench201", server.url, sources=sources)
     assert benchmark.notations == columns["arch"]
     for metric in benchmark.metrics:
-        np.testing.assert_allclose(benchmark.values(metric), [float(v) for v in columns[metric]], rtol=1e-5)
+        np.testing.assert_allclose(
+            benchmark.values(metric), [float(v) for v in columns[metric]], rtol=1e-5
+        )
 
 
 def test_the_real_excerpt_has_the_form_that_is_parsed(nas_data, server):
@@ -256,4 +290,6 @@ def test_the_real_excerpt_has_the_form_that_is_parsed(nas_data, server):
         rows = [row for row, _ in zip(csv.DictReader(stream), range(len(benchmark)), strict=False)]
     assert benchmark.notations == [row["arch"] for row in rows]
     for metric in benchmark.metrics:
-        np.testing.assert_allclose(benchmark.values(metric), [float(row[metric]) for row in rows], rtol=1e-5)
+        np.testing.assert_allclose(
+            benchmark.values(metric), [float(row[metric]) for row in rows], rtol=1e-5
+        )

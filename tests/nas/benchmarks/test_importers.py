@@ -1,4 +1,6 @@
-"""Importing official files: their numbers arrive under our names, and nothing in them is ever executed."""
+"""Importing official files: their numbers arrive under our names, and nothing in them is ever
+executed.
+"""
 
 from __future__ import annotations
 
@@ -41,16 +43,22 @@ def trial(arch: str, dataset: str, seed: int, epochs: int, final: dict[str, floa
     """One training run as the package stores it, with accuracies in % per epoch and set."""
     config = {"channel": 16, "num_cells": 5, "arch_str": arch, "class_num": 10}
     history = dict.fromkeys(range(epochs), 50.0)
-    result = ResultsCount(dataset, None, history, history, 0.129306, 15.64737, config, seed, epochs, [0.02, 0.04])
+    result = ResultsCount(
+        dataset, None, history, history, 0.129306, 15.64737, config, seed, epochs, [0.02, 0.04]
+    )
     result.update_train_info(history, history, history, dict.fromkeys(range(epochs), 7.0))
     last = epochs - 1
-    accuracies = {f"{name}@{epoch}": final[name] - (last - epoch) for name in final for epoch in range(epochs)}
+    accuracies = {
+        f"{name}@{epoch}": final[name] - (last - epoch) for name in final for epoch in range(epochs)
+    }
     result.update_eval(accuracies, dict.fromkeys(accuracies, 1.0), dict.fromkeys(accuracies, 2.0))
     return result
 
 
 def official(archs: list[str], datasets: tuple[str, ...] = tuple(SETS)) -> dict[str, Any]:
-    """Contents of a NAS-Bench-201 file. Each accuracy encodes its index, data set, seed, set and epochs."""
+    """Contents of a NAS-Bench-201 file. Each accuracy encodes its index, data set, seed, set and
+    epochs.
+    """
     infos = {}
     for index, arch in enumerate(archs):
         states = {}
@@ -63,7 +71,11 @@ def official(archs: list[str], datasets: tuple[str, ...] = tuple(SETS)) -> dict[
                     results.update(dataset, seed, trial(arch, dataset, seed, epochs, final))
             states[kind] = results.state_dict()
         infos[index] = states
-    return {"meta_archs": archs, "arch2infos": OrderedDict(infos), "evaluated_indexes": set(range(len(archs)))}
+    return {
+        "meta_archs": archs,
+        "arch2infos": OrderedDict(infos),
+        "evaluated_indexes": set(range(len(archs))),
+    }
 
 
 @pytest.mark.parametrize("zipped", [False, True], ids=["old format", "zip format"])
@@ -72,10 +84,14 @@ def test_an_official_file_gives_accuracies_costs_and_latency(tmp_path, cache, zi
     torch.save(official(ARCHS), path, _use_new_zipfile_serialization=zipped)
     import_file(path)
     row = load_benchmark("nasbench201").query(SPACE.parse(ARCHS[2]))
-    assert row["cifar10_validation_accuracy"] == pytest.approx(20.55)  # the mean of two seeds, cifar10-valid
+    assert row["cifar10_validation_accuracy"] == pytest.approx(
+        20.55
+    )  # the mean of two seeds, cifar10-valid
     assert row["cifar10_test_accuracy"] == pytest.approx(20.56)
     assert row["cifar10_validation_accuracy_12epochs"] == pytest.approx(20.0)
-    assert row["cifar10_test_accuracy_12epochs"] == pytest.approx(21.0)  # trained on train + validation
+    assert row["cifar10_test_accuracy_12epochs"] == pytest.approx(
+        21.0
+    )  # trained on train + validation
     assert row["cifar100_validation_accuracy"] == pytest.approx(22.55)
     assert row["imagenet16_120_test_accuracy"] == pytest.approx(23.56)
     assert (row["cifar10_params"], row["cifar10_flops"]) == (129306, 15647370)
@@ -87,7 +103,11 @@ def test_accuracies_are_those_that_the_official_api_answers(tmp_path, cache):
     torch.save(contents, tmp_path / "official.pth")
     benchmark = import_file(tmp_path / "official.pth")
     api = NASBench201API(contents, verbose=False)
-    for name, dataset in (("cifar10", "cifar10-valid"), ("cifar100", "cifar100"), ("imagenet16_120", "ImageNet16-120")):
+    for name, dataset in (
+        ("cifar10", "cifar10-valid"),
+        ("cifar100", "cifar100"),
+        ("imagenet16_120", "ImageNet16-120"),
+    ):
         for index, arch in enumerate(ARCHS):
             info = api.get_more_info(index, dataset, hp="200", is_random=False)
             row = benchmark.query(SPACE.parse(arch))
@@ -100,7 +120,11 @@ def test_untrained_data_sets_are_missing_values(tmp_path, cache):
     row = import_file(tmp_path / "v1.pth").query(SPACE.parse(ARCHS[0]))
     assert row["cifar10_validation_accuracy"] == pytest.approx(0.55)
     assert np.isnan(
-        [row["cifar100_test_accuracy"], row["cifar100_params"], row["cifar10_test_accuracy_12epochs"]]
+        [
+            row["cifar100_test_accuracy"],
+            row["cifar100_params"],
+            row["cifar10_test_accuracy_12epochs"],
+        ]
     ).all()
 
 
@@ -112,7 +136,9 @@ def test_progress_counts_architectures(tmp_path, cache):
 
 
 def broken(**changes: object) -> dict[str, Any]:
-    return {key: value for key, value in (official(ARCHS[:1]) | changes).items() if value is not None}
+    return {
+        key: value for key, value in (official(ARCHS[:1]) | changes).items() if value is not None
+    }
 
 
 @pytest.mark.parametrize(
@@ -126,7 +152,9 @@ def broken(**changes: object) -> dict[str, Any]:
         (broken(arch2infos={0: {"full": {"all_results": 3}, "less": {}}}), "not in the layout"),
     ],
 )
-def test_a_file_with_another_layout_is_refused_and_nothing_is_written(tmp_path, cache, contents, message):
+def test_a_file_with_another_layout_is_refused_and_nothing_is_written(
+    tmp_path, cache, contents, message
+):
     torch.save(contents, tmp_path / "other.pth")
     with pytest.raises(InputError, match=message):
         import_file(tmp_path / "other.pth")
@@ -137,10 +165,18 @@ def test_a_file_with_another_layout_is_refused_and_nothing_is_written(tmp_path, 
 
 
 def hwnasbench(archs: list[str], metrics: dict[str, Any]) -> dict[str, Any]:
-    """Contents of HW-NAS-Bench's file: lists per data set, and the configurations that name the rows."""
-    configs = [{"name": "infer.tiny", "C": 16, "N": 5, "arch_str": arch, "num_classes": 10} for arch in archs]
+    """Contents of HW-NAS-Bench's file: lists per data set, and the configurations that name the
+    rows.
+    """
+    configs = [
+        {"name": "infer.tiny", "C": 16, "N": 5, "arch_str": arch, "num_classes": 10}
+        for arch in archs
+    ]
     nasbench201 = {"cifar10": metrics | {"config": configs}, "cifar100": {}, "ImageNet16-120": {}}
-    return {"nasbench201": nasbench201, "fbnet": {"edgegpu_latency": {"Skip_H32_W32_Cin16_Cout16_stride1": 0.5}}}
+    return {
+        "nasbench201": nasbench201,
+        "fbnet": {"edgegpu_latency": {"Skip_H32_W32_Cin16_Cout16_stride1": 0.5}},
+    }
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4])
@@ -153,22 +189,35 @@ def test_latencies_and_energies_arrive_with_their_units(tmp_path, cache, protoco
     }
     path = tmp_path / "HW-NAS-Bench-v1_0.pickle"
     data = pickle.dumps(hwnasbench(ARCHS, metrics), protocol)
-    path.write_bytes(data.replace(b"numpy._core.", b"numpy.core.") if protocol == 2 else data)  # as numpy 1 wrote it
+    path.write_bytes(
+        data.replace(b"numpy._core.", b"numpy.core.") if protocol == 2 else data
+    )  # as numpy 1 wrote it
     benchmark = import_file(path)
     assert benchmark.metrics == ("edgegpu_latency_ms", "edgegpu_energy_mj")
-    assert benchmark.query(SPACE.parse(ARCHS[1])) == {"edgegpu_latency_ms": 6.5, "edgegpu_energy_mj": 29.0}
+    assert benchmark.query(SPACE.parse(ARCHS[1])) == {
+        "edgegpu_latency_ms": 6.5,
+        "edgegpu_energy_mj": 29.0,
+    }
 
 
 def test_imports_are_merged_by_architecture_in_any_order(tmp_path, cache):
     torch.save(official(ARCHS[:3]), tmp_path / "official.pth")
     import_file(tmp_path / "official.pth")
     (tmp_path / "hw.pickle").write_bytes(
-        pickle.dumps(hwnasbench(ARCHS[:0:-1], {"pixel3_latency": [3.0, 2.0, 1.0], "fpga_energy": [1.0, 1.0, 1.0]}))
+        pickle.dumps(
+            hwnasbench(
+                ARCHS[:0:-1], {"pixel3_latency": [3.0, 2.0, 1.0], "fpga_energy": [1.0, 1.0, 1.0]}
+            )
+        )
     )
     benchmark = import_file(tmp_path / "hw.pickle")
     assert len(benchmark) == 4
-    assert benchmark.values("pixel3_latency_ms").tolist() == pytest.approx([np.nan, 1, 2, 3], nan_ok=True)
-    assert benchmark.values("cifar10_params").tolist() == pytest.approx([129306] * 3 + [np.nan], nan_ok=True)
+    assert benchmark.values("pixel3_latency_ms").tolist() == pytest.approx(
+        [np.nan, 1, 2, 3], nan_ok=True
+    )
+    assert benchmark.values("cifar10_params").tolist() == pytest.approx(
+        [129306] * 3 + [np.nan], nan_ok=True
+    )
     assert [source["from"] for source in benchmark.header.sources] == ["official.pth", "hw.pickle"]
 
 
@@ -181,7 +230,10 @@ def test_imports_are_merged_by_architecture_in_any_order(tmp_path, cache):
         (hwnasbench(ARCHS, {"fpga_latency": ["fast"] * 4}), "not a number"),
         (hwnasbench(ARCHS, {"fpga_latency": [10**400] * 4}), "not a number"),
         (hwnasbench(ARCHS, {"fpga_latency": [1.0, [2.0, [3.0]], 4.0, 5.0]}), "not a number"),
-        (hwnasbench([ARCHS[0], ARCHS[0]], {"fpga_latency": [1.0, 2.0]}), "architecture 1: .* repeats"),
+        (
+            hwnasbench([ARCHS[0], ARCHS[0]], {"fpga_latency": [1.0, 2.0]}),
+            "architecture 1: .* repeats",
+        ),
     ],
 )
 def test_a_pickle_with_another_layout_is_refused(tmp_path, cache, contents, message):
@@ -191,7 +243,9 @@ def test_a_pickle_with_another_layout_is_refused(tmp_path, cache, contents, mess
     assert not cache.exists()
 
 
-def test_the_printed_examples_of_hwnasbench_agree_with_the_latencies_of_the_real_table(nas_data, tmp_path, cache):
+def test_the_printed_examples_of_hwnasbench_agree_with_the_latencies_of_the_real_table(
+    nas_data, tmp_path, cache
+):
     file = nas_data / "hwnasbench_examples.json"
     if not file.is_file():
         pytest.skip("NAS_DATA has no hwnasbench_examples.json")
@@ -199,7 +253,9 @@ def test_the_printed_examples_of_hwnasbench_agree_with_the_latencies_of_the_real
     with gzip.open(nas_data / "nasbench201.csv.gz", "rt", newline="") as stream:
         rows = {int(row["index"]): row for row in csv.DictReader(stream)}
     archs = [rows[example["arch"]]["arch"] for example in examples]
-    metrics = {name: [example["metrics"][name] for example in examples] for name in examples[0]["metrics"]}
+    metrics = {
+        name: [example["metrics"][name] for example in examples] for name in examples[0]["metrics"]
+    }
     (tmp_path / "hw.pickle").write_bytes(pickle.dumps(hwnasbench(archs, metrics)))
     benchmark = import_file(tmp_path / "hw.pickle")
     assert len(benchmark.metrics) == 9
@@ -238,7 +294,11 @@ def attacks(victim: Path) -> list[Calls]:
 @pytest.mark.parametrize("suffix", [".pickle", ".pth", ".zip.pth"])
 def test_a_hostile_file_is_refused_and_executes_nothing(tmp_path, cache, suffix, attack):
     victim, path = tmp_path / "victim", tmp_path / f"evil{suffix}"
-    contents = {"nasbench201": {"cifar10": {}}, "meta_archs": [], "arch2infos": attacks(victim)[attack]}
+    contents = {
+        "nasbench201": {"cifar10": {}},
+        "meta_archs": [],
+        "arch2infos": attacks(victim)[attack],
+    }
     if suffix == ".pickle":
         path.write_bytes(pickle.dumps(contents))
     else:
@@ -257,13 +317,18 @@ def test_the_attacks_of_these_tests_do_work_on_a_careless_reader(tmp_path):
 def test_a_path_in_place_of_results_is_not_opened(tmp_path, cache):
     victim = tmp_path / "victim"
     torch.save(attacks(victim)[0], tmp_path / "evil.pth")
-    torch.save(broken(arch2infos={0: {"full": str(tmp_path / "evil.pth"), "less": {}}}), tmp_path / "outer.pth")
+    torch.save(
+        broken(arch2infos={0: {"full": str(tmp_path / "evil.pth"), "less": {}}}),
+        tmp_path / "outer.pth",
+    )
     with pytest.raises(InputError, match="not in the layout"):
         import_file(tmp_path / "outer.pth")
     assert not victim.exists()
 
 
-@pytest.mark.parametrize("data", [np.array([object()]), np.array(["text"]), np.zeros(2, "f8,i4"), np.float64])
+@pytest.mark.parametrize(
+    "data", [np.array([object()]), np.array(["text"]), np.zeros(2, "f8,i4"), np.float64]
+)
 def test_numpy_data_other_than_numbers_is_refused(tmp_path, data):
     (tmp_path / "t.pickle").write_bytes(pickle.dumps({"values": data}, 2))
     with pytest.raises(InputError, match="refused"):
@@ -271,7 +336,12 @@ def test_numpy_data_other_than_numbers_is_refused(tmp_path, data):
 
 
 plain = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner, inner),
     max_leaves=10,
 )
@@ -301,7 +371,9 @@ def test_a_truncated_file_is_refused_in_one_line(tmp_path, cache, suffix):
 
 
 def test_unsupported_and_missing_files_are_named(tmp_path, cache):
-    with pytest.raises(InputError, match=r"table\.txt: not a NAS-Bench-201 \.pth or a HW-NAS-Bench \.pickle file"):
+    with pytest.raises(
+        InputError, match=r"table\.txt: not a NAS-Bench-201 \.pth or a HW-NAS-Bench \.pickle file"
+    ):
         import_file(tmp_path / "table.txt")
     for name in ("absent.pth", "absent.pickle"):
         with pytest.raises(InputError, match=r"absent.* cannot be read \(No such file"):

@@ -37,12 +37,17 @@ def test_a_csv_file_is_a_benchmark_and_its_empty_cells_are_missing_values(table)
     assert (benchmark.name, benchmark.space.name, len(benchmark)) == ("mine", "nasbench201", 2)
     assert benchmark.metrics == ("my_accuracy", "fpga_latency_ms")  # an index measures nothing
     np.testing.assert_array_equal(benchmark.values("fpga_latency_ms"), [np.nan, 2.25])
-    assert benchmark.query(benchmark.space.parse(B)) == {"my_accuracy": 91.0, "fpga_latency_ms": 2.25}
+    assert benchmark.query(benchmark.space.parse(B)) == {
+        "my_accuracy": 91.0,
+        "fpga_latency_ms": 2.25,
+    }
 
 
 def test_compressed_and_plain_files_read_the_same(table):
     packed = table.with_suffix(".csv.gz")
-    packed.write_bytes(gzip.compress(b"\xef\xbb\xbf" + table.read_bytes()))  # with the mark that spreadsheets write
+    packed.write_bytes(
+        gzip.compress(b"\xef\xbb\xbf" + table.read_bytes())
+    )  # with the mark that spreadsheets write
     assert load_benchmark(packed).values("my_accuracy").tolist() == [90.5, 91.0]
 
 
@@ -50,7 +55,9 @@ def test_a_changed_file_is_read_again_and_an_unchanged_one_is_not(table, monkeyp
     load_benchmark(table)
     table.write_text(table.read_text().replace("90.5", "10.5"))
     assert load_benchmark(table).values("my_accuracy")[0] == 10.5
-    monkeypatch.setattr(loading, "parse_csv", lambda *args, **kwargs: pytest.fail("converted again"))
+    monkeypatch.setattr(
+        loading, "parse_csv", lambda *args, **kwargs: pytest.fail("converted again")
+    )
     assert load_benchmark(table).values("my_accuracy")[0] == 10.5
 
 
@@ -70,7 +77,10 @@ def test_the_index_that_pandas_writes_is_ignored_with_a_note(
     numbers = [name, "0", "17"]  # rows may have been left out
     path = tmp_path / "table.csv"
     path.write_text(
-        "".join(",".join([*row[:place], i, *row[place:]]) + "\n" for row, i in zip(rows, numbers, strict=True))
+        "".join(
+            ",".join([*row[:place], i, *row[place:]]) + "\n"
+            for row, i in zip(rows, numbers, strict=True)
+        )
     )
     table = load_benchmark(path)
     assert list(table.metrics) == ["x"]
@@ -89,18 +99,30 @@ def test_the_index_that_pandas_writes_is_ignored_with_a_note(
         ("arch,x\n", "the table has no rows"),
         ("arch,x,x\n", "'x' is empty or repeated"),
         ("arch,\n", "the table has no rows"),
-        (f"arch,\n{A},1.5\n", r"column 2 needs a name, not '', and is no index of rows: .* to_csv\(index=False\)"),
+        (
+            f"arch,\n{A},1.5\n",
+            r"column 2 needs a name, not '', and is no index of rows: .* to_csv\(index=False\)",
+        ),
         (f"Unnamed: 0,arch\nfirst,{A}\n", "column 1 needs a name, not 'Unnamed: 0'"),
-        (f"arch,x\n{A},1\n{B},1e200\n", "line 3, column 'x': '1e200' is not a finite number of at most 1e\\+18"),
+        (
+            f"arch,x\n{A},1\n{B},1e200\n",
+            "line 3, column 'x': '1e200' is not a finite number of at most 1e\\+18",
+        ),
         (f"arch,x\n{A},1\n{B}\n", "line 3: 1 cells for 2 columns"),
         (f"arch,x\n{A},1\n\n{B},1,2\n", "line 4: 3 cells for 2 columns"),
         (f"arch,x\n{A},1\n{B},fast\n", "line 3, column 'x': 'fast' is not a finite number"),
-        (f"arch,pi_ms\n{A},2\n{B},-1\n", "line 3, column 'pi_ms': -1 is less than zero: leave missing values empty"),
+        (
+            f"arch,pi_ms\n{A},2\n{B},-1\n",
+            "line 3, column 'pi_ms': -1 is less than zero: leave missing values empty",
+        ),
         (f"arch,x\n{A},inf\n", "line 2, column 'x': 'inf' is not a finite number"),
         (f"arch,x\n{A},\n{B},nan\n", "line 3, column 'x': 'nan' is not a finite number"),
         (f"arch,x\n{A},1\n{A},2\n", r"line 3: architecture .* repeats .*line 2"),
         (f"arch,x\n{A},1\n{B[:-20]},2\n", "line 3: not a NAS-Bench-201 architecture"),
-        (f"arch,x\n{A.replace('avg', 'average')},1\n", "line 2: unknown NAS-Bench-201 operation 'average_pool_3x3'"),
+        (
+            f"arch,x\n{A.replace('avg', 'average')},1\n",
+            "line 2: unknown NAS-Bench-201 operation 'average_pool_3x3'",
+        ),
         ('arch,x\n"' + "a" * 200_000, "line 2: not CSV"),
     ],
 )
@@ -143,9 +165,14 @@ numbers = st.lists(st.floats(-MAX_VALUE, MAX_VALUE) | st.none(), min_size=1)
 
 @given(numbers)
 def test_every_valid_number_is_read_exactly(column):
-    lines = ["arch,x", *(f"a{i},{'' if value is None else repr(value)}" for i, value in enumerate(column))]
+    lines = [
+        "arch,x",
+        *(f"a{i},{'' if value is None else repr(value)}" for i, value in enumerate(column)),
+    ]
     parsed = parse_csv("\n".join(lines).encode(), Path("t.csv"))
-    np.testing.assert_array_equal(parsed.columns["x"], [np.nan if value is None else value for value in column])
+    np.testing.assert_array_equal(
+        parsed.columns["x"], [np.nan if value is None else value for value in column]
+    )
     assert parsed.lines == list(range(2, len(column) + 2))
 
 
@@ -166,7 +193,9 @@ def digits(table: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(loading, "PACKAGE_DATA", folder)
     (folder / "digits201.csv.gz").write_bytes(gzip.compress(table.read_bytes()))
     options = {"channels": 4, "cells": 1, "input_shape": [1, 8, 8], "prune": True}
-    (folder / "digits201.json").write_text(json.dumps({"space": "nasbench201", "space_options": options}))
+    (folder / "digits201.json").write_text(
+        json.dumps({"space": "nasbench201", "space_options": options})
+    )
     return folder
 
 
@@ -192,11 +221,15 @@ def test_the_list_shows_available_tables_and_how_to_get_the_others(digits):
     here, *unbuilt, elsewhere = list_benchmarks()
     assert (here.name, here.space, here.rows) == ("digits201", "nasbench201", 2)
     assert here.metrics == ("my_accuracy", "fpga_latency_ms")
-    assert here.origin == "shipped as digits201.csv.gz", "not where the file lay when it was first read"
+    assert here.origin == "shipped as digits201.csv.gz", (
+        "not where the file lay when it was first read"
+    )
     assert (elsewhere.name, elsewhere.rows, elsewhere.metrics) == ("nasbench201", None, ())
     assert "nas benchmarks fetch nasbench201" in elsewhere.origin
     assert [info.rows for info in unbuilt] == [None] * (len(POPULATIONS) - 1)
-    assert "nas benchmarks build digits-darts" in next(i.origin for i in unbuilt if i.name == "digits-darts")
+    assert "nas benchmarks build digits-darts" in next(
+        i.origin for i in unbuilt if i.name == "digits-darts"
+    )
 
 
 @pytest.fixture
@@ -226,10 +259,16 @@ print(time.perf_counter() - start, resident() - before, len(row))
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from Linux's /proc")
-def test_loading_the_real_table_and_one_query_take_a_tenth_of_a_second_and_50_mb_at_most(real, nas_data):
+@pytest.mark.skipif(
+    not Path("/proc/self/statm").exists(), reason="memory is read from Linux's /proc"
+)
+def test_loading_the_real_table_and_one_query_take_a_tenth_of_a_second_and_50_mb_at_most(
+    real, nas_data
+):
     def once() -> list[float]:
-        done = subprocess.run([sys.executable, "-c", LOAD_AND_QUERY], env=os.environ, capture_output=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", LOAD_AND_QUERY], env=os.environ, capture_output=True, check=True
+        )
         return [float(word) for word in done.stdout.split()]
 
     seconds, resident, metrics = min(

@@ -34,7 +34,10 @@ def test_params_and_flops_are_those_of_the_networks(name: str) -> None:
     benchmark = load_benchmark(name)
     for i in np.random.default_rng(0).permutation(len(benchmark))[:10]:
         model = benchmark.space.to_onnx(benchmark.architectures[i])
-        assert (benchmark.values("params")[i], benchmark.values("flops")[i]) == (params(model), flops(model))
+        assert (benchmark.values("params")[i], benchmark.values("flops")[i]) == (
+            params(model),
+            flops(model),
+        )
 
 
 @pytest.mark.slow
@@ -57,7 +60,11 @@ def test_a_population_has_curves_that_end_in_its_accuracies_and_seconds_per_epoc
     curve = np.stack([benchmark.values(f"digits_accuracy@{epoch}") for epoch in range(1, epochs)])
     assert curve.shape == (15, 200)
     assert curve.min() >= 0
-    assert np.abs(curve[-1] - benchmark.values("digits_accuracy")).mean() < 1 < np.abs(curve[0] - curve[-1]).mean()
+    assert (
+        np.abs(curve[-1] - benchmark.values("digits_accuracy")).mean()
+        < 1
+        < np.abs(curve[0] - curve[-1]).mean()
+    )
     seconds = benchmark.values("epoch_s")
     assert np.corrcoef(np.log(seconds), np.log(benchmark.values("flops")))[0, 1] > 0.8
 

@@ -1,4 +1,6 @@
-"""The compact table: what is written is read back, looked up by architecture, and never half-written."""
+"""The compact table: what is written is read back, looked up by architecture, and never
+half-written.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,12 @@ OTHER = "|nor_conv_3x3~0|+|none~0|none~1|+|none~0|nor_conv_3x3~1|none~2|"
 values = st.floats(allow_infinity=False) | st.integers(0, 2**40).map(float)
 
 
-def saved(path: Path, archs: list[str], columns: dict[str, list[float]], **header: object) -> Benchmark:
-    table = Table(Header("test", "nasbench201", **header), archs, {k: np.array(v) for k, v in columns.items()})
+def saved(
+    path: Path, archs: list[str], columns: dict[str, list[float]], **header: object
+) -> Benchmark:
+    table = Table(
+        Header("test", "nasbench201", **header), archs, {k: np.array(v) for k, v in columns.items()}
+    )
     table.save(path)
     return Benchmark(path)
 
@@ -48,7 +54,11 @@ def test_values_come_back_bit_for_bit_in_the_order_of_the_rows(tmp_path_factory,
 
 
 def test_query_gives_all_metrics_of_the_architecture_and_nan_for_a_missing_one(tmp_path):
-    benchmark = saved(tmp_path / "t", ARCHS[:2], {"cifar10_flops": [1e6, 113951371], "fpga_latency_ms": [1.5, np.nan]})
+    benchmark = saved(
+        tmp_path / "t",
+        ARCHS[:2],
+        {"cifar10_flops": [1e6, 113951371], "fpga_latency_ms": [1.5, np.nan]},
+    )
     assert benchmark.metrics == ("cifar10_flops", "fpga_latency_ms")
     row = benchmark.query(SPACE.parse(ARCHS[1]))
     assert row["cifar10_flops"] == 113951371
@@ -57,22 +67,30 @@ def test_query_gives_all_metrics_of_the_architecture_and_nan_for_a_missing_one(t
 
 def test_costs_without_a_column_are_counted_in_the_networks(tmp_path):
     benchmark = saved(
-        tmp_path / "t", ARCHS[:3], {"cifar10_test_accuracy": [90.0, 91.0, 92.0], "flops": [1.0, 2.0, 3.0]}
+        tmp_path / "t",
+        ARCHS[:3],
+        {"cifar10_test_accuracy": [90.0, 91.0, 92.0], "flops": [1.0, 2.0, 3.0]},
     )
     counted = [SPACE.params(SPACE.parse(arch)) for arch in ARCHS[:3]]
     assert benchmark.values("params").tolist() == counted
     assert benchmark.values("flops").tolist() == [1, 2, 3], "a column of the table comes first"
     assert benchmark.query(SPACE.parse(ARCHS[1]), ["params"]) == {"params": counted[1]}
-    assert "params" not in benchmark.query(SPACE.parse(ARCHS[1])), "only columns, unless it is asked for"
+    assert "params" not in benchmark.query(SPACE.parse(ARCHS[1])), (
+        "only columns, unless it is asked for"
+    )
 
 
 def test_columns_that_contradict_the_counts_are_refused_in_searches(tmp_path):
     counted = [SPACE.params(SPACE.parse(arch)) for arch in ARCHS[:3]]
-    named = saved(tmp_path / "a", ARCHS[:3], {"params": counted, "params_m": [c / 1e6 for c in counted]})
+    named = saved(
+        tmp_path / "a", ARCHS[:3], {"params": counted, "params_m": [c / 1e6 for c in counted]}
+    )
     TableEvaluator(named, ["params", "params_m"])
     TableEvaluator(saved(tmp_path / "c", ARCHS[:3], {"params": [np.nan] * 3}), ["params"])
     millions = saved(tmp_path / "b", ARCHS[:3], {"params": [c / 1e6 for c in counted]})
-    with pytest.raises(InputError, match=rf"params of .* but the network has {counted[0]:,}: .* params_m"):
+    with pytest.raises(
+        InputError, match=rf"params of .* but the network has {counted[0]:,}: .* params_m"
+    ):
         TableEvaluator(millions, ["params"])
 
 
@@ -88,7 +106,9 @@ def test_an_unknown_architecture_metric_or_space_is_an_input_error(tmp_path):
         benchmark.query(SPACE.parse(ARCHS[2]))
     with pytest.raises(InputError, match="did you mean 'params'"):
         benchmark.values("parms")
-    with pytest.raises(InputError, match="has architectures of 'nasbench201', not of 'tiny-resnet'"):
+    with pytest.raises(
+        InputError, match="has architectures of 'nasbench201', not of 'tiny-resnet'"
+    ):
         benchmark.query(Architecture("tiny-resnet", ()))
 
 
@@ -105,28 +125,40 @@ def test_a_duplicate_is_found_by_its_text_only_where_rows_are_distinct_networks(
     by_text = saved(tmp_path / "a", [OTHER, TWIN_A], columns, space_options=SMALL, by_text=True)
     assert by_text.query(SPACE.parse(TWIN_B)) == {"digits_accuracy": 95.0}
     with pytest.raises(InputError, match="no row"):
-        saved(tmp_path / "b", [OTHER, TWIN_A], columns, space_options=SMALL).query(SPACE.parse(TWIN_B))
+        saved(tmp_path / "b", [OTHER, TWIN_A], columns, space_options=SMALL).query(
+            SPACE.parse(TWIN_B)
+        )
 
 
 def test_an_exact_row_is_found_without_writing_any_text(tmp_path, cache, monkeypatch):
-    benchmark = saved(tmp_path / "t", [OTHER, TWIN_A], {"params": [1.0, 2.0]}, space_options=SMALL, by_text=True)
+    benchmark = saved(
+        tmp_path / "t", [OTHER, TWIN_A], {"params": [1.0, 2.0]}, space_options=SMALL, by_text=True
+    )
     monkeypatch.setattr(benchmark.space, "to_text", lambda arch: pytest.fail("a text was written"))
     assert benchmark.query(SPACE.parse(TWIN_A)) == {"params": 2.0}
 
 
-def test_texts_equal_those_of_the_space_and_are_written_once_per_cache(tmp_path, cache, monkeypatch):
+def test_texts_equal_those_of_the_space_and_are_written_once_per_cache(
+    tmp_path, cache, monkeypatch
+):
     first = saved(tmp_path / "t", [OTHER, TWIN_A], {"params": [1.0, 2.0]}, space_options=SMALL)
     calls: list[tuple[str, int, int]] = []
-    assert first.load_texts(lambda *args: calls.append(args)) == [first.space.to_text(a) for a in first.architectures]
+    assert first.load_texts(lambda *args: calls.append(args)) == [
+        first.space.to_text(a) for a in first.architectures
+    ]
     assert calls == [("texts", 1, 2), ("texts", 2, 2)]
     again = Benchmark(first.path)
-    monkeypatch.setattr(again.space, "to_text", lambda arch: pytest.fail("a text was written again"))
+    monkeypatch.setattr(
+        again.space, "to_text", lambda arch: pytest.fail("a text was written again")
+    )
     assert again.texts == first.texts
 
 
 def test_texts_are_rewritten_for_other_options_and_damaged_cache_files(tmp_path, cache):
     small = saved(tmp_path / "a", [TWIN_A], {"params": [1.0]}, space_options=SMALL)
-    large = saved(tmp_path / "b", [TWIN_A], {"params": [1.0]}, space_options=SMALL | {"channels": 8})
+    large = saved(
+        tmp_path / "b", [TWIN_A], {"params": [1.0]}, space_options=SMALL | {"channels": 8}
+    )
     assert small.texts != large.texts
     for file in (cache / "texts").iterdir():
         file.write_bytes(file.read_bytes()[:-9])
@@ -159,7 +191,9 @@ def test_merging_keeps_every_known_value_and_prefers_the_update(old, new, same_c
         expected = {"a": old.get(arch, np.nan)} | ({} if same_column else {"b": np.nan})
         if not np.isnan(new.get(arch, np.nan)):
             expected[name] = new[arch]
-        assert {column: merged.columns[column][i] for column in merged.columns} == pytest.approx(expected, nan_ok=True)
+        assert {column: merged.columns[column][i] for column in merged.columns} == pytest.approx(
+            expected, nan_ok=True
+        )
     assert [source["from"] for source in merged.header.sources] == ["old", "new"]
 
 
@@ -194,7 +228,9 @@ def test_a_full_disk_leaves_the_old_table_and_no_litter(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(InputError, match=r"cannot be written \(No space left on device\): choose another folder"):
+    with pytest.raises(
+        InputError, match=r"cannot be written \(No space left on device\): choose another folder"
+    ):
         saved(path, ARCHS[:1], {"params": [2.0]})
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]

@@ -1,4 +1,6 @@
-"""Claims about tables of any texts: layouts, repeated texts, splits, errors, and a real one from end to end."""
+"""Claims about tables of any texts: layouts, repeated texts, splits, errors, and a real one from
+end to end.
+"""
 
 from __future__ import annotations
 
@@ -62,14 +64,18 @@ def test_parquet_and_csv_give_the_same_table(tmp_path: Path) -> None:
 
     path = _csv(tmp_path / "t.csv", ("input", "target"), ("p", 1.25), ("q", ""))
     parquet.write_table(arrow_csv.read_csv(path), tmp_path / "t.parquet")
-    tables = [read_text_table(tmp_path / name, "input", ["target"]) for name in ("t.csv", "t.parquet")]
+    tables = [
+        read_text_table(tmp_path / name, "input", ["target"]) for name in ("t.csv", "t.parquet")
+    ]
     assert tables[0].texts == tables[1].texts
     np.testing.assert_array_equal(tables[0].metrics["target"], tables[1].metrics["target"])
 
 
 @given(st.integers(4, 60), st.floats(0, 0.5), st.integers(0, 5))
 def test_no_text_is_trained_and_tested_on(count: int, share: float, seed: int) -> None:
-    table = TextTable([f"t{i}" for i in range(count)], ["all"] * count, {"m": np.arange(float(count))})
+    table = TextTable(
+        [f"t{i}" for i in range(count)], ["all"] * count, {"m": np.arange(float(count))}
+    )
     training, tests = split(table, share, seed)
     assert sorted(training.texts + tests.texts) == sorted(table.texts)
     assert len(tests.texts) == round(share * count)
@@ -89,7 +95,9 @@ def test_no_text_is_trained_and_tested_on(count: int, share: float, seed: int) -
         ("input,target\np,1,2\n", "input", "target", "cannot be read as a table"),
     ],
 )
-def test_bad_tables_say_what_is_wrong(tmp_path: Path, content: str, text: str, target: str, message: str) -> None:
+def test_bad_tables_say_what_is_wrong(
+    tmp_path: Path, content: str, text: str, target: str, message: str
+) -> None:
     path = tmp_path / "t.csv"
     path.write_text(content)
     with pytest.raises(InputError, match=message):
@@ -105,7 +113,9 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 
 
 def _trained(table: Path, out: Path, *options: str) -> list[dict[str, Any]]:
-    result = CliRunner().invoke(app, ["train", "rlm", "--table", str(table), "--out", str(out), "--json", *options])
+    result = CliRunner().invoke(
+        app, ["train", "rlm", "--table", str(table), "--out", str(out), "--json", *options]
+    )
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)["tests"]
 
@@ -114,7 +124,9 @@ def _trained(table: Path, out: Path, *options: str) -> list[dict[str, Any]]:
 def test_a_number_that_depends_on_the_text_is_learned(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     sizes = (10 ** rng.uniform(1, 6, 40)).astype(int)
-    programs = [(f"values = list(range({n}))\nprint(sum(values[:{rng.integers(1000)}]))", n) for n in sizes]
+    programs = [
+        (f"values = list(range({n}))\nprint(sum(values[:{rng.integers(1000)}]))", n) for n in sizes
+    ]
     table = _csv(tmp_path / "t.csv", ("input", "target"), *programs)
     (row,) = _trained(table, tmp_path / "rlm", "--test-share", "0.45", "--steps", "30")
     assert (row["space"], row["metric"], row["texts"]) == ("all", "target", 18)

@@ -53,7 +53,9 @@ def test_a_file_gives_the_options_and_the_command_line_replaces_them(tmp_path: P
         ("evaluations: 5", "not a TOML file"),
     ],
 )
-def test_what_is_not_understood_is_refused_in_one_line(tmp_path: Path, content: str, message: str) -> None:
+def test_what_is_not_understood_is_refused_in_one_line(
+    tmp_path: Path, content: str, message: str
+) -> None:
     (tmp_path / "my.toml").write_text(content)
     result = CliRunner().invoke(app, ["search", "--config", str(tmp_path / "my.toml"), *OBJECTIVES])
     assert result.exit_code
@@ -61,8 +63,12 @@ def test_what_is_not_understood_is_refused_in_one_line(tmp_path: Path, content: 
     assert str(tmp_path / "my.toml") in str(result.exception)
 
 
-def test_an_option_of_the_file_that_does_not_apply_is_refused_as_on_the_command_line(tmp_path: Path) -> None:
-    (tmp_path / "my.toml").write_text('benchmark = "digits201"\nobjectives = "digits_accuracy"\ncost = "seconds"\n')
+def test_an_option_of_the_file_that_does_not_apply_is_refused_as_on_the_command_line(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "my.toml").write_text(
+        'benchmark = "digits201"\nobjectives = "digits_accuracy"\ncost = "seconds"\n'
+    )
     result = CliRunner().invoke(app, ["search", "--config", str(tmp_path / "my.toml")])
     assert "--cost is the unit of --budget" in str(result.exception)
 

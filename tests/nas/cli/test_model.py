@@ -89,7 +89,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model's code and its trained weights."""
     folder = tmp_path_factory.mktemp("model")
     (folder / "my_net.py").write_text(CODE)
-    network = Trainable.of(get_space(f"{folder}/my_net.py:net"), get_space(f"{folder}/my_net.py:net").parse("{}"))
+    network = Trainable.of(
+        get_space(f"{folder}/my_net.py:net"), get_space(f"{folder}/my_net.py:net").parse("{}")
+    )
     state = train(network, load_dataset("digits"), task=TrainingTask(8)).state
     assert state is not None
     save_file({name: x.contiguous() for name, x in state.items()}, folder / "trained.safetensors")
@@ -102,18 +104,43 @@ def _front(folder: Path) -> list[dict[str, str]]:
 
 
 def test_a_trained_model_is_searched_without_training(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    model = ("--model", f"{trained}/my_net.py:net", "--weights", str(trained / "trained.safetensors"))
+    model = (
+        "--model",
+        f"{trained}/my_net.py:net",
+        "--weights",
+        str(trained / "trained.safetensors"),
+    )
     chosen = ("--width", "0.5,1", "--round-to", "4", "--keep", "0")
     task = ("--dataset", "digits", "--epochs", "0", "--objectives", "digits_accuracy,params")
     out = tmp_path / "results"
-    command = ("search", *model, *chosen, *task, "--sampler", "random", "--evaluations", "10", "--out", str(out), "-q")
+    command = (
+        "search",
+        *model,
+        *chosen,
+        *task,
+        "--sampler",
+        "random",
+        "--evaluations",
+        "10",
+        "--out",
+        str(out),
+        "-q",
+    )
     assert run(monkeypatch, *command) == 0, capsys.readouterr().err
     rows = _front(out)
     # Recalibrated parts of a trained network are far from guessing (10 %).
     assert max(float(row["digits_accuracy"]) for row in rows) > 50
-    weights = {"weights": str(trained / "trained.safetensors"), "start": "inherited", "width": [0.5, 1], "round_to": 4}
+    weights = {
+        "weights": str(trained / "trained.safetensors"),
+        "start": "inherited",
+        "width": [0.5, 1],
+        "round_to": 4,
+    }
     space = get_space(f"{trained}/my_net.py:net", **weights, keep=["0"])
     best = max(range(len(rows)), key=lambda i: float(rows[i]["digits_accuracy"]))
     arch = space.parse(rows[best]["architecture"])
@@ -124,25 +151,56 @@ def test_a_trained_model_is_searched_without_training(
     other = tmp_path / "other.safetensors"
     state = {name: 0 * tensor for name, tensor in space.model.state_dict().items()}  # type: ignore[attr-defined]
     save_file(state, other)
-    changed = [str(other) if part == str(trained / "trained.safetensors") else part for part in command]
+    changed = [
+        str(other) if part == str(trained / "trained.safetensors") else part for part in command
+    ]
     assert run(monkeypatch, *changed) != 0
     assert "holds another search" in capsys.readouterr().err
 
 
 def test_fidelity_needs_inputs_alone(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     digits = load_dataset("digits")
     np.savez(tmp_path / "images.npz", x=np.concatenate([digits.train.inputs, digits.test.inputs]))
-    model = ("--model", f"{trained}/my_net.py:made", "--weights", str(trained / "trained.safetensors"))
+    model = (
+        "--model",
+        f"{trained}/my_net.py:made",
+        "--weights",
+        str(trained / "trained.safetensors"),
+    )
     task = ("--dataset", f"raw:{tmp_path / 'images.npz'}", "--objectives", "fidelity,flops")
-    options = ("--sampler", "random", "--evaluations", "6", "-q", "--training", "shift=0", "--training", "noise=0")
+    options = (
+        "--sampler",
+        "random",
+        "--evaluations",
+        "6",
+        "-q",
+        "--training",
+        "shift=0",
+        "--training",
+        "noise=0",
+    )
     scores = []
     for epochs in ("0", "3"):
         out = tmp_path / epochs
-        assert run(monkeypatch, "search", *model, *task, *options, "--epochs", epochs, "--out", str(out)) == 0, (
-            capsys.readouterr().err
-        )
+        assert (
+            run(
+                monkeypatch,
+                "search",
+                *model,
+                *task,
+                *options,
+                "--epochs",
+                epochs,
+                "--out",
+                str(out),
+            )
+            == 0
+        ), capsys.readouterr().err
         scores.append({row["architecture"]: float(row["fidelity"]) for row in _front(out)})
     assert all(10 < score <= 100 for of in scores for score in of.values())
     # The network can be retrained with the same inputs alone.
@@ -156,15 +214,42 @@ def test_fidelity_needs_inputs_alone(
 def test_a_users_evaluator_receives_inherited_weights(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = ("--model", f"{trained}/my_net.py:net", "--weights", str(trained / "trained.safetensors"), "--width", "1")
-    own = ("--evaluator", f"{trained}/my_net.py:evaluate", "--objectives", "own_score:max,weights:max")
+    model = (
+        "--model",
+        f"{trained}/my_net.py:net",
+        "--weights",
+        str(trained / "trained.safetensors"),
+        "--width",
+        "1",
+    )
+    own = (
+        "--evaluator",
+        f"{trained}/my_net.py:evaluate",
+        "--objectives",
+        "own_score:max,weights:max",
+    )
     out = tmp_path / "results"
     assert (
-        run(monkeypatch, "search", *model, *own, "--sampler", "random", "--evaluations", "3", "--out", str(out), "-q")
+        run(
+            monkeypatch,
+            "search",
+            *model,
+            *own,
+            "--sampler",
+            "random",
+            "--evaluations",
+            "3",
+            "--out",
+            str(out),
+            "-q",
+        )
         == 0
     )
     space = get_space(
-        f"{trained}/my_net.py:net", start="inherited", weights=str(trained / "trained.safetensors"), width=[1]
+        f"{trained}/my_net.py:net",
+        start="inherited",
+        weights=str(trained / "trained.safetensors"),
+        width=[1],
     )
     for row in _front(out):
         module = space.module(space.parse(row["architecture"]))  # type: ignore[attr-defined]
@@ -200,10 +285,19 @@ def test_bad_input_is_one_line(
     save_file({"other.weight": torch.zeros(2)}, tmp_path / "other.safetensors")
     places = {"F": f"{trained}/my_net.py", "W": str(tmp_path / "other.safetensors")}
     words = [
-        part.replace("F:", f"{places['F']}:") if part.startswith("F:") else places.get(part, part) for part in options
+        part.replace("F:", f"{places['F']}:") if part.startswith("F:") else places.get(part, part)
+        for part in options
     ]
     objectives = "digits_accuracy,params" if "--epochs" in options else "params,flops"
-    common = ("--objectives", objectives, "--out", str(tmp_path / "out"), "-q", "--evaluations", "2")
+    common = (
+        "--objectives",
+        objectives,
+        "--out",
+        str(tmp_path / "out"),
+        "-q",
+        "--evaluations",
+        "2",
+    )
     status = run(monkeypatch, "search", *words, *common, "--sampler", "random")
     error = capsys.readouterr().err
     assert status != 0
@@ -212,9 +306,16 @@ def test_bad_input_is_one_line(
 
 
 def test_recalibration_and_distillation_in_python(trained: Path) -> None:
-    """Calibrated statistics lift narrow networks from guessing; the teacher changes the training."""
+    """Calibrated statistics lift narrow networks from guessing; the teacher changes the
+    training.
+    """
     reference = f"{trained}/my_net.py:net"
-    options = {"weights": str(trained / "trained.safetensors"), "round_to": 4, "width": [0.75, 1], "depth": False}
+    options = {
+        "weights": str(trained / "trained.safetensors"),
+        "round_to": 4,
+        "width": [0.75, 1],
+        "depth": False,
+    }
     space = get_space(reference, start="inherited", **options)
     assert isinstance(space, Subnetworks)
     data = load_dataset("digits").with_validation(0.2)
@@ -227,17 +328,45 @@ def test_recalibration_and_distillation_in_python(trained: Path) -> None:
         stale.append(100 * float((answers == data.validation.targets).mean()))
     assert np.mean(calibrated) > np.mean(stale) + 5
     without = get_space(reference, start="inherited", teacher="none", **options)
-    states = [train(Trainable.of(of, arch), data, task=TrainingTask(1)).state for of in (space, without)]
+    states = [
+        train(Trainable.of(of, arch), data, task=TrainingTask(1)).state for of in (space, without)
+    ]
     assert any(not torch.equal(states[0][name], states[1][name]) for name in states[0])  # type: ignore[index]
 
 
 def test_short_trainings_first_count_from_inherited_weights(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    model = ("--model", f"{trained}/my_net.py:net", "--weights", str(trained / "trained.safetensors"))
-    task = ("--dataset", "digits", "--objectives", "digits_accuracy,params", "--width", "0.75,1", "--round-to", "4")
-    spent = ("--fidelities", "1,2", "--budget", "8", "--sampler", "asha", "--training", "learning_rate=0.02")
-    assert run(monkeypatch, "search", *model, *task, *spent, "--out", str(tmp_path / "out"), "-q") == 0, (
-        capsys.readouterr().err
+    model = (
+        "--model",
+        f"{trained}/my_net.py:net",
+        "--weights",
+        str(trained / "trained.safetensors"),
     )
+    task = (
+        "--dataset",
+        "digits",
+        "--objectives",
+        "digits_accuracy,params",
+        "--width",
+        "0.75,1",
+        "--round-to",
+        "4",
+    )
+    spent = (
+        "--fidelities",
+        "1,2",
+        "--budget",
+        "8",
+        "--sampler",
+        "asha",
+        "--training",
+        "learning_rate=0.02",
+    )
+    assert (
+        run(monkeypatch, "search", *model, *task, *spent, "--out", str(tmp_path / "out"), "-q") == 0
+    ), capsys.readouterr().err
     assert max(float(row["digits_accuracy"]) for row in _front(tmp_path / "out")) > 25

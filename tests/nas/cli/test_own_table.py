@@ -37,7 +37,10 @@ def mine(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[
     space = get_space("my_space.py:Mine")
     rng = np.random.default_rng(0)
     rows = list(dict.fromkeys(space.sample(rng) for _ in range(50)))[:40]
-    lines = [f'"{space.format(a)}",{min(45, space.params(a) ** 0.5)},{space.flops(a) / 1e5}' for a in rows]
+    lines = [
+        f'"{space.format(a)}",{min(45, space.params(a) ** 0.5)},{space.flops(a) / 1e5}'
+        for a in rows
+    ]
     Path("my.csv").write_text("\n".join(["architecture,test_accuracy,pi_latency_ms", *lines]))
     return "my.csv", "my_space.py:Mine"
 
@@ -55,23 +58,72 @@ def test_a_table_is_searched_and_reported_without_a_hidden_floor(
     mine: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table, space = mine
-    command = ("search", "--benchmark", table, "--space", space, "--objectives", "test_accuracy,pi_latency_ms")
-    assert run(monkeypatch, *command, "--sampler", "nsga2", "--evaluations", "20", "--out", "out", "--json") == 0
+    command = (
+        "search",
+        "--benchmark",
+        table,
+        "--space",
+        space,
+        "--objectives",
+        "test_accuracy,pi_latency_ms",
+    )
+    assert (
+        run(
+            monkeypatch,
+            *command,
+            "--sampler",
+            "nsga2",
+            "--evaluations",
+            "20",
+            "--out",
+            "out",
+            "--json",
+        )
+        == 0
+    )
     found = json.loads(capsys.readouterr().out)
     assert found["front"], "its best accuracy is 45 %: no floor is put on it"
     assert max(row["test_accuracy"] for row in found["front"]) <= 45
     assert run(monkeypatch, "report", "out", "--trust", "--json") == 0
     assert json.loads(capsys.readouterr().out)["true_front"] > 1
-    floor = ("--constraint", "test_accuracy >= 40", "--sampler", "random", "--evaluations", "30", "--out", "floor")
+    floor = (
+        "--constraint",
+        "test_accuracy >= 40",
+        "--sampler",
+        "random",
+        "--evaluations",
+        "30",
+        "--out",
+        "floor",
+    )
     assert run(monkeypatch, *command, *floor, "--json") == 0
     assert min(row["test_accuracy"] for row in json.loads(capsys.readouterr().out)["front"]) >= 40
 
 
 def begin_empty(mine: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
-    """Start a search in `s.db` that ends before its first evaluation. Returns the files of table and space."""
+    """Start a search in `s.db` that ends before its first evaluation. Returns the files of table
+    and space.
+    """
     table, space = mine
-    command = ("search", "--benchmark", table, "--space", space, "--objectives", "test_accuracy,pi_latency_ms")
-    options = ("--sampler", "random", "--evaluations", "12", "--storage", "sqlite:///s.db", "--out", "out")
+    command = (
+        "search",
+        "--benchmark",
+        table,
+        "--space",
+        space,
+        "--objectives",
+        "test_accuracy,pi_latency_ms",
+    )
+    options = (
+        "--sampler",
+        "random",
+        "--evaluations",
+        "12",
+        "--storage",
+        "sqlite:///s.db",
+        "--out",
+        "out",
+    )
     assert run(monkeypatch, *command, *options, "--hours", "0") == 0, "the search is prepared"
     return table, space
 
@@ -102,10 +154,22 @@ def test_a_worker_finds_table_and_space_at_its_own_paths(
 
 
 @pytest.mark.slow
-def test_a_folder_is_reported_from_another_one(mine: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_reported_from_another_one(
+    mine: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     table, space = mine
-    command = ("search", "--benchmark", table, "--space", space, "--objectives", "test_accuracy,pi_latency_ms")
-    assert run(monkeypatch, *command, "--sampler", "random", "--evaluations", "5", "--out", "out") == 0
+    command = (
+        "search",
+        "--benchmark",
+        table,
+        "--space",
+        space,
+        "--objectives",
+        "test_accuracy,pi_latency_ms",
+    )
+    assert (
+        run(monkeypatch, *command, "--sampler", "random", "--evaluations", "5", "--out", "out") == 0
+    )
     Path("elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")
     assert run(monkeypatch, "report", "../out", "--trust", "--out", "report") == 0
@@ -119,10 +183,26 @@ def test_predictors_are_compared_and_trained_on_it(
 ) -> None:
     table, space = mine
     own = ("--benchmark", table, "--space", space)
-    scores = ("compare", *own, "--metric", "pi_latency_ms", "--predictors", "ridge", "--sizes", "20", "--seeds", "2")
+    scores = (
+        "compare",
+        *own,
+        "--metric",
+        "pi_latency_ms",
+        "--predictors",
+        "ridge",
+        "--sizes",
+        "20",
+        "--seeds",
+        "2",
+    )
     assert run(monkeypatch, *scores, "--jobs", "2", "--json") == 0
     assert json.loads(capsys.readouterr().out)["predictors"][0]["tau"] > 0.5
-    assert run(monkeypatch, "train", "ridge", *own, "--metrics", "pi_latency_ms", "--out", "checkpoint") == 0
+    assert (
+        run(
+            monkeypatch, "train", "ridge", *own, "--metrics", "pi_latency_ms", "--out", "checkpoint"
+        )
+        == 0
+    )
     assert Path("checkpoint/config.json").exists()
 
 
@@ -130,7 +210,18 @@ def test_an_edited_space_is_not_read_from_the_cache(
     mine: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table, space = mine
-    command = ("train", "ridge", "--benchmark", table, "--space", space, "--metrics", "pi_latency_ms", "--out", "c")
+    command = (
+        "train",
+        "ridge",
+        "--benchmark",
+        table,
+        "--space",
+        space,
+        "--metrics",
+        "pi_latency_ms",
+        "--out",
+        "c",
+    )
     assert run(monkeypatch, *command) == 0
     Path("my_space.py").write_text(SPACE_FILE.replace("[2, 4, 8, 16]", "[2, 4, 8]"))
     assert run(monkeypatch, *command) == 2
@@ -140,14 +231,20 @@ def test_an_edited_space_is_not_read_from_the_cache(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--benchmark", "digits201", "--space", "my_space.py:Mine"), "digits201 has its own space"),
+        (
+            ("--benchmark", "digits201", "--space", "my_space.py:Mine"),
+            "digits201 has its own space",
+        ),
         (("--benchmark", "my.csv", "--epochs", "3"), "--epochs applies to --space"),
         (
             ("--benchmark", "my.csv", "--space", "my_space.py:Mine", "--epochs", "3"),
             "nothing is measured on a benchmark",
         ),
         (("--benchmark", "none.csv", "--space", "my_space.py:Mine"), "none.csv: cannot be read"),
-        (("--benchmark", "odd.csv", "--space", "my_space.py:Mine"), "no column 'arch' or 'architecture'"),
+        (
+            ("--benchmark", "odd.csv", "--space", "my_space.py:Mine"),
+            "no column 'arch' or 'architecture'",
+        ),
     ],
 )
 def test_mistakes_are_one_line(

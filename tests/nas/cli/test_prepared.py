@@ -43,7 +43,10 @@ def test_workers_take_shares_of_a_prepared_search(
     assert run(monkeypatch, *worker, "--hours", "0") == 0
     assert evaluated() == 0
     assert run(monkeypatch, *worker, "--evaluations", "2") == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "search: this worker's share is done, the search goes on"
+    assert (
+        capsys.readouterr().out.splitlines()[-1]
+        == "search: this worker's share is done, the search goes on"
+    )
     assert evaluated() == 2
     assert run(monkeypatch, *worker, "--evaluations", "10") == 0
     assert capsys.readouterr().out.splitlines()[-1] == "search: finished"
@@ -63,18 +66,33 @@ def test_a_prepared_search_that_workers_have_begun_is_shown(
     assert evaluated() == 1
 
 
-def test_preparing_starts_no_processes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_preparing_starts_no_processes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(monkeypatch, *SEARCH, "--prepare", "--jobs", "3") == 2
-    assert capsys.readouterr().err == "nas: --prepare evaluates nothing: give --jobs 3 to nas worker\n"
+    assert (
+        capsys.readouterr().err == "nas: --prepare evaluates nothing: give --jobs 3 to nas worker\n"
+    )
 
 
 @pytest.mark.slow
 def test_a_search_with_fidelities_is_prepared_and_shared(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    search = ("search", "--space", "tiny-resnet", "--objectives", "digits_accuracy,params", *BY_COST, "--out", "found")
+    search = (
+        "search",
+        "--space",
+        "tiny-resnet",
+        "--objectives",
+        "digits_accuracy,params",
+        *BY_COST,
+        "--out",
+        "found",
+    )
     assert run(monkeypatch, *search, "--prepare") == 0
-    assert capsys.readouterr().out.startswith("prepared: nas worker --storage found/studies/random-0.journal")
+    assert capsys.readouterr().out.startswith(
+        "prepared: nas worker --storage found/studies/random-0.journal"
+    )
     worker = ("worker", "--storage", "found/studies/random-0.journal", "--evaluations", "1")
     for segments in (1, 2):
         assert run(monkeypatch, *worker) == 0

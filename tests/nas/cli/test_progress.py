@@ -1,4 +1,6 @@
-"""Claims about progress: a bar that fits 80 columns, lines without a terminal, nothing with `--quiet`."""
+"""Claims about progress: a bar that fits 80 columns, lines without a terminal, nothing with
+`--quiet`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ from nas.cli.progress import progress_bar
 from nas.report import folders
 from search_spaces import get_space
 
-WHAT = "rlm, seed 0: 12 on the front, hypervolume 0.812, best digits_accuracy 95.31, cpu_latency_ms 0.2134"
+WHAT = (
+    "rlm, seed 0: 12 on the front, hypervolume 0.812, best digits_accuracy 95.31, "
+    "cpu_latency_ms 0.2134"
+)
 
 
 class Terminal(io.StringIO):
@@ -33,7 +38,9 @@ def test_the_bar_fits_80_columns_and_loses_no_number(monkeypatch: pytest.MonkeyP
         for done in (100, 110):
             bar(WHAT, done, 200)
         time.sleep(0.4)  # until it is drawn
-    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue()).replace("\r", "\n").splitlines()
+    lines = (
+        re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue()).replace("\r", "\n").splitlines()
+    )
     assert max(map(len, lines)) <= 80
     shown = " ".join(" ".join(lines).split())
     for part in ("110/200", " left", "hypervolume 0.812", "cpu_latency_ms 0.2134"):
@@ -53,7 +60,9 @@ def test_without_a_terminal_there_are_lines_from_time_to_time(
     assert not captured.out
     assert len(lines) >= 3
     assert re.fullmatch(rf"\d\d:\d\d:\d\d searching: 0/200, {re.escape(WHAT)}, 0:00:00", lines[0])
-    assert re.fullmatch(rf"\d\d:\d\d:\d\d searching: 200/200, {re.escape(WHAT)}, 0:00:00", lines[-1])
+    assert re.fullmatch(
+        rf"\d\d:\d\d:\d\d searching: 200/200, {re.escape(WHAT)}, 0:00:00", lines[-1]
+    )
 
 
 def test_time_left_is_estimated_from_the_speed_of_this_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +84,9 @@ def test_time_left_is_estimated_from_the_speed_of_this_run(monkeypatch: pytest.M
 def test_time_left_is_stable_with_several_processes_and_unequal_durations(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two processes evaluate 24 networks whose durations vary by a factor of ten; the bar is drawn every second."""
+    """Two processes evaluate 24 networks whose durations vary by a factor of ten; the bar is drawn
+    every second.
+    """
     rng, now = np.random.default_rng(seed), [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     ends, free = [], [0.0, 20.0]  # the second process begins later
@@ -115,7 +126,9 @@ def test_a_long_unit_raises_the_estimate_slowly(monkeypatch: pytest.MonkeyPatch)
     assert state.left == "0:15:00 left", "it does not jump when the unit ends"
 
 
-def test_quiet_shows_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_shows_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     terminal = Terminal()
     with progress_bar("searching", quiet=True) as bar:
         bar(WHAT, 1, 2)
@@ -142,7 +155,10 @@ def test_compare_and_train_report_and_log_their_progress(
     cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     space = get_space("nasbench201")
-    rows = [f"{space.format(a)},{i * i % 17}" for i, a in zip(range(20), space.enumerate(), strict=False)]
+    rows = [
+        f"{space.format(a)},{i * i % 17}"
+        for i, a in zip(range(20), space.enumerate(), strict=False)
+    ]
     table = tmp_path / "t.csv"
     table.write_text("\n".join(["arch,x_accuracy", *rows]))
     out = {command: tmp_path / command for command in ("compare", "train")}
@@ -155,7 +171,9 @@ def test_compare_and_train_report_and_log_their_progress(
     shown = {}
     for command, arguments in commands.items():
         for quiet in ([], ["--quiet"]):
-            monkeypatch.setattr("sys.argv", ["nas", command, *arguments, "--out", str(out[command]), *quiet])
+            monkeypatch.setattr(
+                "sys.argv", ["nas", command, *arguments, "--out", str(out[command]), *quiet]
+            )
             with pytest.raises(SystemExit) as stop:
                 cli.main()
             assert not stop.value.code
@@ -175,12 +193,32 @@ def test_a_metric_that_is_a_path_stays_in_the_folder(
     cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     space = get_space("nasbench201")
-    rows = [f"{space.format(a)},{i},{-i}" for i, a in zip(range(16), space.enumerate(), strict=False)]
+    rows = [
+        f"{space.format(a)},{i},{-i}" for i, a in zip(range(16), space.enumerate(), strict=False)
+    ]
     (tmp_path / "t.csv").write_text("\n".join(["arch,../../x,../../y", *rows]))
     monkeypatch.setattr(folders, "save_comparison", lambda *arguments: None)
     out = tmp_path / "a" / "b"
-    command = ("compare", "--benchmark", str(tmp_path / "t.csv"), "--metric", "../../x", "--metric", "../../y")
-    options = ("--predictors", "ridge", "--sizes", "5", "--seeds", "1", "--out", str(out), "--quiet")
+    command = (
+        "compare",
+        "--benchmark",
+        str(tmp_path / "t.csv"),
+        "--metric",
+        "../../x",
+        "--metric",
+        "../../y",
+    )
+    options = (
+        "--predictors",
+        "ridge",
+        "--sizes",
+        "5",
+        "--seeds",
+        "1",
+        "--out",
+        str(out),
+        "--quiet",
+    )
     monkeypatch.setattr("sys.argv", ["nas", *command, *options])
     with pytest.raises(SystemExit) as stop:
         cli.main()

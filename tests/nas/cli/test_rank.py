@@ -1,4 +1,6 @@
-"""Claims about `nas rank`: measured values stay, bounds are kept, and own measurements make a new device known."""
+"""Claims about `nas rank`: measured values stay, bounds are kept, and own measurements make a new
+device known.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from search_spaces import from_text, get_space, params
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint with accuracy and latency of 24 networks. Their texts and those of six others are files."""
+    """A checkpoint with accuracy and latency of 24 networks. Their texts and those of six others
+    are files.
+    """
     folder = tmp_path_factory.mktemp("rank")
     space, rng = get_space("tiny-resnet"), np.random.default_rng(0)
     texts = list(dict.fromkeys(space.to_text(space.sample(rng)) for _ in range(80)))[:30]
@@ -35,9 +39,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def ranked(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *options: str) -> str:
+def ranked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *options: str
+) -> str:
     files = [str(folder / f"{i}.txt") for i in range(30)]
-    line = ["nas", "rank", *files, "--checkpoint", str(folder / "checkpoint"), "--samples", "16", *options]
+    line = [
+        "nas",
+        "rank",
+        *files,
+        "--checkpoint",
+        str(folder / "checkpoint"),
+        "--samples",
+        "16",
+        *options,
+    ]
     monkeypatch.setattr(sys, "argv", line)
     with pytest.raises(SystemExit) as stop:
         cli.main()
@@ -49,7 +64,13 @@ def test_known_networks_have_their_measured_values_and_the_front_keeps_its_bound
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bound = float(np.log(params(from_text((folder / "0.txt").read_text()))))
-    options = ("--objectives", "top1_accuracy,phone_ms", "--constraint", f"phone_ms <= {bound}", "--json")
+    options = (
+        "--objectives",
+        "top1_accuracy,phone_ms",
+        "--constraint",
+        f"phone_ms <= {bound}",
+        "--json",
+    )
     rows = json.loads(ranked(folder, monkeypatch, capsys, *options))["networks"]
     assert len(rows) == 30
     known = next(row for row in rows if row["network"].endswith("/0.txt"))
@@ -68,7 +89,11 @@ def test_ten_measurements_make_a_device_that_can_be_asked_for(
 ) -> None:
     options = ("--measured", str(folder / "mine.csv"), "--objectives", "board_ms", "--json")
     rows = json.loads(ranked(folder, monkeypatch, capsys, *options))["networks"]
-    found = {Path(row["network"]).stem: row["board_ms"]["median"] for row in rows if not row["board_ms"]["measured"]}
+    found = {
+        Path(row["network"]).stem: row["board_ms"]["median"]
+        for row in rows
+        if not row["board_ms"]["measured"]
+    }
     assert len(found) == 20
     true = [params(from_text((folder / f"{name}.txt").read_text())) for name in found]
     assert spearmanr(true, list(found.values())).statistic > 0.8
@@ -78,20 +103,31 @@ def test_costs_are_counted_in_the_networks_and_not_predicted(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     texts = [(folder / f"{i}.txt").read_text() for i in range(30)]
-    model = create("rlm").fit(texts[:5], {"params": np.ones(5), "flops": np.ones(5), "phone_ms": np.arange(5.0)})
+    model = create("rlm").fit(
+        texts[:5], {"params": np.ones(5), "flops": np.ones(5), "phone_ms": np.arange(5.0)}
+    )
     model.save(folder / "costs")
     options = ("--checkpoint", str(folder / "costs"), "--objectives", "phone_ms,params", "--json")
     rows = json.loads(ranked(folder, monkeypatch, capsys, *options))["networks"]
     for row in rows:
         counted = params(from_text(Path(row["network"]).read_text()))
-        assert row["params"] == {"median": counted, "low": counted, "high": counted, "measured": True}
+        assert row["params"] == {
+            "median": counted,
+            "low": counted,
+            "high": counted,
+            "measured": True,
+        }
 
 
 def test_people_get_a_table_and_an_unknown_metric_is_named(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table = ranked(folder, monkeypatch, capsys, "--objectives", "top1_accuracy,params", "--top", "3")
-    assert re.search(r" \(([\d.]+ to [\d.]+|measured)\)", table), "an accuracy is predicted or measured"
+    table = ranked(
+        folder, monkeypatch, capsys, "--objectives", "top1_accuracy,params", "--top", "3"
+    )
+    assert re.search(r" \(([\d.]+ to [\d.]+|measured)\)", table), (
+        "an accuracy is predicted or measured"
+    )
     assert re.search(r"│ [\d,]+ +│", table), "parameters are counted"
     assert "30 networks" in table
     assert "unknown metric 'top5'" in ranked(folder, monkeypatch, capsys, "--objectives", "top5")
@@ -108,7 +144,9 @@ def test_a_metric_is_checked_before_networks_are_read(
 def test_known_devices_predict_a_new_one(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A device that is twice as slow as the known one is predicted so, far beyond the measured range."""
+    """A device that is twice as slow as the known one is predicted so, far beyond the measured
+    range.
+    """
     size = [np.log(params(from_text((folder / f"{i}.txt").read_text()))) for i in range(24)]
     smallest = np.argsort(size)[:8]
     rows = "".join(f"{folder / f'{i}.txt'},{2 * size[i]}\n" for i in smallest)
@@ -117,7 +155,9 @@ def test_known_devices_predict_a_new_one(
     found = json.loads(ranked(folder, monkeypatch, capsys, *options))["networks"]
     medians = {int(Path(row["network"]).stem): row["twice_ms"]["median"] for row in found}
     others = [i for i in range(24) if i not in smallest]
-    np.testing.assert_allclose([medians[i] for i in others], [2 * size[i] for i in others], rtol=0.03)
+    np.testing.assert_allclose(
+        [medians[i] for i in others], [2 * size[i] for i in others], rtol=0.03
+    )
 
 
 @pytest.mark.parametrize(
@@ -131,7 +171,11 @@ def test_known_devices_predict_a_new_one(
     ],
 )
 def test_too_few_and_unreadable_measurements_are_refused(
-    rows: str, message: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    rows: str,
+    message: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (folder / "own.csv").write_text("network,new_ms\n" + rows.format(folder))
     assert message in ranked(
@@ -143,8 +187,14 @@ def test_too_few_and_unreadable_measurements_are_refused(
     ("rows", "message"),
     [
         (("0.txt,1.5", "1.txt,2.5", "0.txt,3.5"), r"mine\.csv, line 4: .*0\.txt is measured above"),
-        (("0.txt,1.5", "1.txt,0"), r"mine\.csv, line 3: board_ms is 0, which is not a positive number"),
-        (("0.txt,fast", "1.txt,2"), "leave missing values empty, and remove columns that are no metrics"),
+        (
+            ("0.txt,1.5", "1.txt,0"),
+            r"mine\.csv, line 3: board_ms is 0, which is not a positive number",
+        ),
+        (
+            ("0.txt,fast", "1.txt,2"),
+            "leave missing values empty, and remove columns that are no metrics",
+        ),
     ],
 )
 def test_measurements_that_cannot_be_are_refused_by_line(
@@ -153,7 +203,15 @@ def test_measurements_that_cannot_be_are_refused_by_line(
 ) -> None:  # fmt: skip
     path = tmp_path / "mine.csv"
     path.write_text("\n".join(["network,board_ms", *(f"{folder}/{row}" for row in rows)]))
-    error = ranked(folder, monkeypatch, capsys, "--measured", str(path), "--objectives", "top1_accuracy,board_ms")
+    error = ranked(
+        folder,
+        monkeypatch,
+        capsys,
+        "--measured",
+        str(path),
+        "--objectives",
+        "top1_accuracy,board_ms",
+    )
     assert re.search(message, error)
 
 
@@ -161,7 +219,9 @@ def test_a_prediction_shows_values_that_the_checkpoint_has_measured(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     known, new = str(folder / "0.txt"), str(folder / "29.txt")
-    monkeypatch.setattr(sys, "argv", ["nas", "predict", known, new, "--checkpoint", str(folder / "checkpoint")])
+    monkeypatch.setattr(
+        sys, "argv", ["nas", "predict", known, new, "--checkpoint", str(folder / "checkpoint")]
+    )
     with pytest.raises(SystemExit) as stop:
         cli.main()
     printed = capsys.readouterr().out
@@ -171,27 +231,37 @@ def test_a_prediction_shows_values_that_the_checkpoint_has_measured(
 
 
 def test_a_network_unlike_all_examples_with_a_metric_is_named(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     other = get_space("ofa-mbv3")
     (tmp_path / "other.txt").write_text(other.to_text(other.sample(np.random.default_rng(0))))
     names = [str(folder / "0.txt"), str(tmp_path / "other.txt")]
-    monkeypatch.setattr(sys, "argv", ["nas", "predict", *names, "--checkpoint", str(folder / "checkpoint")])
+    monkeypatch.setattr(
+        sys, "argv", ["nas", "predict", *names, "--checkpoint", str(folder / "checkpoint")]
+    )
     with pytest.raises(SystemExit) as stop:
         cli.main()
     printed = " ".join(capsys.readouterr().out.split())
     assert not stop.value.code
     note = "unlike the examples of the checkpoint with"
     assert re.search(
-        rf"other\.txt: {note} (top1_accuracy, phone_ms|phone_ms, top1_accuracy): [\d.]+ times as far", printed
+        rf"other\.txt: {note} (top1_accuracy, phone_ms|phone_ms, top1_accuracy): [\d.]+ times as far",
+        printed,
     )
     assert f"0.txt: {note}" not in printed
 
 
 def test_the_probability_of_being_on_the_front_counts_samples() -> None:
-    samples = np.array([[[90.0, 1.0], [90.0, 1.0]], [[80.0, 2.0], [95.0, 2.0]], [[99.0, 9.0], [99.0, 9.0]]])
+    samples = np.array(
+        [[[90.0, 1.0], [90.0, 1.0]], [[80.0, 2.0], [95.0, 2.0]], [[99.0, 9.0], [99.0, 9.0]]]
+    )
     goals = parse_objectives("accuracy,x_ms")
-    found = _ranked(("accuracy", "x_ms"), samples, np.zeros((3, 2), bool), goals, parse_constraints("x_ms <= 5"))
+    found = _ranked(
+        ("accuracy", "x_ms"), samples, np.zeros((3, 2), bool), goals, parse_constraints("x_ms <= 5")
+    )
     assert found.front.tolist() == [1.0, 0.5, 0.0]
     assert found.kept.tolist() == [1.0, 1.0, 0.0]
     assert found.order.tolist() == [0, 1, 2]

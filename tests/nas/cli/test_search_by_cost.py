@@ -28,8 +28,14 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str, command: str = "search
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((*BY_COST, "--hours", "1"), "--hours does not apply with --fidelities: limit seconds by --budget and --cost"),
-        ((*BY_COST, "--patience", "5"), "--patience does not apply with --fidelities: --budget limits the search"),
+        (
+            (*BY_COST, "--hours", "1"),
+            "--hours does not apply with --fidelities: limit seconds by --budget and --cost",
+        ),
+        (
+            (*BY_COST, "--patience", "5"),
+            "--patience does not apply with --fidelities: --budget limits the search",
+        ),
         ((*BY_COST, "--known", "x.csv"), "--known does not apply with --fidelities: leave it out"),
         (
             (*BY_COST, "--evaluations", "9"),
@@ -60,8 +66,9 @@ def test_constraints_that_no_network_satisfies_are_reported(
 ) -> None:
     monkeypatch.setattr(loop, "MAX_RULED_OUT", 4)
     assert run(monkeypatch, *BY_COST, "--constraint", "params <= 5", "--out", str(tmp_path)) == 2
-    assert "none of 4 networks was trained: each breaks a constraint, the last one params <= 5: it is" in (
-        capsys.readouterr().err
+    assert (
+        "none of 4 networks was trained: each breaks a constraint, the last one params <= 5: it is"
+        in (capsys.readouterr().err)
     )
 
 
@@ -78,7 +85,9 @@ def evaluate(model, architecture, report, checkpoint=None):
 """
 
 
-@pytest.mark.parametrize(("options", "folder"), [((), "training"), (("--checkpoints", "mine"), "mine")])
+@pytest.mark.parametrize(
+    ("options", "folder"), [((), "training"), (("--checkpoints", "mine"), "mine")]
+)
 def test_a_worker_shares_the_paused_trainings_of_a_search(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: tuple[str, ...], folder: str
 ) -> None:
@@ -86,12 +95,23 @@ def test_a_worker_shares_the_paused_trainings_of_a_search(
     file = tmp_path / "mine.py"
     file.write_text(TRAINING.replace("FOLDER", "__import__('os').environ['FOLDER']"))
     monkeypatch.setenv("FOLDER", "training")
-    arguments = ("--evaluator", "mine.py:evaluate", "--storage", "s.journal", "--out", "out", "--quiet")
+    arguments = (
+        "--evaluator",
+        "mine.py:evaluate",
+        "--storage",
+        "s.journal",
+        "--out",
+        "out",
+        "--quiet",
+    )
     assert run(monkeypatch, *BY_COST, *arguments) == 0
     (study,) = load_studies("s.journal")
     study.set_user_attr(BUDGET_KEY, 12.0)
     monkeypatch.setenv("FOLDER", folder)
-    assert run(monkeypatch, "--storage", "s.journal", "--trust", "--quiet", *options, command="worker") == 0
+    assert (
+        run(monkeypatch, "--storage", "s.journal", "--trust", "--quiet", *options, command="worker")
+        == 0
+    )
     costs = [trial.user_attrs[COST_KEY] for trial in study.get_trials()]
     assert sum(costs) > 6
 
@@ -101,9 +121,15 @@ def test_paused_trainings_without_a_complete_one_ask_for_a_larger_budget(
 ) -> None:
     """One failed training is not the reason."""
     file = tmp_path / "mine.py"
-    code = "    if architecture.as_dict()['width'] == 32:\n        raise RuntimeError('out of memory')\n"
+    code = (
+        "    if architecture.as_dict()['width'] == 32:\n        raise RuntimeError('out of "
+        "memory')\n"
+    )
     file.write_text(TRAINING.replace("    assert checkpoint.parent.name == FOLDER\n", code))
     out = ("--evaluator", f"{file}:evaluate", "--out", str(tmp_path / "out"), "--quiet")
     assert run(monkeypatch, *BY_COST[:-1], "2", *out) == 2
     message = "no network was evaluated to the end: give the search more time or a larger budget; "
-    assert f"{message}2 failed, the last: {file}, line 4: RuntimeError: out of memory" in capsys.readouterr().err
+    assert (
+        f"{message}2 failed, the last: {file}, line 4: RuntimeError: out of memory"
+        in capsys.readouterr().err
+    )

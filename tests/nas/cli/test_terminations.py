@@ -35,15 +35,36 @@ def evaluate(model, architecture, report):
     time.sleep(3600)
     return {"accuracy": 1.0}
 """
-SEARCH = ("search", "--space", "mine.py:build", "--objectives", "accuracy,params", "--evaluator", "mine.py:evaluate",
-          "--sampler", "random", "--evaluations", "20", "--storage", "s.journal", "--out", "found")  # fmt: skip
+SEARCH = (
+    "search",
+    "--space",
+    "mine.py:build",
+    "--objectives",
+    "accuracy,params",
+    "--evaluator",
+    "mine.py:evaluate",
+    # Fmt: skip
+    "--sampler",
+    "random",
+    "--evaluations",
+    "20",
+    "--storage",
+    "s.journal",
+    "--out",
+    "found",
+)
 
 
 def nas(*arguments: str) -> subprocess.Popen[str]:
     """The command in the present folder, in a process group of its own, as a shell starts it."""
     command = [sys.executable, "-m", "nas.cli", *arguments]
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ,
+        start_new_session=True,
     )
 
 
@@ -61,7 +82,8 @@ def wait_for(condition: Path, process: subprocess.Popen[str]) -> None:
 def ended(process: subprocess.Popen[str], number: signal.Signals) -> str:
     """Send a signal to the process alone. Returns its errors.
 
-    The signal is repeated, as users press Ctrl-C again: Python drops one that arrives while it finalizes an object.
+    The signal is repeated, as users press Ctrl-C again: Python drops one that arrives while it
+    finalizes an object.
     """
     children = psutil.Process(process.pid).children(recursive=True)
     for _ in range(TRIES):
@@ -71,7 +93,9 @@ def ended(process: subprocess.Popen[str], number: signal.Signals) -> str:
             break
     else:
         process.kill()
-        raise AssertionError(f"the process did not end after {TRIES} signals: {process.communicate()[1]}")
+        raise AssertionError(
+            f"the process did not end after {TRIES} signals: {process.communicate()[1]}"
+        )
     assert process.returncode == 130
     assert errors.splitlines()[-1] == "nas: interrupted; run the same command again to continue"
     assert "Traceback" not in errors
@@ -81,7 +105,9 @@ def ended(process: subprocess.Popen[str], number: signal.Signals) -> str:
 
 @pytest.fixture(autouse=True)
 def interrupts() -> Iterator[None]:
-    """Processes that the tests start heed interrupts: a shell starts background jobs with interrupts ignored."""
+    """Processes that the tests start heed interrupts: a shell starts background jobs with
+    interrupts ignored.
+    """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -93,8 +119,12 @@ def own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("mine.py").write_text(SPACE)
 
 
-@pytest.mark.parametrize(("number", "jobs"), [(signal.SIGTERM, "1"), (signal.SIGTERM, "2"), (signal.SIGINT, "1")])
-def test_a_terminated_search_and_worker_give_their_trials_back(number: signal.Signals, jobs: str) -> None:
+@pytest.mark.parametrize(
+    ("number", "jobs"), [(signal.SIGTERM, "1"), (signal.SIGTERM, "2"), (signal.SIGINT, "1")]
+)
+def test_a_terminated_search_and_worker_give_their_trials_back(
+    number: signal.Signals, jobs: str
+) -> None:
     search = nas(*SEARCH, "--jobs", jobs)
     wait_for(Path("begun"), search)
     ended(search, number)
@@ -111,31 +141,49 @@ def test_a_terminated_search_and_worker_give_their_trials_back(number: signal.Si
 
 
 def test_a_termination_counts_where_interrupts_are_ignored() -> None:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell starts background jobs of a script
+    before = signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # as a shell starts background jobs of a script
     try:
         search = nas(*SEARCH)
     finally:
         signal.signal(signal.SIGINT, before)
     wait_for(Path("begun"), search)
     ended(search, signal.SIGTERM)
-    assert read_search("s.journal", "search-random-0", trust=True).study.get_trials(states=(TrialState.WAITING,))
+    assert read_search("s.journal", "search-random-0", trust=True).study.get_trials(
+        states=(TrialState.WAITING,)
+    )
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_a_terminated_comparison_ends_at_once_and_keeps_its_scores(jobs: str) -> None:
     space = get_space("nasbench201")
-    rows = [f"{space.format(a)},{i * i % 17}" for i, a in zip(range(20), space.enumerate(), strict=False)]
+    rows = [
+        f"{space.format(a)},{i * i % 17}"
+        for i, a in zip(range(20), space.enumerate(), strict=False)
+    ]
     Path("table.csv").write_text("\n".join(["arch,x_accuracy", *rows]))
     Path("slow.py").write_text(
-        "import time\nfrom pathlib import Path\nfrom predictors.simple import Ridge\n\nclass Slow(Ridge):\n"
+        "import time\nfrom pathlib import Path\nfrom predictors.simple import Ridge\n\nclass "
+        "Slow(Ridge):\n"
         "    kind = 'slow'\n\n    def fit(self, architectures, metrics):\n"
         "        if self.seed:\n            Path('begun').touch()\n            time.sleep(3600)\n"
         "        return super().fit(architectures, metrics)\n"
     )
-    command = ("compare", "--benchmark", "table.csv", "--metric", "x_accuracy", "--predictors", "slow.py:Slow")
+    command = (
+        "compare",
+        "--benchmark",
+        "table.csv",
+        "--metric",
+        "x_accuracy",
+        "--predictors",
+        "slow.py:Slow",
+    )
     comparison = nas(*command, "--sizes", "5", "--seeds", "4", "--out", "compared", "--jobs", jobs)
     wait_for(Path("begun"), comparison)
-    while len(Path("compared/scores.jsonl").read_text().splitlines()) < 2:  # the settings and the first score
+    while (
+        len(Path("compared/scores.jsonl").read_text().splitlines()) < 2
+    ):  # the settings and the first score
         time.sleep(0.1)
     ended(comparison, signal.SIGTERM)
     assert len(Path("compared/scores.jsonl").read_text().splitlines()) == 2

@@ -1,4 +1,6 @@
-"""Claims about comparisons: the meaning of scores, and which scores are stored or computed again."""
+"""Claims about comparisons: the meaning of scores, and which scores are stored or computed
+again.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Benchmark:
     """Thirty networks with an accuracy and a latency, both by their parameters."""
     monkeypatch.setenv("NAS_CACHE", str(tmp_path / "cache"))
     archs = [arch for arch, _ in zip(SPACE.enumerate(), range(3000), strict=False)][::100]
-    rows = [f"{SPACE.format(a)},{90 - SPACE.params(a) / 1e3},{SPACE.params(a) / 1e3}" for a in archs]
+    rows = [
+        f"{SPACE.format(a)},{90 - SPACE.params(a) / 1e3},{SPACE.params(a) / 1e3}" for a in archs
+    ]
     path = tmp_path / "t.csv"
     path.write_text("\n".join(["arch,my_accuracy,my_latency_ms", *rows]))
     return load_benchmark(str(path))
@@ -58,7 +62,10 @@ def test_the_direction_of_a_metric_can_be_declared(table: Benchmark) -> None:
     declared = compare(replace(comparison_of(table), test_metric="my_accuracy:min"), table)
     values = np.sort(table.values("my_accuracy"))
     assert declared.rows()[0]["metric"] == "my_accuracy"
-    assert (by_name.scores[0].tau, by_name.scores[0].rmse) == (declared.scores[0].tau, declared.scores[0].rmse)
+    assert (by_name.scores[0].tau, by_name.scores[0].rmse) == (
+        declared.scores[0].tau,
+        declared.scores[0].rmse,
+    )
     assert declared.scores[0].top10 < values.mean() < by_name.scores[0].top10
 
 
@@ -68,23 +75,36 @@ def test_one_prediction_for_all_ranks_nothing() -> None:
     assert (scores["tau"], scores["spearman"], scores["tau_top"]) == (0, 0, 0)
 
 
-def test_labels_are_counted_among_the_networks_that_have_one(tmp_path: Path, table: Benchmark) -> None:
+def test_labels_are_counted_among_the_networks_that_have_one(
+    tmp_path: Path, table: Benchmark
+) -> None:
     known = np.random.default_rng(1).permutation(len(table))[:24]
     cells = [f"{table.values('my_accuracy')[i]}" if i in known else "" for i in range(len(table))]
-    rows = [f"{arch},{cell},{i}" for i, (arch, cell) in enumerate(zip(table.notations, cells, strict=True))]
+    rows = [
+        f"{arch},{cell},{i}"
+        for i, (arch, cell) in enumerate(zip(table.notations, cells, strict=True))
+    ]
     path = tmp_path / "sparse.csv"
     path.write_text("\n".join(["arch,my_accuracy,rank", *rows]))
     sparse = load_benchmark(str(path))
     found = compare(replace(comparison_of(sparse), sizes=(12,), seeds=2), sparse)
-    assert len(found.predicted["ridge"].truth) == 24 - 12, "12 of 24 labels are learned, whichever seed"
-    with pytest.raises(InputError, match=r"cannot train on 15 of 24 .* with a value of my_accuracy: give 1 to 14"):
+    assert len(found.predicted["ridge"].truth) == 24 - 12, (
+        "12 of 24 labels are learned, whichever seed"
+    )
+    with pytest.raises(
+        InputError, match=r"cannot train on 15 of 24 .* with a value of my_accuracy: give 1 to 14"
+    ):
         compare(comparison_of(sparse, sizes=(15,)), sparse)
     other = replace(comparison_of(sparse), test_metric="rank:max")
-    assert len(compare(other, sparse).predicted["ridge"].truth) == 30 - 12, "networks without a label are ranked, too"
+    assert len(compare(other, sparse).predicted["ridge"].truth) == 30 - 12, (
+        "networks without a label are ranked, too"
+    )
 
 
 def test_a_repeated_size_counts_once(table: Benchmark) -> None:
-    once, twice = (compare(comparison_of(table, sizes=sizes, seeds=3), table) for sizes in ((12,), (12, 12)))
+    once, twice = (
+        compare(comparison_of(table, sizes=sizes, seeds=3), table) for sizes in ((12,), (12, 12))
+    )
     assert [score.tau for score in once.scores] == [score.tau for score in twice.scores]
 
 
@@ -93,7 +113,9 @@ def test_a_seed_beyond_what_generators_take_is_refused(table: Benchmark) -> None
         compare(comparison_of(table, first_seed=2**32 - 1, seeds=2), table)
 
 
-def test_predictions_of_the_largest_size_and_first_seed_are_kept(table: Benchmark, tmp_path: Path) -> None:
+def test_predictions_of_the_largest_size_and_first_seed_are_kept(
+    table: Benchmark, tmp_path: Path
+) -> None:
     journal = tmp_path / "scores.jsonl"
     first = compare(comparison_of(table, sizes=(10, 12), seeds=2), table, journal)
     found = first.predicted["ridge"]
@@ -109,7 +131,9 @@ def test_scores_of_changed_code_are_computed_again(table: Benchmark, tmp_path: P
     taus = []
     for sign in (1, -1):
         file.write_text(MINE.format(sign=sign))
-        (score,) = compare(comparison_of(table, predictors=(f"{file}:Mine",)), table, journal).scores
+        (score,) = compare(
+            comparison_of(table, predictors=(f"{file}:Mine",)), table, journal
+        ).scores
         taus.append(score.tau)
     assert taus[0] == -taus[1] != 0
 
@@ -130,7 +154,11 @@ def test_differences_are_paired_by_seed() -> None:
         return Score(name, 10, seed, *[tau] * 10)
 
     taus = {"b": [0.7, 0.1, 0.4], "a": [0.2, 0.5, 0.8]}
-    scores = [score(name, seed, tau) for name, values in taus.items() for seed, tau in reversed([*enumerate(values)])]
+    scores = [
+        score(name, seed, tau)
+        for name, values in taus.items()
+        for seed, tau in reversed([*enumerate(values)])
+    ]
     comparison = Comparison("t", "x", "y", ("b", "a"), (10,), 3)
     (pair,) = Compared(comparison, scores, {}).pairs()
     assert pair["mean"] == pytest.approx(np.mean([0.5, -0.4, -0.4]))

@@ -1,4 +1,6 @@
-"""Claims about result folders: each belongs to one command, and no search overwrites another one's results."""
+"""Claims about result folders: each belongs to one command, and no search overwrites another one's
+results.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,13 @@ import pytest
 
 from nas import cli
 from nas.comparison import folders
-from nas.comparison.folders import chosen_folder, claim, earlier_folders, folder_name, searched_table
+from nas.comparison.folders import (
+    chosen_folder,
+    claim,
+    earlier_folders,
+    folder_name,
+    searched_table,
+)
 from search_spaces.common.errors import InputError
 
 ORIGIN: dict[str, Any] = {
@@ -25,7 +33,9 @@ ORIGIN: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_the_default_name_contains_space_objectives_and_date(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_name_contains_space_objectives_and_date(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Day(datetime.date):
         @classmethod
         def today(cls) -> Day:
@@ -62,12 +72,20 @@ def test_a_command_resumes_in_its_folder_and_another_one_gets_its_own(tmp_path: 
 
 def test_no_two_searches_that_begin_at_once_choose_one_folder(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda i: choose(tmp_path / "r", {"a": i}, [f"random-{i}"], new=i % 2 == 0), range(16)))
+        found = list(
+            pool.map(
+                lambda i: choose(tmp_path / "r", {"a": i}, [f"random-{i}"], new=i % 2 == 0),
+                range(16),
+            )
+        )
     assert len(set(found)) == 16
 
 
 def test_a_folder_that_an_error_leaves_empty_vanishes(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such metric"), chosen_folder(tmp_path / "results" / "r", {}, [], False):
+    with (
+        pytest.raises(InputError, match="no such metric"),
+        chosen_folder(tmp_path / "results" / "r", {}, [], False),
+    ):
         raise InputError("no such metric")
     assert list(tmp_path.iterdir()) == [], "neither it nor the folder that was made for it"
 
@@ -97,22 +115,48 @@ def test_no_report_or_comparison_overwrites_the_results_of_a_search(
             cli.main()
         return int(stop.value.code or 0)
 
-    goals = ("search", "--benchmark", "digits201", "--sampler", "random", "--evaluations", "4", "--objectives")
+    goals = (
+        "search",
+        "--benchmark",
+        "digits201",
+        "--sampler",
+        "random",
+        "--evaluations",
+        "4",
+        "--objectives",
+    )
     for name, metrics in (("a", "digits_accuracy,params"), ("b", "digits_accuracy,flops")):
         url = f"sqlite:///{tmp_path}/{name}.db"
         assert run(*goals, metrics, "--storage", url, "--out", str(tmp_path / name)) == 0
     front = (tmp_path / "b" / "front.csv").read_bytes()
     assert run("report", f"{tmp_path}/a.db", "--out", str(tmp_path / "b")) == 2
-    compared = ("compare", "--benchmark", "digits201", "--metric", "params", "--predictors", "ridge", "--sizes", "5")
+    compared = (
+        "compare",
+        "--benchmark",
+        "digits201",
+        "--metric",
+        "params",
+        "--predictors",
+        "ridge",
+        "--sizes",
+        "5",
+    )
     assert run(*compared, "--out", str(tmp_path / "b")) == 2
-    assert capsys.readouterr().err.count("holds the results of another search: give another --out") == 2
+    assert (
+        capsys.readouterr().err.count("holds the results of another search: give another --out")
+        == 2
+    )
     assert (tmp_path / "b" / "front.csv").read_bytes() == front
     assert run("report", f"{tmp_path}/b.db", "--out", str(tmp_path / "b")) == 0, "its own"
 
 
 def test_the_same_command_finds_its_folder_on_another_day(tmp_path: Path) -> None:
     today = tmp_path / folder_name("digits201", ["params"])
-    for day, arguments in (("2026-01-02", {"a": "1"}), ("2026-01-03-2", {"a": "1"}), ("2026-01-04", {"a": "2"})):
+    for day, arguments in (
+        ("2026-01-02", {"a": "1"}),
+        ("2026-01-03-2", {"a": "1"}),
+        ("2026-01-04", {"a": "2"}),
+    ):
         claim(tmp_path / f"digits201-params-{day}", ["rlm-0"], ORIGIN, arguments)
     found = {path.name for path in earlier_folders(today, {"a": "1"})}
     assert found == {"digits201-params-2026-01-02", "digits201-params-2026-01-03-2"}
@@ -121,7 +165,9 @@ def test_the_same_command_finds_its_folder_on_another_day(tmp_path: Path) -> Non
 def test_a_folder_with_other_searches_is_refused(tmp_path: Path) -> None:
     claim(tmp_path, ["rlm-0"], ORIGIN, {})
     other = {**ORIGIN, "settings": {"space": "t"}}
-    with pytest.raises(InputError, match=r"holds another search, started with space 's', not 't': .*--new"):
+    with pytest.raises(
+        InputError, match=r"holds another search, started with space 's', not 't': .*--new"
+    ):
         claim(tmp_path, ["rlm-0"], other, {})
     with pytest.raises(InputError, match="also holds the search rlm-0"):
         claim(tmp_path, ["nsga2-0"], ORIGIN, {})

@@ -20,7 +20,10 @@ def test_a_difference_is_paired_over_seeds() -> None:
     assert found.mean == pytest.approx(-0.03)
     assert found.std == pytest.approx(advantage.std(ddof=1))
     assert found.p == pytest.approx(ttest_rel(seeds, seeds + advantage).pvalue)
-    assert found.sentence("τ") == "b is better than a by 0.030 ± 0.011 τ over 10 seeds (paired t-test, p < 0.0001)"
+    assert (
+        found.sentence("τ")
+        == "b is better than a by 0.030 ± 0.011 τ over 10 seeds (paired t-test, p < 0.0001)"
+    )
 
 
 def test_no_difference_is_claimed_where_there_is_none() -> None:
@@ -56,7 +59,9 @@ def test_equal_predictors_differ_as_rarely_as_the_level_says() -> None:
 
 def test_one_seed_cannot_tell() -> None:
     (found,) = differences({"a": [0.9], "b": [0.1]})
-    assert found.sentence("τ") == "a is ahead of b by 0.800 τ with one seed: give two or more to tell"
+    assert (
+        found.sentence("τ") == "a is ahead of b by 0.800 τ with one seed: give two or more to tell"
+    )
 
 
 def test_a_constant_difference_is_one() -> None:

@@ -1,4 +1,6 @@
-"""Claims about measured searches: they resume, never mix measurements, and are compared with the best front found."""
+"""Claims about measured searches: they resume, never mix measurements, and are compared with the
+best front found.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,13 @@ def run(space: SearchSpace, folder: Path, **changes: Any) -> Studies:
     return run_measured_studies(MeasuredEvaluator(space, measurement), folder=folder, **settings)
 
 
-def test_results_are_compared_with_the_best_front_of_all_searches(switches: SearchSpace, tmp_path: Path) -> None:
+def test_results_are_compared_with_the_best_front_of_all_searches(
+    switches: SearchSpace, tmp_path: Path
+) -> None:
     studies = run(switches, tmp_path)
-    values = np.concatenate([r.evaluated.values for group in studies.results.values() for r in group])
+    values = np.concatenate(
+        [r.evaluated.values for group in studies.results.values() for r in group]
+    )
     summary = studies.summary()
     assert summary["space"] == "switches"
     # By default the hypervolume goes up to the worst value of each objective that was measured.
@@ -84,8 +90,12 @@ def test_results_are_written_with_the_costs(switches: SearchSpace, tmp_path: Pat
     studies = run(switches, tmp_path, objectives="flops")
     save_studies(tmp_path, studies)
     rows = list(csv.DictReader((tmp_path / "front.csv").open()))
-    assert [float(row["flops"]) for row in rows] == [row["flops"] for row in studies.first.front_rows]
-    assert all(int(row["params"]) == switches.params(switches.parse(row["architecture"])) for row in rows)
+    assert [float(row["flops"]) for row in rows] == [
+        row["flops"] for row in studies.first.front_rows
+    ]
+    assert all(
+        int(row["params"]) == switches.params(switches.parse(row["architecture"])) for row in rows
+    )
     assert json.loads((tmp_path / "summary.json").read_text())["table"] == studies.table()
     assert (tmp_path / "front" / "00.onnx").is_file()
 
@@ -112,9 +122,13 @@ def test_a_search_resumes_where_it_stopped(
     assert len(measured) == 5
 
 
-def test_values_of_different_measurements_are_not_mixed(switches: SearchSpace, tmp_path: Path) -> None:
+def test_values_of_different_measurements_are_not_mixed(
+    switches: SearchSpace, tmp_path: Path
+) -> None:
     def timed(runs: int) -> Measurement:
-        return Measurement(("params", "flops", "cpu_latency_ms"), latency=LatencyTask(warmup=0, runs=runs))
+        return Measurement(
+            ("params", "flops", "cpu_latency_ms"), latency=LatencyTask(warmup=0, runs=runs)
+        )
 
     run(switches, tmp_path, measurement=timed(1))
     with pytest.raises(InputError, match=r"started with measurement\.latency\.runs 1, not 2"):
@@ -148,7 +162,15 @@ def test_progress_shows_that_the_texts_of_a_table_are_written_first(tmp_path: Pa
     Table(header, rows, {"x_ms": np.arange(4.0)}).save(tmp_path / "table")
     steps: list[tuple[str, int, int]] = []
     table = Benchmark(tmp_path / "table")
-    run_studies(table, "x_ms", ["random"], 2, (0,), tmp_path / "out", progress=lambda *step: steps.append(step))
+    run_studies(
+        table,
+        "x_ms",
+        ["random"],
+        2,
+        (0,),
+        tmp_path / "out",
+        progress=lambda *step: steps.append(step),
+    )
     assert steps[:4] == [("texts", done, 4) for done in (1, 2, 3, 4)]
     assert steps[-1][1:] == (2, 2)
 
@@ -158,7 +180,9 @@ def test_a_search_of_the_demos_table_is_ahead_of_random_after_20_evaluations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = load_benchmark("digits201")
-    monkeypatch.setattr(table.space, "to_text", cache(table.space.to_text))  # all searches write the same texts
+    monkeypatch.setattr(
+        table.space, "to_text", cache(table.space.to_text)
+    )  # all searches write the same texts
 
     def share(sampler: str, seeds: int) -> float:
         """Share of the true hypervolume, mean over the seeds."""

@@ -1,4 +1,6 @@
-"""Claims about data sets: the same images however they are stored, and one clear line for every bad file."""
+"""Claims about data sets: the same images however they are stored, and one clear line for every bad
+file.
+"""
 
 from __future__ import annotations
 
@@ -40,13 +42,22 @@ def test_digits_are_small_and_the_same_every_time() -> None:
     data = load_dataset("digits")
     assert data.shape == (1, 8, 8)
     assert data.validation is not None
-    assert (len(data.train), len(data.validation), len(data.test), data.outputs) == (512, 643, 642, 10)
+    assert (len(data.train), len(data.validation), len(data.test), data.outputs) == (
+        512,
+        643,
+        642,
+        10,
+    )
     assert data.metric == "digits_accuracy"
-    assert data.fingerprint == digits.__wrapped__().fingerprint != digits(train_images=511).fingerprint
+    assert (
+        data.fingerprint == digits.__wrapped__().fingerprint != digits(train_images=511).fingerprint
+    )
 
 
 def test_npz_is_normalized_per_channel_by_its_training_part(tmp_path: Path) -> None:
-    data = load_dataset(npz(tmp_path / "mine.npz", x_train=X, y_train=Y, x_test=X[:4] // 2, y_test=Y[:4]))
+    data = load_dataset(
+        npz(tmp_path / "mine.npz", x_train=X, y_train=Y, x_test=X[:4] // 2, y_test=Y[:4])
+    )
     assert (data.name, data.shape, data.outputs) == ("mine", (3, 6, 5), 4)
     np.testing.assert_allclose(data.train.inputs.mean((0, 2, 3)), 0, atol=1e-5)
     np.testing.assert_allclose(data.train.inputs.std((0, 2, 3)), 1, atol=1e-5)
@@ -54,7 +65,9 @@ def test_npz_is_normalized_per_channel_by_its_training_part(tmp_path: Path) -> N
     assert data.train.inputs.dtype == np.float32
 
 
-@pytest.mark.parametrize("x", [X.transpose(0, 2, 3, 1), (X / 255).astype(np.float64)], ids=["channels last", "float"])
+@pytest.mark.parametrize(
+    "x", [X.transpose(0, 2, 3, 1), (X / 255).astype(np.float64)], ids=["channels last", "float"]
+)
 def test_npz_in_other_layouts_is_the_same_data(tmp_path: Path, x: np.ndarray) -> None:
     stored = [npz(tmp_path / f"{i}.npz", x=v, y=Y) for i, v in enumerate((X, x))]
     a, b = map(load_dataset, stored)
@@ -62,7 +75,9 @@ def test_npz_in_other_layouts_is_the_same_data(tmp_path: Path, x: np.ndarray) ->
 
 
 def test_npz_without_test_part_is_split_by_the_seed(tmp_path: Path) -> None:
-    path = npz(tmp_path / "a.npz", x=np.arange(40).repeat(6).reshape(40, 2, 3) / 40, y=np.arange(40) % 2)
+    path = npz(
+        tmp_path / "a.npz", x=np.arange(40).repeat(6).reshape(40, 2, 3) / 40, y=np.arange(40) % 2
+    )
 
     def held(seed: int) -> list[float]:
         return load_dataset(path, seed=seed).test.inputs[:, 0, 0, 0].round(4).tolist()
@@ -88,7 +103,9 @@ def test_folder_is_resized_to_the_networks_input(tmp_path: Path) -> None:
 
 
 @given(shift=st.integers(0, 3), flip=st.booleans(), seed=st.integers(0, 99))
-def test_augmentation_shifts_and_mirrors_and_adds_no_content(shift: int, flip: bool, seed: int) -> None:
+def test_augmentation_shifts_and_mirrors_and_adds_no_content(
+    shift: int, flip: bool, seed: int
+) -> None:
     x = np.zeros((8, 2, 9, 9), np.float32)
     x[:, :, 4, 4] = [1, 2]
     moved = augment(x, np.random.default_rng(seed), shift, 0, flip)
@@ -101,7 +118,9 @@ def test_augmentation_shifts_and_mirrors_and_adds_no_content(shift: int, flip: b
 
 def test_mirroring_is_left_to_right() -> None:
     x = np.arange(3, dtype=np.float32).reshape(1, 1, 1, 3).repeat(50, 0)
-    seen = {tuple(row) for row in augment(x, np.random.default_rng(0), 0, 0, True)[:, 0, 0].tolist()}
+    seen = {
+        tuple(row) for row in augment(x, np.random.default_rng(0), 0, 0, True)[:, 0, 0].tolist()
+    }
     assert seen == {(0, 1, 2), (2, 1, 0)}
 
 
@@ -125,13 +144,17 @@ def test_numbers_are_predicted_in_their_own_unit(tmp_path: Path) -> None:
     assert (data.metric, data.test_metric) == ("house_rmse", "house_test_rmse")
     assert data.target_scale is not None
     np.testing.assert_allclose(data.train.targets.std(0), 1, atol=1e-5)
-    np.testing.assert_allclose(data.test.targets * data.target_scale.std + data.target_scale.mean, y, rtol=1e-4)
+    np.testing.assert_allclose(
+        data.test.targets * data.target_scale.std + data.target_scale.mean, y, rtol=1e-4
+    )
 
 
 def test_inputs_may_be_vectors_sequences_or_token_ids(tmp_path: Path) -> None:
     vectors, steps = RNG.normal(5, 2, (20, 3)), RNG.normal(5, 2, (20, 6, 3))
     ids = RNG.integers(0, 50, (20, 9))
-    found = load_dataset(npz(tmp_path / "v.npz", x_train=vectors, y_train=Y, x_test=vectors, y_test=Y))
+    found = load_dataset(
+        npz(tmp_path / "v.npz", x_train=vectors, y_train=Y, x_test=vectors, y_test=Y)
+    )
     assert found.shape == (3,)
     np.testing.assert_allclose(found.train.inputs.mean(0), 0, atol=1e-5)  # each feature by itself
     path = npz(tmp_path / "s.npz", x=steps, y=Y)
@@ -145,7 +168,11 @@ def test_inputs_may_be_vectors_sequences_or_token_ids(tmp_path: Path) -> None:
 
 def test_images_with_numbers_are_listed_in_a_table(tmp_path: Path) -> None:
     images(tmp_path / "faces", {"train": 6, "val": 2, "test": 3})
-    files = [f"{part}/{i}.png" for part, count in (("train", 6), ("val", 2), ("test", 3)) for i in range(count)]
+    files = [
+        f"{part}/{i}.png"
+        for part, count in (("train", 6), ("val", 2), ("test", 3))
+        for i in range(count)
+    ]
     rows = [f"{file},{place},{-place}" for place, file in enumerate(files)]
     (tmp_path / "faces" / "targets.csv").write_text("\n".join(["file,age,height", *rows]))
     data = load_dataset(tmp_path / "faces")
@@ -153,7 +180,9 @@ def test_images_with_numbers_are_listed_in_a_table(tmp_path: Path) -> None:
     assert data.validation is not None
     assert (len(data.train), len(data.validation), len(data.test)) == (6, 2, 3)
     (tmp_path / "faces" / "targets.csv").write_text("file,age\ntrain/0.png,old\n")
-    with pytest.raises(InputError, match=r"targets\.csv, line 2, column 'age': 'old' is not a finite number"):
+    with pytest.raises(
+        InputError, match=r"targets\.csv, line 2, column 'age': 'old' is not a finite number"
+    ):
         load_dataset(tmp_path / "faces")
     (tmp_path / "faces" / "targets.csv").write_text("image,age\ntrain/0.png,3\n")
     with pytest.raises(InputError, match="needs a column `file`"):
@@ -185,7 +214,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "text": ({**OK, "x": np.array([["a"] * 3] * 20)}, "store uint8 or float32"),
     "labels from 1": ({**OK, "y": Y + 1}, "must be 0, 1, 2"),
     "negative labels": ({**OK, "y": Y - 1}, "must be 0, 1, 2"),
-    "numbers instead of samples": ({**OK, "x": X[:, 0, 0, 0]}, "(n, channels, height, width) or the like is needed"),
+    "numbers instead of samples": (
+        {**OK, "x": X[:, 0, 0, 0]},
+        "(n, channels, height, width) or the like is needed",
+    ),
     "no images": ({**OK, "x": X[:0]}, "(n, channels, height, width) or the like is needed"),
     "integer pixels": ({**OK, "x": X.astype(np.int32)}, "store pixels as uint8 or float32"),
     "not finite": ({**OK, "x": np.where(X > 250, np.nan, X)}, "NaN"),
@@ -251,7 +283,8 @@ def test_damaged_image_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "message"), [("digit", "did you mean 'digits'"), ("none.npz", "none.npz: no such file")]
+    ("source", "message"),
+    [("digit", "did you mean 'digits'"), ("none.npz", "none.npz: no such file")],
 )
 def test_missing_data_set_is_named(source: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
@@ -275,13 +308,21 @@ def test_the_fingerprint_distinguishes_data_sets() -> None:
 def test_the_fingerprint_does_not_depend_on_how_a_machine_rounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another processor sums the mean of the inputs, and draws the noise of digits, with other last digits."""
+    """Another processor sums the mean of the inputs, and draws the noise of digits, with other last
+    digits.
+    """
     path = npz(tmp_path / "a.npz", x=(X / 7).astype(np.float32), y=np.arange(len(X)) / 3)
     scaled, augmented = load_dataset(path), digits.__wrapped__()
     normalize, augment_exactly = Scale.normalize, augment
-    monkeypatch.setattr(Scale, "normalize", lambda self, values: np.nextafter(normalize(self, values), np.float32(9)))
+    monkeypatch.setattr(
+        Scale,
+        "normalize",
+        lambda self, values: np.nextafter(normalize(self, values), np.float32(9)),
+    )
     monkeypatch.setitem(
-        digits.__wrapped__.__globals__, "augment", lambda *args: np.nextafter(augment_exactly(*args), np.float32(9))
+        digits.__wrapped__.__globals__,
+        "augment",
+        lambda *args: np.nextafter(augment_exactly(*args), np.float32(9)),
     )
     for one, other in ((scaled, load_dataset(path)), (augmented, digits.__wrapped__())):
         assert not np.array_equal(one.test.inputs, other.test.inputs)
@@ -291,7 +332,10 @@ def test_the_fingerprint_does_not_depend_on_how_a_machine_rounds(
     changed[0, 0, 0, 0] ^= 1
     other = npz(tmp_path / "b.npz", x=(changed / 7).astype(np.float32), y=np.arange(len(X)) / 3)
     assert load_dataset(other).fingerprint != scaled.fingerprint
-    settings = [digits.__wrapped__(**{name: value}) for name, value in (("seed", 1), ("noise", 0.2), ("shift", 0))]
+    settings = [
+        digits.__wrapped__(**{name: value})
+        for name, value in (("seed", 1), ("noise", 0.2), ("shift", 0))
+    ]
     assert len({data.fingerprint for data in (*settings, augmented)}) == 4
 
 
@@ -300,13 +344,18 @@ def test_inputs_alone_serve_networks_that_imitate_a_model(tmp_path: Path) -> Non
     data = load_dataset(tmp_path / "images.npz")
     assert not data.labelled
     assert load_dataset("digits").labelled
-    with pytest.raises(InputError, match=r"images.npz has inputs, but no targets: add y, or search by fidelity"):
+    with pytest.raises(
+        InputError, match=r"images.npz has inputs, but no targets: add y, or search by fidelity"
+    ):
         Measurement(("images_accuracy",), data)
 
 
 def test_raw_inputs_are_not_normalized(tmp_path: Path) -> None:
     np.savez(tmp_path / "images.npz", **OK)
-    raw, scaled = load_dataset(f"raw:{tmp_path / 'images.npz'}"), load_dataset(tmp_path / "images.npz")
+    raw, scaled = (
+        load_dataset(f"raw:{tmp_path / 'images.npz'}"),
+        load_dataset(tmp_path / "images.npz"),
+    )
     assert raw.input_scale is None
     assert scaled.input_scale is not None
     again = (raw.train.inputs - scaled.input_scale.mean) / scaled.input_scale.std

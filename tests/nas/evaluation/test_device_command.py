@@ -1,4 +1,6 @@
-"""Claims about devices of the user's, tested with a program that is as slow and flaky as a real device."""
+"""Claims about devices of the user's, tested with a program that is as slow and flaky as a real
+device.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ print("done in 3 iterations")
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
-    """Writes a device program with this behaviour. Pauses between retries are recorded instead of waited for."""
+    """Writes a device program with this behaviour. Pauses between retries are recorded instead of
+    waited for.
+    """
     monkeypatch.chdir(tmp_path)
     pauses: list[float] = []
     monkeypatch.setattr(device_command, "sleep", pauses.append)
@@ -78,14 +82,22 @@ def test_the_command_gets_a_file_of_the_network_with_a_fixed_batch(bench) -> Non
     onnx.checker.check_model(seen, full_check=True)
     assert seen.graph.input[0].type.tensor_type.shape.dim[0].dim_value == 2
     assert flops(seen) == flops(MODEL)
-    assert MODEL.graph.input[0].type.tensor_type.shape.dim[0].dim_param, "the given model is left as it was"
+    assert MODEL.graph.input[0].type.tensor_type.shape.dim[0].dim_param, (
+        "the given model is left as it was"
+    )
 
 
 @pytest.mark.parametrize(
     ("behaviour", "message"),
     [
-        ("sys.exit('adb: no devices/emulators found')", r"pi: .*exit status 1: adb: no devices.* \(3 tries\)"),
-        ("print('latency unknown')", r"printed no line with a number of milliseconds: latency unknown"),
+        (
+            "sys.exit('adb: no devices/emulators found')",
+            r"pi: .*exit status 1: adb: no devices.* \(3 tries\)",
+        ),
+        (
+            "print('latency unknown')",
+            r"printed no line with a number of milliseconds: latency unknown",
+        ),
         ("print(-1)", "printed -1, which is not a time"),
         ("print('1e999')", "printed inf, which is not a time"),
         ("pass", "printed no line"),
@@ -98,7 +110,9 @@ def test_a_device_that_does_not_answer_says_why(bench, behaviour: str, message: 
     assert bench.pauses == [1.0, 2.0], "the pauses grow"
 
 
-def test_a_hanging_device_is_given_up_with_all_that_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_device_is_given_up_with_all_that_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     command = "sleep 60 & echo $! > child; wait; cat {model}"
     started = time.monotonic()
@@ -114,19 +128,33 @@ def test_a_hanging_device_is_given_up_with_all_that_it_started(tmp_path: Path, m
     pytest.fail("what the command had started was still there")
 
 
-@pytest.mark.parametrize(("then", "timeout", "passes"), [("sleep 30", 0.5, False), ("echo 3", 20, True)])
-def test_a_detached_process_of_the_command_is_not_waited_for(then: str, timeout: float, passes: bool) -> None:
+@pytest.mark.parametrize(
+    ("then", "timeout", "passes"), [("sleep 30", 0.5, False), ("echo 3", 20, True)]
+)
+def test_a_detached_process_of_the_command_is_not_waited_for(
+    then: str, timeout: float, passes: bool
+) -> None:
     command = f"setsid sleep 10 & {then}; : {{model}}"
     started = time.monotonic()
     with nullcontext() if passes else pytest.raises(DeviceError, match=r"took more than 0\.5 s"):
-        assert time_on_device(MODEL, DeviceCommand(command, warmup=0, runs=1, timeout=timeout, retries=0)).median == 3
+        assert (
+            time_on_device(
+                MODEL, DeviceCommand(command, warmup=0, runs=1, timeout=timeout, retries=0)
+            ).median
+            == 3
+        )
     assert time.monotonic() - started < 8
 
 
-def test_a_device_measures_one_network_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_measures_one_network_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     command = "echo begin >> log; sleep 0.05; echo end >> log; echo 3; : {model}"
-    threads = [threading.Thread(target=time_on_device, args=(MODEL, DeviceCommand(command))) for _ in range(3)]
+    threads = [
+        threading.Thread(target=time_on_device, args=(MODEL, DeviceCommand(command)))
+        for _ in range(3)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -140,7 +168,11 @@ def test_a_device_measures_one_network_at_a_time(tmp_path: Path, monkeypatch: py
         ("pi=ssh pi ./bench {model}", "pi", "ssh pi ./bench {model}"),
         ("pi_latency_ms=./b {model}", "pi", "./b {model}"),
         ("./b --x=1 {model}", "device", "./b --x=1 {model}"),
-        ("CUDA_VISIBLE_DEVICES=1 trtexec --onnx={model}", "device", "CUDA_VISIBLE_DEVICES=1 trtexec --onnx={model}"),
+        (
+            "CUDA_VISIBLE_DEVICES=1 trtexec --onnx={model}",
+            "device",
+            "CUDA_VISIBLE_DEVICES=1 trtexec --onnx={model}",
+        ),
     ],
 )
 def test_a_command_may_have_a_name(text: str, name: str, command: str) -> None:
@@ -170,7 +202,9 @@ def test_bad_commands_and_settings_are_refused() -> None:
 
 def test_a_device_cannot_have_the_name_of_a_metric_of_this_machine() -> None:
     for name in ("cpu", "cpu_int8"):
-        with pytest.raises(InputError, match=rf"{name}_latency_ms is measured on this machine: .* another name"):
+        with pytest.raises(
+            InputError, match=rf"{name}_latency_ms is measured on this machine: .* another name"
+        ):
             Measurement(("params",), commands=(DeviceCommand("bench {model}", name),))
 
 
@@ -187,7 +221,9 @@ def test_a_measurement_on_devices_is_recreated_from_its_settings(bench) -> None:
 
 
 @pytest.mark.slow
-def test_a_search_by_a_device_keeps_spreads_and_reasons(bench, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+def test_a_search_by_a_device_keeps_spreads_and_reasons(
+    bench, monkeypatch: pytest.MonkeyPatch
+) -> None:  # type: ignore[no-untyped-def]
     command = bench(
         "import hashlib; digest = hashlib.sha256(open(sys.argv[1], 'rb').read()).digest()\n"
         "if digest[0] % 3 == 0: sys.exit('Illegal instruction')\n"

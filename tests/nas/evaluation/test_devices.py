@@ -1,4 +1,6 @@
-"""Claims about devices whose latencies are predicted, tested with a program that is as flaky as a real device."""
+"""Claims about devices whose latencies are predicted, tested with a program that is as flaky as a
+real device.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ def measured_device(count: int = 8) -> PredictedDevice:
     return device
 
 
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+def run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
+) -> tuple[int, str, str]:
     monkeypatch.setattr(sys, "argv", ["nas", *arguments])
     with pytest.raises(SystemExit) as stop:
         cli.main()
@@ -84,7 +88,9 @@ def test_latencies_of_other_networks_follow_from_a_few_measurements_of_a_flaky_d
     assert found.spread == 0  # it prints one number
 
 
-def test_networks_that_cannot_be_timed_are_kept_with_their_reason_and_nothing_is_timed_twice() -> None:
+def test_networks_that_cannot_be_timed_are_kept_with_their_reason_and_nothing_is_timed_twice() -> (
+    None
+):
     device = measured_device(4)
     before = dict(device.tried)
     again = PredictedDevice("pi")
@@ -101,7 +107,10 @@ def test_a_device_that_is_not_there_is_given_up_after_ten_networks() -> None:
     Path("off.py").write_text("import sys\nsys.exit('no route to host')\n")
     device = PredictedDevice("pi")
     device.begin({"command": "off"})
-    with pytest.raises(InputError, match=r"10 consecutive networks could not be timed; the last: .*no route to host"):
+    with pytest.raises(
+        InputError,
+        match=r"10 consecutive networks could not be timed; the last: .*no route to host",
+    ):
         measure(device, SPACE, command("off.py"), 8)
     assert len(device.failures) == 10
     with pytest.raises(InputError, match="'pi' has 0 measured networks: measure at least 3"):
@@ -126,7 +135,9 @@ def test_a_search_is_not_resumed_after_further_measurements() -> None:
     measurement = Measurement(("pi_latency_ms",), devices=(device,))
     settings = json.loads(json.dumps(measurement.settings))
     network = Trainable.of(SPACE, SPACE.sample(np.random.default_rng(0)))
-    found = measurement_of(settings)(network, SPACE.to_onnx(SPACE.sample(np.random.default_rng(0)))).values
+    found = measurement_of(settings)(
+        network, SPACE.to_onnx(SPACE.sample(np.random.default_rng(0)))
+    ).values
     assert found["pi_latency_ms"].low <= found["pi_latency_ms"].value <= found["pi_latency_ms"].high
     assert "predicted from 4 networks" in found["pi_latency_ms"].spread
     measure(PredictedDevice("pi"), SPACE, command(), 5)
@@ -141,13 +152,22 @@ def test_a_search_is_not_resumed_after_further_measurements() -> None:
     ("rows", "message"),
     [
         ([("{first}", 1.5), ("{second}", 0.0)], "pi_latency_ms is 0, which is not a positive time"),
-        ([("{first}", 1.5), ("{second}", -2.0)], "line 3, column 'pi_latency_ms': -2 is less than zero"),
-        ([("{first}", 1.5), ("{first}", 2.5)], "line 3: .* has other values above: keep one row, or their means"),
+        (
+            [("{first}", 1.5), ("{second}", -2.0)],
+            "line 3, column 'pi_latency_ms': -2 is less than zero",
+        ),
+        (
+            [("{first}", 1.5), ("{first}", 2.5)],
+            "line 3: .* has other values above: keep one row, or their means",
+        ),
         ([("nothing", 1.5)], "line 2: "),
     ],
 )
 def test_measurements_that_cannot_be_leave_no_device(
-    rows: list[tuple[str, float]], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    rows: list[tuple[str, float]],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     first, second = (SPACE.format(architecture) for architecture in islice(SPACE.enumerate(), 2))
     with open("pi.csv", "w", newline="") as file:
@@ -160,7 +180,13 @@ def test_measurements_that_cannot_be_leave_no_device(
     assert list_devices() == []
 
 
-STRANGE = [{"ms": "x"}, {"ms": [1]}, {"ms": ["1", "1", "1"]}, {"ms": [1, 1, 0]}, {"ms": None, "failure": 1}]
+STRANGE = [
+    {"ms": "x"},
+    {"ms": [1]},
+    {"ms": ["1", "1", "1"]},
+    {"ms": [1, 1, 0]},
+    {"ms": None, "failure": 1},
+]
 
 
 @pytest.mark.parametrize(
@@ -174,14 +200,19 @@ def test_a_strange_result_of_a_device_is_named(row: Any) -> None:
     assert len(PredictedDevice("pi").tried) == 2
     with (device.folder / "measurements.jsonl").open("a") as file:
         file.write(json.dumps(["strange", row]) + "\n")
-    with pytest.raises(InputError, match=r"measurements\.jsonl: the line of 'strange' is damaged: remove it"):
+    with pytest.raises(
+        InputError, match=r"measurements\.jsonl: the line of 'strange' is damaged: remove it"
+    ):
         PredictedDevice("pi")
 
 
 def test_a_table_of_measurements_becomes_an_objective(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = [[SPACE.format(a), SPACE.to_onnx(a).ByteSize()] for a in list(draw_pool(SPACE, 1).values())[::6]]
+    rows = [
+        [SPACE.format(a), SPACE.to_onnx(a).ByteSize()]
+        for a in list(draw_pool(SPACE, 1).values())[::6]
+    ]
     with open("pi.csv", "w", newline="") as file:
         csv.writer(file).writerows([["architecture", "pi_latency_ms"], *rows])
     add = ("device", "add", "pi", "--space", "tiny-resnet")
@@ -189,19 +220,47 @@ def test_a_table_of_measurements_becomes_an_objective(
     assert code == 0
     assert json.loads(out)["measured"] == len(rows)
     assert list_devices() == ["pi"]
-    search = ("search", "--space", "tiny-resnet", "--objectives", "pi_latency_ms,params:max", "--sampler", "random")
-    code, out, _ = run(monkeypatch, capsys, *search, "--evaluations", "3", "--out", "out", "--json", "--quiet")
+    search = (
+        "search",
+        "--space",
+        "tiny-resnet",
+        "--objectives",
+        "pi_latency_ms,params:max",
+        "--sampler",
+        "random",
+    )
+    code, out, _ = run(
+        monkeypatch, capsys, *search, "--evaluations", "3", "--out", "out", "--json", "--quiet"
+    )
     assert code == 0
     assert all(0 < float(row["pi_latency_ms"]) < 1e9 for row in json.loads(out)["front"])
-    table = ("search", "--benchmark", "digits201", "--objectives", "digits_accuracy,pi_latency_ms", "--out", "table")
+    table = (
+        "search",
+        "--benchmark",
+        "digits201",
+        "--objectives",
+        "digits_accuracy,pi_latency_ms",
+        "--out",
+        "table",
+    )
     code, _, err = run(monkeypatch, capsys, *table, "--quiet")
     assert (code, err.count("\n")) == (2, 1)
     assert "pi_latency_ms is predicted" in err
     run(monkeypatch, capsys, "sample", "--space", "tiny-resnet", "--out", "nets")
-    code, out, _ = run(monkeypatch, capsys, "predict", "nets/0000.onnx", "--metrics", "pi_latency_ms,params", "--json")
+    code, out, _ = run(
+        monkeypatch,
+        capsys,
+        "predict",
+        "nets/0000.onnx",
+        "--metrics",
+        "pi_latency_ms,params",
+        "--json",
+    )
     ((row),) = json.loads(out)
     assert row["pi_latency_ms"]["std"] > 0 == row["params"]["std"]
-    code, _, err = run(monkeypatch, capsys, "predict", "nets/0000.onnx", "--metrics", "phone_latency_ms")
+    code, _, err = run(
+        monkeypatch, capsys, "predict", "nets/0000.onnx", "--metrics", "phone_latency_ms"
+    )
     assert (code, err) == (2, "nas: give --checkpoint: no device has the metric phone_latency_ms\n")
     code, out, _ = run(monkeypatch, capsys, "device", "remove", "pi")
     assert code == 0

@@ -1,4 +1,6 @@
-"""Claims about trained networks: the ONNX file has the trained weights and gives the score that was reported."""
+"""Claims about trained networks: the ONNX file has the trained weights and gives the score that was
+reported.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,13 @@ import torch
 from torch import nn
 
 from nas.evaluation.datasets import Dataset, Part, digits, load_dataset
-from nas.evaluation.export import load_weights, preprocessing, save_onnx, save_weights, trained_model
+from nas.evaluation.export import (
+    load_weights,
+    preprocessing,
+    save_onnx,
+    save_weights,
+    trained_model,
+)
 from nas.evaluation.goals import goal_of
 from nas.evaluation.trainable import Trainable
 from nas.evaluation.training import TrainingTask, train
@@ -61,15 +69,21 @@ def test_the_onnx_model_of_the_best_seed_reproduces_its_scores() -> None:
     assert score(model, data, data.validation) == pytest.approx(
         max(trained.validation), abs=100.5 / len(data.validation)
     )
-    assert score(model, data, data.test) == pytest.approx(trained.test[trained.best], abs=100.5 / len(data.test))
+    assert score(model, data, data.test) == pytest.approx(
+        trained.test[trained.best], abs=100.5 / len(data.test)
+    )
 
 
-def test_with_patience_the_weights_are_those_of_the_best_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_patience_the_weights_are_those_of_the_best_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The learning rate destroys what was learned before."""
     task = replace(TASK, epochs=6, patience=6, learning_rate=0.9, schedule="one-cycle")
     data, network = digits(), Trainable.of(SPACE, SPACE.sample(np.random.default_rng(3)))
     curve: list[float] = []
-    trained = train(network, data, (0,), task, report=lambda _, values: not curve.append(values[data.metric]))
+    trained = train(
+        network, data, (0,), task, report=lambda _, values: not curve.append(values[data.metric])
+    )
     assert trained.state is not None
     assert data.validation is not None
     assert trained.validation[0] == max(curve)
@@ -79,7 +93,9 @@ def test_with_patience_the_weights_are_those_of_the_best_epoch(monkeypatch: pyte
 
 def test_numbers_are_predicted_within_their_noise(tmp_path: Path) -> None:
     x = RNG.normal(3, 2, (600, 5))
-    y = np.stack([50 * x[:, 0] - 20 * x[:, 1], 1000 + 30 * np.maximum(x[:, 2], 3)], 1) + RNG.normal(0, 5, (600, 2))
+    y = np.stack([50 * x[:, 0] - 20 * x[:, 1], 1000 + 30 * np.maximum(x[:, 2], 3)], 1) + RNG.normal(
+        0, 5, (600, 2)
+    )
     np.savez(tmp_path / "line.npz", x=x, y=y)
     data = load_dataset(tmp_path / "line.npz", (5,))
     net = Network((5,), 2)
@@ -111,8 +127,12 @@ def test_token_ids_are_classified(tmp_path: Path) -> None:
     trained = train(network, data, (0,), task)
     assert trained.test[0] > 80  # chance: 25
     assert trained.state is not None
-    assert score(trained_model(network, trained.state), data, data.test) == pytest.approx(trained.test[0], abs=1)
-    with pytest.raises(InputError, match="tokens has the token id 19; the network's embedding has 19 rows"):
+    assert score(trained_model(network, trained.state), data, data.test) == pytest.approx(
+        trained.test[0], abs=1
+    )
+    with pytest.raises(
+        InputError, match="tokens has the token id 19; the network's embedding has 19 rows"
+    ):
         train(token_network(rows=19), data, (0,), task)
 
 
@@ -153,7 +173,9 @@ def test_a_users_own_module_is_trained_and_written_with_its_weights(tmp_path: Pa
     assert trained.state is not None
     path = tmp_path / "net.onnx"
     save_onnx(path, network, trained.state)
-    assert score(path, data, data.test) == pytest.approx(trained.test[trained.best], abs=100.5 / len(data.test))
+    assert score(path, data, data.test) == pytest.approx(
+        trained.test[trained.best], abs=100.5 / len(data.test)
+    )
     assert to_text(onnx.load(path)) == network.text
     space.module(space.sample(np.random.default_rng(0))).load_state_dict(trained.state)
 

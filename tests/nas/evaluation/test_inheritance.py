@@ -27,12 +27,16 @@ class Block(nn.Module):
 
 def space(**options: str) -> Subnetworks:
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(1, 16, 3), Block(), Block(), nn.Flatten(), nn.Dropout(0.5), nn.Linear(576, 10))
+    net = nn.Sequential(
+        nn.Conv2d(1, 16, 3), Block(), Block(), nn.Flatten(), nn.Dropout(0.5), nn.Linear(576, 10)
+    )
     return Subnetworks(net, torch.zeros(1, 1, 8, 8), name="net", **options)  # type: ignore[arg-type]
 
 
 def test_statistics_are_means_over_the_batches_and_nothing_else_changes() -> None:
-    net = nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.5), nn.BatchNorm1d(3, track_running_stats=False)).eval()
+    net = nn.Sequential(
+        nn.BatchNorm1d(3), nn.Dropout(0.5), nn.BatchNorm1d(3, track_running_stats=False)
+    ).eval()
     net[0].momentum = 0.3
     x = torch.randn(4, 10, 3) * 5 + 2
     recalibrate(net, x)
@@ -75,7 +79,9 @@ def test_training_towards_the_teacher_raises_the_fidelity() -> None:
     arch = parts.architecture({**parts.whole.as_dict(), "width.0": 8})
     network = Trainable.of(parts, arch)
     data = imitated(load_dataset("digits"), network)
-    before, after = (train(network, data, task=TrainingTask(n, learning_rate=0.02)).validation[0] for n in (0, 4))
+    before, after = (
+        train(network, data, task=TrainingTask(n, learning_rate=0.02)).validation[0] for n in (0, 4)
+    )
     assert after > before
 
 
@@ -94,9 +100,14 @@ def test_cosines_are_in_percent() -> None:
 
 def test_networks_of_one_text_with_other_weights_are_not_one_network() -> None:
     parts = space()
-    archs = [parts.architecture({**parts.whole.as_dict(), f"depth.{block}": False}) for block in ("1", "2")]
+    archs = [
+        parts.architecture({**parts.whole.as_dict(), f"depth.{block}": False})
+        for block in ("1", "2")
+    ]
     first, second = (Trainable.of(parts, arch) for arch in archs)
     assert first.text == second.text
     assert NetworkId.of(first) != NetworkId.of(second)
     fresh = space(start="fresh")
-    assert NetworkId.of(Trainable.of(fresh, archs[0])) == NetworkId.of(Trainable.of(fresh, archs[1]))
+    assert NetworkId.of(Trainable.of(fresh, archs[0])) == NetworkId.of(
+        Trainable.of(fresh, archs[1])
+    )

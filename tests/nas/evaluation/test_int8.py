@@ -18,7 +18,9 @@ from nas.search.evaluators import MeasuredEvaluator
 from search_spaces import InputError, get_space
 
 SPACE = get_space("tiny-resnet", input_shape=(1, 8, 8), num_classes=10)
-ARCHITECTURE = min((SPACE.sample(np.random.default_rng(seed)) for seed in range(30)), key=SPACE.flops)
+ARCHITECTURE = min(
+    (SPACE.sample(np.random.default_rng(seed)) for seed in range(30)), key=SPACE.flops
+)
 
 
 def test_a_quantized_network_computes_about_the_same_in_half_the_bytes() -> None:
@@ -31,7 +33,10 @@ def test_a_quantized_network_computes_about_the_same_in_half_the_bytes() -> None
     assert {"QuantizeLinear", "DequantizeLinear"} <= operators
     assert "BatchNormalization" not in operators
     assert len(quantized) < len(model.SerializeToString()) / 2
-    before, after = (open_session(m).run(None, {"input": samples})[0] for m in (model.SerializeToString(), quantized))
+    before, after = (
+        open_session(m).run(None, {"input": samples})[0]
+        for m in (model.SerializeToString(), quantized)
+    )
     assert 0 < np.abs(after - before).mean() < 0.1 * np.abs(before).mean()
 
 

@@ -1,4 +1,6 @@
-"""Claims about measured latency: it grows with the work, has a spread, and names models that cannot run."""
+"""Claims about measured latency: it grows with the work, has a spread, and names models that cannot
+run.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from nas.evaluation.latency import LatencyTask, measure_latency, open_session, random_inputs, time_model
+from nas.evaluation.latency import (
+    LatencyTask,
+    measure_latency,
+    open_session,
+    random_inputs,
+    time_model,
+)
 from search_spaces.common.errors import InputError
 from search_spaces.ir.builder import Network
 from search_spaces.ir.onnx import to_model
@@ -28,7 +36,10 @@ def one_node(op: str, shape: list[int | str], kind: int = TensorProto.FLOAT) -> 
 
 def test_more_work_takes_longer() -> None:
     assert 3 * time_model(network(4), QUICK).median < time_model(network(128), QUICK).median
-    assert time_model(network(64), QUICK).median < time_model(network(64), LatencyTask(batch=16, runs=10)).median
+    assert (
+        time_model(network(64), QUICK).median
+        < time_model(network(64), LatencyTask(batch=16, runs=10)).median
+    )
 
 
 def test_spread_encloses_the_median() -> None:
@@ -71,6 +82,8 @@ def test_integer_inputs_are_supported() -> None:
         (["N", 2], TensorProto.STRING, "only numeric inputs"),
     ],
 )
-def test_inputs_that_cannot_be_generated_are_named(shape: list[int | str], kind: int, message: str) -> None:
+def test_inputs_that_cannot_be_generated_are_named(
+    shape: list[int | str], kind: int, message: str
+) -> None:
     with pytest.raises(InputError, match=f"input x .*{message}"):
         time_model(one_node("Identity", shape, kind), QUICK)

@@ -44,7 +44,9 @@ def test_everything_can_be_measured(space: SearchSpace, data: Dataset) -> None:
     assert "2 seeds" in found["digits_accuracy"].spread
 
 
-def test_nothing_but_what_is_asked_for_is_measured(space: SearchSpace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_but_what_is_asked_for_is_measured(
+    space: SearchSpace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delattr(training, "train")
     monkeypatch.delattr(measurement, "time_model")
     arch = space.sample(np.random.default_rng(0))
@@ -55,9 +57,13 @@ def test_nothing_but_what_is_asked_for_is_measured(space: SearchSpace, monkeypat
 def test_accuracy_is_the_mean_over_the_seeds(
     space: SearchSpace, data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "train", lambda *_, **__: Trained([80.0, 90.0], [70.0, 80.0], 1, {}))
+    monkeypatch.setattr(
+        training, "train", lambda *_, **__: Trained([80.0, 90.0], [70.0, 80.0], 1, {})
+    )
     arch = space.sample(np.random.default_rng(0))
-    found = Measurement((data.metric,), data, (0, 1))(Trainable.of(space, arch), space.to_onnx(arch)).values
+    found = Measurement((data.metric,), data, (0, 1))(
+        Trainable.of(space, arch), space.to_onnx(arch)
+    ).values
     accuracy = found[data.metric]
     assert (accuracy.value, found[data.test_metric].value) == (85, 75)
     assert accuracy.high - accuracy.value == pytest.approx(50**0.5)
@@ -89,7 +95,9 @@ def test_evaluator_measures_each_different_network_once(
     monkeypatch.setattr(training, "train", train)
     rng = np.random.default_rng(0)
     archs = [space.sample(rng) for _ in range(2)]
-    evaluator = MeasuredEvaluator(space, Measurement((data.metric, "params"), data), tmp_path / "training")
+    evaluator = MeasuredEvaluator(
+        space, Measurement((data.metric, "params"), data), tmp_path / "training"
+    )
     values = evaluator([archs[0], archs[1], archs[0]])
     np.testing.assert_array_equal(values[:, 1], [space.params(a) for a in (*archs, archs[0])])
     np.testing.assert_array_equal(values[:, 0], [50, np.nan, 50])

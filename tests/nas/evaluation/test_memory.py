@@ -1,4 +1,6 @@
-"""Claims about measured peak memory: it counts a network's weights and activations, not the runtime's own."""
+"""Claims about measured peak memory: it counts a network's weights and activations, not the
+runtime's own.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from search_spaces.common.errors import InputError
 from search_spaces.ir.builder import Network
 from search_spaces.ir.onnx import to_model
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is measured on Linux only")
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="peak memory is measured on Linux only"
+)
 
 
 def network(width: int, size: int) -> onnx.ModelProto:
@@ -22,7 +26,9 @@ def network(width: int, size: int) -> onnx.ModelProto:
 
 
 def test_memory_is_that_of_the_activations() -> None:
-    """64 channels of 256 × 256 pixels, float32: 16.8 MB; ONNX Runtime may keep two such values at a time."""
+    """64 channels of 256 × 256 pixels, float32: 16.8 MB; ONNX Runtime may keep two such values at a
+    time.
+    """
     assert 16 < measure_memory(network(64, 256)) < 60
     assert measure_memory(network(4, 8)) < 3
 
@@ -36,7 +42,9 @@ def test_parent_process_does_not_count() -> None:
 def test_model_that_cannot_be_run_is_one_line() -> None:
     model = network(4, 8)
     model.graph.node[0].op_type = "NoSuchOperator"
-    with pytest.raises(InputError, match="peak_memory_mb could not be measured: ONNX Runtime cannot run") as caught:
+    with pytest.raises(
+        InputError, match="peak_memory_mb could not be measured: ONNX Runtime cannot run"
+    ) as caught:
         measure_memory(model)
     assert "\n" not in str(caught.value)
 

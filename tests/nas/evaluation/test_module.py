@@ -1,4 +1,6 @@
-"""Claims about the torch form of a graph: it computes what ONNX Runtime computes, alone and side by side."""
+"""Claims about the torch form of a graph: it computes what ONNX Runtime computes, alone and side by
+side.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ _LOW = {"scale": 0.8, "var": 0.8, "shift": -0.2, "mean": -0.2, "bias": -0.2}
 
 
 def random_model(graph: Graph, seed: int = 0) -> onnx.ModelProto:
-    """The graph's ONNX model with random normalizations and biases, so that a mix-up changes the result."""
+    """The graph's ONNX model with random normalizations and biases, so that a mix-up changes the
+    result.
+    """
     model, rng = to_model(graph, seed), np.random.default_rng(seed)
     for tensor in model.graph.initializer:
         low = _LOW.get(tensor.name.rpartition(".")[2])
@@ -40,11 +44,15 @@ def random_model(graph: Graph, seed: int = 0) -> onnx.ModelProto:
 
 
 def difference(graph: Graph, samples: int = 2) -> float:
-    """Largest difference between ONNX Runtime and the module in eval mode, relative to the largest output above 1."""
+    """Largest difference between ONNX Runtime and the module in eval mode, relative to the largest
+    output above 1.
+    """
     model = random_model(graph)
     shape = [d if isinstance(d, int) else samples for d in graph.shapes[0]]
     x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     expected = session.run(None, {session.get_inputs()[0].name: x})[0]
     net = GraphModule(graph).eval()
     net.load_weights(model)
@@ -77,7 +85,9 @@ def attention(net: Network) -> Tensor:
 def op(name: str, *sources: Build, **attrs: Value) -> Build:
     """An operator on what these build, by default on the network's input."""
     given = tuple(sorted(attrs.items()))
-    return lambda net: net.op(name, *[source(net) for source in sources or [lambda net: net.input]], attrs=given)
+    return lambda net: net.op(
+        name, *[source(net) for source in sources or [lambda net: net.input]], attrs=given
+    )
 
 
 def conv(channels: int) -> Build:
@@ -105,7 +115,8 @@ NETWORKS: dict[str, Build] = {
     "constant added": op("Add", B=0.5),
     "constant less a value": op("Sub", A=1, positions=(1,)),
     "square": op("Pow", Y=2),
-    "difference, quotient, extremes": op("Div", op("Max", op("Sub", conv(4), op("Neg")), conv(4)), op("Sigmoid")),
+    "difference, quotient, "
+    "extremes": op("Div", op("Max", op("Sub", conv(4), op("Neg")), conv(4)), op("Sigmoid")),
     "one channel times all": op("Mul", conv(1), conv(4)),
     "choice by sign": op("Where", op("Greater", B=0), op("Exp"), op("Relu")),
     "group and instance normalization": op(
@@ -165,10 +176,20 @@ def test_networks_side_by_side_compute_what_each_computes_alone(case: str) -> No
     count=st.booleans(),
 )
 def test_pooling_computes_what_onnx_runtime_computes(
-    op: str, kernel: tuple[int, int], strides: tuple[int, int], pads: tuple[int, ...], ceil: bool, count: bool
+    op: str,
+    kernel: tuple[int, int],
+    strides: tuple[int, int],
+    pads: tuple[int, ...],
+    ceil: bool,
+    count: bool,
 ) -> None:
     assume(all(pad < kernel[i % 2] for i, pad in enumerate(pads)))
-    attrs: dict[str, object] = {"kernel_shape": kernel, "strides": strides, "pads": pads, "ceil_mode": int(ceil)}
+    attrs: dict[str, object] = {
+        "kernel_shape": kernel,
+        "strides": strides,
+        "pads": pads,
+        "ceil_mode": int(ceil),
+    }
     if op == "AveragePool":
         attrs["count_include_pad"] = int(count)
     graph = graph_of(lambda net: net.op(op, net.input, attrs=tuple(sorted(attrs.items()))))  # type: ignore[arg-type]
@@ -181,19 +202,30 @@ def test_every_operator_of_the_text_can_be_trained_but_recurrent_ones_and_unknow
 
 def token(net: Network) -> Tensor:
     """A learned token before the positions, positions added, a linear layer, normalizations."""
-    x = net.op("Transpose", net.op("Reshape", net.input, attrs=(("shape", (0, 4, 63)),)), attrs=(("perm", (0, 2, 1)),))
-    first = net.op("Expand", net.op("Param", attrs=(("shape", (1, 1, 4)),)), attrs=(("shape", (0, 1, 4)),))
+    x = net.op(
+        "Transpose",
+        net.op("Reshape", net.input, attrs=(("shape", (0, 4, 63)),)),
+        attrs=(("perm", (0, 2, 1)),),
+    )
+    first = net.op(
+        "Expand", net.op("Param", attrs=(("shape", (1, 1, 4)),)), attrs=(("shape", (0, 1, 4)),)
+    )
     x = net.op("Concat", first, x, attrs=(("axis", 1),))
     x = net.op("Add", x, net.op("Param", attrs=(("shape", (64, 4)),)))
     x = net.op("LayerNormalization", net.linear(x, 6), attrs=(("epsilon", 1e-3),))
-    return net.op("RMSNormalization", net.op("LayerNormalization", x, attrs=(("affine", 0), ("bias", 0))))
+    return net.op(
+        "RMSNormalization", net.op("LayerNormalization", x, attrs=(("affine", 0), ("bias", 0)))
+    )
 
 
 ALONE: dict[str, Build] = {
     "learned token": token,
     "linear layer on the last dimension": lambda net: net.linear(net.input, 5, bias=False),
     "resize to the nearest": op(
-        "Resize", coordinate_transformation_mode="asymmetric", nearest_mode="floor", scales=(1.0, 1.0, 2.0, 2.0)
+        "Resize",
+        coordinate_transformation_mode="asymmetric",
+        nearest_mode="floor",
+        scales=(1.0, 1.0, 2.0, 2.0),
     ),
     "resize linearly": op("Resize", mode="linear", scales=(1.0, 1.0, 2.0, 3.0)),
 }
@@ -217,14 +249,18 @@ def test_unused_nodes_are_left_out() -> None:
 
 
 def test_weights_of_another_graph_are_refused() -> None:
-    graph, other = (graph_of(lambda net, c=c: net.classifier(net.conv(net.input, c))) for c in (4, 5))
+    graph, other = (
+        graph_of(lambda net, c=c: net.classifier(net.conv(net.input, c))) for c in (4, 5)
+    )
     with pytest.raises(InputError, match="not written from this graph"):
         GraphModule(graph).load_weights(to_model(other))
 
 
 def test_operator_that_cannot_be_trained_is_named() -> None:
     graph = graph_of(lambda net: net.relu(net.input))
-    strange = Graph(graph.inputs, (graph.nodes[0]._replace(op="NonZero"),), graph.outputs, graph.shapes)
+    strange = Graph(
+        graph.inputs, (graph.nodes[0]._replace(op="NonZero"),), graph.outputs, graph.shapes
+    )
     with pytest.raises(InputError, match="operator NonZero on 1 inputs cannot be trained"):
         GraphModule(strange)
 

@@ -1,4 +1,6 @@
-"""Claims about zero-cost proxies: closed forms, invariances, and agreement with published values."""
+"""Claims about zero-cost proxies: closed forms, invariances, and agreement with published
+values.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 AGREEING = ("grad_norm", "jacov", "nwot", "snip", "synflow")
 SPACE = get_space("nasbench201", channels=4, cells=1, input_shape=(1, 8, 8))
-CELL = SPACE.parse("|nor_conv_3x3~0|+|skip_connect~0|nor_conv_1x1~1|+|avg_pool_3x3~0|none~1|nor_conv_3x3~2|")
+CELL = SPACE.parse(
+    "|nor_conv_3x3~0|+|skip_connect~0|nor_conv_1x1~1|+|avg_pool_3x3~0|none~1|nor_conv_3x3~2|"
+)
 
 
 def graph_of(build: Callable[[Network], Tensor], shape: tuple[int, ...] = (2, 8, 8)) -> Graph:
@@ -60,7 +64,9 @@ def test_values_follow_from_the_seed_alone() -> None:
 @pytest.mark.parametrize("name", PROXIES)
 def test_a_proxy_does_not_depend_on_the_others_requested(name: str) -> None:
     graph = SPACE.graph(CELL)
-    assert compute_proxies(graph, names=[name]) == {name: pytest.approx(compute_proxies(graph)[name], abs=1e-6)}
+    assert compute_proxies(graph, names=[name]) == {
+        name: pytest.approx(compute_proxies(graph)[name], abs=1e-6)
+    }
 
 
 def test_a_network_without_signal_has_no_proxies() -> None:
@@ -78,7 +84,9 @@ def test_without_rectified_units_only_nwot_is_undefined() -> None:
 def test_more_channels_increase_synflow_and_l2_norm(seed: int) -> None:
     arch = SPACE.sample(np.random.default_rng(seed))
     wide = get_space("nasbench201", **{**SPACE.options, "channels": 8})
-    narrow, doubled = (compute_proxies(s.graph(arch), seed, ["synflow", "l2_norm"]) for s in (SPACE, wide))
+    narrow, doubled = (
+        compute_proxies(s.graph(arch), seed, ["synflow", "l2_norm"]) for s in (SPACE, wide)
+    )
     assert all(math.isnan(narrow[name]) or doubled[name] > narrow[name] for name in narrow)
 
 
@@ -91,7 +99,9 @@ def test_a_unit_counts_once_per_operator_that_reads_it() -> None:
         x = net.conv_bn(net.input, 4)
         return net.classifier(net.add(net.conv_bn(net.relu(x)), net.conv_bn(net.relu(x))))
 
-    first, second = (compute_proxies(graph_of(build), names=["nwot"]) for build in (shared, repeated))
+    first, second = (
+        compute_proxies(graph_of(build), names=["nwot"]) for build in (shared, repeated)
+    )
     assert first == pytest.approx(second, rel=1e-9)
 
 
@@ -142,7 +152,9 @@ def test_jacov_is_best_for_uncorrelated_jacobians(seed: int, batch: int) -> None
     jacobian = torch.from_numpy(np.random.default_rng(seed).standard_normal((batch, 50)))
     correlation = torch.corrcoef(jacobian)
     assert proxies._jacov(correlation) < best
-    assert proxies._jacov(torch.corrcoef(3 * jacobian)) == pytest.approx(proxies._jacov(correlation))
+    assert proxies._jacov(torch.corrcoef(3 * jacobian)) == pytest.approx(
+        proxies._jacov(correlation)
+    )
 
 
 def test_images_are_correlated_over_distances_and_standardized() -> None:
@@ -168,7 +180,9 @@ def test_ranks_agree_with_published_values(nas_data: Path) -> None:
     archs, reference = read_reference(nas_data / TABLE)
     space = get_space("nasbench201")
     chosen = np.random.default_rng(0).permutation(len(archs))[:12]
-    values = [compute_proxies(space.graph(space.parse(archs[i])), 0, AGREEING, batch=16) for i in chosen]
+    values = [
+        compute_proxies(space.graph(space.parse(archs[i])), 0, AGREEING, batch=16) for i in chosen
+    ]
     for name in AGREEING:
         own, theirs = np.array([v[name] for v in values]), reference[name][chosen]
         defined = np.isfinite(own) & np.isfinite(theirs)

@@ -1,4 +1,6 @@
-"""Claims about intervals of predictions: samples are the middles of equal parts of a distribution."""
+"""Claims about intervals of predictions: samples are the middles of equal parts of a
+distribution.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Claims about modules without data: they have all names and shapes, and no process pays for torch's compiler."""
+"""Claims about modules without data: they have all names and shapes, and no process pays for
+torch's compiler.
+"""
 
 from __future__ import annotations
 
@@ -46,5 +48,7 @@ def test_random_numbers_continue_as_before_afterwards() -> None:
 
 @pytest.mark.slow
 def test_a_trained_network_is_taken_apart_without_the_compiler() -> None:
-    done = subprocess.run([sys.executable, "-c", COMPILER], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILER], capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == ["False"]

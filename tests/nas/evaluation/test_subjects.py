@@ -1,4 +1,6 @@
-"""Claims about measured networks: spaces are built for the data set, and a mismatch is named with its remedy."""
+"""Claims about measured networks: spaces are built for the data set, and a mismatch is named with
+its remedy.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def test_space_of_another_shape_is_refused_with_the_remedy(tmp_path: Path) -> No
 def test_architecture_is_the_given_one_or_drawn_from_the_seed() -> None:
     native = "|nor_conv_1x1~0|+|none~0|none~1|+|none~0|none~1|skip_connect~2|"
     assert subject_of_space("nasbench201", SMALL, None, native, 0).name == native
-    drawn = [subject_of_space("nasbench201", SMALL, "digits", None, seed).name for seed in (0, 0, 1)]
+    drawn = [
+        subject_of_space("nasbench201", SMALL, "digits", None, seed).name for seed in (0, 0, 1)
+    ]
     assert drawn[0] == drawn[1] != drawn[2]
 
 
@@ -58,7 +62,9 @@ def test_images_are_resized_for_the_model_in_a_file(tmp_path: Path) -> None:
     for name in ("cat", "dog"):
         (tmp_path / "pets" / name).mkdir(parents=True)
         for i in range(3):
-            Image.fromarray(np.full((9, 9, 3), 80 * i, np.uint8)).save(tmp_path / "pets" / name / f"{i}.png")
+            Image.fromarray(np.full((9, 9, 3), 80 * i, np.uint8)).save(
+                tmp_path / "pets" / name / f"{i}.png"
+            )
     space = get_space("nasbench201", **SMALL, input_shape=(1, 8, 8), num_classes=2)
     path = tmp_path / "net.onnx"
     path.write_bytes(space.to_onnx(space.sample(np.random.default_rng(0))).SerializeToString())

@@ -1,4 +1,6 @@
-"""Claims about training: reproducible, resumable to the same result, and honest about networks that fail."""
+"""Claims about training: reproducible, resumable to the same result, and honest about networks that
+fail.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from search_spaces import get_space
 from search_spaces.common.errors import InputError
 from search_spaces.ir.builder import Network
 
-SPACE = get_space("nasbench201", channels=8, cells=1, input_shape=(1, 8, 8), num_classes=10, prune=True)
+SPACE = get_space(
+    "nasbench201", channels=8, cells=1, input_shape=(1, 8, 8), num_classes=10, prune=True
+)
 SHORT = TrainingTask(epochs=3, batch=32)
 
 
@@ -55,22 +59,34 @@ def assert_same(trained: Trained, other: Trained) -> None:
 
 @pytest.mark.slow
 def test_digits201_stays_reproducible() -> None:
-    """Recorded when the table was built: exact batches and initial weights, accuracies up to rounding."""
+    """Recorded when the table was built: exact batches and initial weights, accuracies up to
+    rounding.
+    """
     graph = SPACE.graph(
-        SPACE.parse("|skip_connect~0|+|none~0|avg_pool_3x3~1|+|nor_conv_3x3~0|nor_conv_3x3~1|nor_conv_3x3~2|")
+        SPACE.parse(
+            "|skip_connect~0|+|none~0|avg_pool_3x3~1|+|nor_conv_3x3~0|nor_conv_3x3~1|nor_conv_3x3~2|"
+        )
     )
     run = training._Training(Trainable(graph), digits(test_share=0.0), (0, 1), DigitsTask(), "cpu")
-    assert sum(float(p.detach().double().square().sum()) for p in run.net.parameters()) == pytest.approx(1893.4356867)
+    assert sum(
+        float(p.detach().double().square().sum()) for p in run.net.parameters()
+    ) == pytest.approx(1893.4356867)
     epochs = [list(zip(*run._batches(), strict=True)) for _ in range(2)]
     images, labels = zip(*((torch.cat(x), torch.cat(y)) for x, y in epochs), strict=True)
-    squares = [float(x.double().square().sum()) for x in (*images, torch.from_numpy(run.validation.inputs))]
+    squares = [
+        float(x.double().square().sum()) for x in (*images, torch.from_numpy(run.validation.inputs))
+    ]
     assert squares == pytest.approx([14658.816525584, 14719.574029049, 18588.144901752])
     assert labels[1][:6].T.tolist() == [[0, 1, 3, 8, 8, 9], [9, 4, 3, 9, 6, 7]]
-    assert train_digits(graph, (0, 1)) == pytest.approx([75.09727626459144, 77.2762645914397], abs=5)
+    assert train_digits(graph, (0, 1)) == pytest.approx(
+        [75.09727626459144, 77.2762645914397], abs=5
+    )
 
 
 def test_the_same_seeds_give_the_same_accuracies_and_others_do_not(data: Dataset) -> None:
-    first, again, other = (scores(train(small_network(), data, seeds, SHORT)) for seeds in ((0, 1), (0, 1), (2, 3)))
+    first, again, other = (
+        scores(train(small_network(), data, seeds, SHORT)) for seeds in ((0, 1), (0, 1), (2, 3))
+    )
     assert first == again != other
 
 
@@ -85,7 +101,9 @@ class Killed(Exception):
     pass
 
 
-@pytest.mark.parametrize("task", [SHORT, replace(SHORT, epochs=4, patience=2, schedule="cosine", flip=True)])
+@pytest.mark.parametrize(
+    "task", [SHORT, replace(SHORT, epochs=4, patience=2, schedule="cosine", flip=True)]
+)
 @pytest.mark.parametrize("param", [False, True], ids=["side by side", "one by one"])
 def test_training_killed_after_any_epoch_goes_on_to_the_same_result(
     tmp_path: Path, data: Dataset, task: TrainingTask, param: bool
@@ -99,7 +117,9 @@ def test_training_killed_after_any_epoch_goes_on_to_the_same_result(
     killed = 0
     while True:  # one epoch at a time
         try:
-            assert_same(train(network, data, (0, 1), task, checkpoint=checkpoint, progress=kill), whole)
+            assert_same(
+                train(network, data, (0, 1), task, checkpoint=checkpoint, progress=kill), whole
+            )
             break
         except Killed:
             killed += 1
@@ -117,7 +137,13 @@ def test_checkpoint_of_another_training_is_refused(tmp_path: Path, data: Dataset
         ({"data": digits(train_images=129)}, "differs in data set"),
         ({"network": small_network(param=True)}, "differs in network"),
     ):
-        settings: dict[str, Any] = {"network": network, "data": data, "seeds": (0,), "task": SHORT, **changed}
+        settings: dict[str, Any] = {
+            "network": network,
+            "data": data,
+            "seeds": (0,),
+            "task": SHORT,
+            **changed,
+        }
         with pytest.raises(InputError, match=message):
             train(**settings, checkpoint=checkpoint)
 
@@ -129,7 +155,9 @@ def test_damaged_checkpoint_is_refused(tmp_path: Path, data: Dataset) -> None:
         train(small_network(), data, (0,), SHORT, checkpoint=checkpoint)
 
 
-def test_diverged_network_has_no_accuracy_and_spoils_no_other(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_diverged_network_has_no_accuracy_and_spoils_no_other(
+    data: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spoiled = training._Training(small_network(), data, (0, 1), SHORT, "cpu")
     sound = training._Training(small_network(), data, (0, 1), SHORT, "cpu")
     with torch.no_grad():
@@ -141,7 +169,9 @@ def test_diverged_network_has_no_accuracy_and_spoils_no_other(data: Dataset, mon
     assert spoiled.results()[1].validation == sound.results()[1].validation
 
 
-def test_patience_stops_early_at_the_best_epoch(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patience_stops_early_at_the_best_epoch(
+    data: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
     validated = iter([[10.0], [30.0], [20.0], [30.0], [50.0]])
     tested = iter([[11.0], [31.0], [51.0]])
     held = []
@@ -153,13 +183,17 @@ def test_patience_stops_early_at_the_best_epoch(data: Dataset, monkeypatch: pyte
     monkeypatch.setattr(training._Training, "_scores", accuracies)
     epochs: list[int] = []
     unsplit, task = replace(data, validation=None), replace(SHORT, epochs=9, patience=2)
-    result = train(small_network(), unsplit, (0,), task, progress=lambda done, _: epochs.append(done))
+    result = train(
+        small_network(), unsplit, (0,), task, progress=lambda done, _: epochs.append(done)
+    )
     assert (result.validation, result.test) == ([30.0], [31.0])
     assert epochs == [1, 2, 3, 4]
     assert held[0] == 26  # a fifth of 128
 
 
-def test_large_data_sets_are_augmented_in_blocks(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_data_sets_are_augmented_in_blocks(
+    data: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(training, "AUGMENTATION_BLOCK", 64)
     run = training._Training(small_network(), data, (0, 1), SHORT, "cpu")
     batches = list(run._batches())
@@ -188,7 +222,9 @@ def test_bad_task_is_named(case: str) -> None:
 
 def test_data_that_do_not_fit_are_refused(data: Dataset) -> None:
     space = get_space("nasbench201", channels=4, cells=1)
-    with pytest.raises(InputError, match=r"inputs of shape \(3, 32, 32\); digits has inputs of shape \(1, 8, 8\)"):
+    with pytest.raises(
+        InputError, match=r"inputs of shape \(3, 32, 32\); digits has inputs of shape \(1, 8, 8\)"
+    ):
         train(Trainable.of(space, space.sample(np.random.default_rng(0))), data)
     net = Network((1, 8, 8), 3)
     with pytest.raises(InputError, match="digits has 10 classes"):

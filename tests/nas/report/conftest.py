@@ -29,20 +29,33 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def open_page(browser: Any) -> Iterator[Open]:
-    """Opens a report. Afterwards, checks that its console has no error and that it made no requests."""
+    """Opens a report. Afterwards, checks that its console has no error and that it made no
+    requests.
+    """
     wrong: list[str] = []
     contexts = []
 
-    def open_report(folder: Path, width: int = 1280, scheme: str = "light", fragment: str = "") -> Any:
+    def open_report(
+        folder: Path, width: int = 1280, scheme: str = "light", fragment: str = ""
+    ) -> Any:
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(60_000)  # of a busy machine
-        page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
+        page.on(
+            "console",
+            lambda message: (
+                wrong.append(message.text) if message.type in ("error", "warning") else None
+            ),
+        )
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on(
             "request",
-            lambda asked: None if asked.url.startswith(("file:", "data:", "blob:")) else wrong.append(asked.url),
+            lambda asked: (
+                None
+                if asked.url.startswith(("file:", "data:", "blob:"))
+                else wrong.append(asked.url)
+            ),
         )
         page.goto((folder / "report.html").as_uri() + fragment)
         return page

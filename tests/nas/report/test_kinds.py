@@ -1,4 +1,6 @@
-"""Claims about reports of all kinds of studies: by cost, failed, few, unsatisfiable, joint, with further metrics."""
+"""Claims about reports of all kinds of studies: by cost, failed, few, unsatisfiable, joint, with
+further metrics.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ import optuna
 import pytest
 
 from nas.benchmarks import load_benchmark
-from nas.comparison.runs import Budget, SearchOptions, open_studies, run_measured_studies, run_studies
+from nas.comparison.runs import (
+    Budget,
+    SearchOptions,
+    open_studies,
+    run_measured_studies,
+    run_studies,
+)
 from nas.comparison.studies import Studies
 from nas.evaluation.measurement import Measurement
 from nas.report.folders import save_studies
@@ -71,7 +79,9 @@ def own_studies(
     """Reported searches with a function of the user's."""
     (folder / "training.py").write_text(TRAINING)
     measurement = Measurement(("params",))
-    evaluator = FunctionEvaluator(Widths(), f"{folder}/training.py:evaluate", ["quality"], measurement)
+    evaluator = FunctionEvaluator(
+        Widths(), f"{folder}/training.py:evaluate", ["quality"], measurement
+    )
     studies = run_measured_studies(
         evaluator, "quality:max,params", samplers, evaluations, (0,), folder, constraints,
         options=SearchOptions(budget=budget),
@@ -102,20 +112,31 @@ def test_a_search_by_cost_shows_what_it_paused_and_what_it_would_train_next(
     assert f"{len(data['paused'])} trainings not completed" in page.locator("#about").inner_text()
     assert page.locator("#paused tbody tr").count() == len(data["paused"])
     assert page.locator("#next tbody tr").count() == 5
-    assert re.fullmatch(r"to epoch [124], (new|paused at [12])", page.locator("#next tbody td").first.inner_text())
+    assert re.fullmatch(
+        r"to epoch [124], (new|paused at [12])", page.locator("#next tbody td").first.inner_text()
+    )
     page.locator("#next tbody button").first.click()
     assert "Next: to epoch" in page.locator("#network").inner_text()
 
 
-def test_a_search_by_cost_keeps_what_its_predictor_expected_of_trainings(by_cost: tuple[Path, Studies]) -> None:
+def test_a_search_by_cost_keeps_what_its_predictor_expected_of_trainings(
+    by_cost: tuple[Path, Studies],
+) -> None:
     folder, studies = by_cost
     (found,) = data_of(folder)["agreement"]
     assert found["metric"] == "quality", "params were known when the trainings went on"
     assert found["networks"] == len(studies.first.predicted["quality"]) > 0
     lines = (folder / "nas.log").read_text().splitlines()
-    paused = [line for line in lines if re.search(r"INFO ridge-0, trial \d+: epochs 0 to 1, quality \d+", line)]
+    paused = [
+        line
+        for line in lines
+        if re.search(r"INFO ridge-0, trial \d+: epochs 0 to 1, quality \d+", line)
+    ]
     assert len(paused) > 10
-    assert any(re.search(r"epochs 2 to 4, quality 5\d \(predicted [\d.]+ ± [\d.e-]+\), params \d+", x) for x in lines)
+    assert any(
+        re.search(r"epochs 2 to 4, quality 5\d \(predicted [\d.]+ ± [\d.e-]+\), params \d+", x)
+        for x in lines
+    )
 
 
 def test_a_proposal_without_prediction_can_be_opened(tmp_path: Path, open_page: Open) -> None:
@@ -164,7 +185,9 @@ def test_failures_of_every_search_are_listed(tmp_path: Path, open_page: Open) ->
 # --- what there is of each network
 
 
-def test_further_metrics_are_columns_and_limits_and_test_scores_are_neither(tmp_path: Path, open_page: Open) -> None:
+def test_further_metrics_are_columns_and_limits_and_test_scores_are_neither(
+    tmp_path: Path, open_page: Open
+) -> None:
     own_studies(tmp_path)
     page = open_page(tmp_path)
     headers = page.locator("#table thead th").all_inner_texts()
@@ -177,7 +200,8 @@ def test_further_metrics_are_columns_and_limits_and_test_scores_are_neither(tmp_
 
 
 @pytest.mark.parametrize(
-    ("metric", "expected"), [("test_quality", True), ("digits_test_accuracy", True), ("latest_loss", False)]
+    ("metric", "expected"),
+    [("test_quality", True), ("digits_test_accuracy", True), ("latest_loss", False)],
 )
 def test_scores_are_test_scores_by_their_names(metric: str, expected: bool) -> None:
     assert is_test_score(metric) == expected
@@ -186,7 +210,11 @@ def test_scores_are_test_scores_by_their_names(metric: str, expected: bool) -> N
 def test_every_network_of_the_joint_front_has_its_model(tmp_path: Path, open_page: Open) -> None:
     studies = own_studies(tmp_path, ["random", "tpe"], evaluations=12)
     networks = data_of(tmp_path)["networks"]
-    front = [network for network in networks if network["place"] is not None and network["search"] == "tpe"]
+    front = [
+        network
+        for network in networks
+        if network["place"] is not None and network["search"] == "tpe"
+    ]
     assert front, "a network of the second search is on the front"
     for network in front:
         file = tmp_path / "front" / f"{network['place']:02d}.onnx"
@@ -204,11 +232,17 @@ def test_trials_have_the_numbers_of_the_study(tmp_path: Path, open_page: Open) -
     study = optuna.create_study(directions=["minimize"] * 2, storage=open_storage(tmp_path / "j"))
     for x in (0.5, 0.5, 0.1):  # the second repeats the first
         study.enqueue_trial({"x": x})
-    study.optimize(lambda trial: (trial.suggest_float("x", 0, 1), 1 - trial.params["x"]), n_trials=3)
+    study.optimize(
+        lambda trial: (trial.suggest_float("x", 0, 1), 1 - trial.params["x"]), n_trials=3
+    )
     save_studies(tmp_path, open_studies(tmp_path / "j"))
     page = open_page(tmp_path)
     assert page.locator("#table tbody th").all_inner_texts() == ["Trial 2", "Trial 0"]
-    assert page.locator("#table thead th").all_inner_texts() == ["Trial", "Objective 1", "Objective 2"]
+    assert page.locator("#table thead th").all_inner_texts() == [
+        "Trial",
+        "Objective 1",
+        "Objective 2",
+    ]
 
 
 # --- how it was made
@@ -236,24 +270,36 @@ def test_axes_distinguish_close_values(tmp_path: Path, open_page: Open) -> None:
     study = optuna.create_study(directions=["minimize"] * 2, storage=open_storage(tmp_path / "j"))
     for x in (0.0, 1e-6, 2e-6):
         study.enqueue_trial({"x": x})
-    study.optimize(lambda trial: (90 + trial.suggest_float("x", 0, 1), -trial.params["x"]), n_trials=3)
+    study.optimize(
+        lambda trial: (90 + trial.suggest_float("x", 0, 1), -trial.params["x"]), n_trials=3
+    )
     save_studies(tmp_path, open_studies(tmp_path / "j"))
     formatted = open_page(tmp_path).evaluate(
-        "echarts.getInstanceByDom(document.querySelector('#charts .chart')).getOption().yAxis[0].axisLabel"
+        "echarts.getInstanceByDom(document.querySelector('#charts "
+        ".chart')).getOption().yAxis[0].axisLabel"
         ".formatter(90.0000005)"
     )
     assert formatted == "90.0000005"
 
 
-def test_the_first_of_many_metrics_are_shown_and_the_others_can_be_opened(tmp_path: Path, open_page: Open) -> None:
+def test_the_first_of_many_metrics_are_shown_and_the_others_can_be_opened(
+    tmp_path: Path, open_page: Open
+) -> None:
     space, rng = get_space("tiny-resnet"), np.random.default_rng(0)
     names = [f"device{i}_latency_ms" for i in range(15)]
-    rows = {a: [space.params(a) ** 0.5, *rng.random(15)] for a in [space.sample(rng) for _ in range(30)]}
+    rows = {
+        a: [space.params(a) ** 0.5, *rng.random(15)] for a in [space.sample(rng) for _ in range(30)]
+    }
     lines = [",".join([f'"{space.format(a)}"', *map(str, row)]) for a, row in rows.items()]
-    (tmp_path / "t.csv").write_text("\n".join([",".join(["architecture", "top1_accuracy", *names]), *lines]))
+    (tmp_path / "t.csv").write_text(
+        "\n".join([",".join(["architecture", "top1_accuracy", *names]), *lines])
+    )
     table = load_benchmark(tmp_path / "t.csv", "tiny-resnet")
     goals = "top1_accuracy,device3_latency_ms"
-    save_studies(tmp_path, run_studies(table, goals, ["random"], 10, (0,), tmp_path, ["device5_latency_ms <= 0.9"]))
+    save_studies(
+        tmp_path,
+        run_studies(table, goals, ["random"], 10, (0,), tmp_path, ["device5_latency_ms <= 0.9"]),
+    )
     page = open_page(tmp_path)
     shown = page.locator("#sliders .slider").all_inner_texts()
     assert [text.partition(" (")[0].partition(":")[0].strip() for text in shown] == [
@@ -271,7 +317,9 @@ def test_equal_values_have_an_axis_with_labels(tmp_path: Path, open_page: Open) 
     study = optuna.create_study(directions=["minimize"] * 2, storage=open_storage(tmp_path / "j"))
     for x in (0.0, 0.5):
         study.enqueue_trial({"x": x})
-    study.optimize(lambda trial: (20 + 1e-12 * trial.suggest_float("x", 0, 1), -trial.params["x"]), n_trials=2)
+    study.optimize(
+        lambda trial: (20 + 1e-12 * trial.suggest_float("x", 0, 1), -trial.params["x"]), n_trials=2
+    )
     save_studies(tmp_path, open_studies(tmp_path / "j"))
     axis = "echarts.getInstanceByDom(document.querySelector('#charts .chart')).getOption().yAxis[0]"
     low, high = open_page(tmp_path).evaluate(f"[{axis}.min, {axis}.max]")

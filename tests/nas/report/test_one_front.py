@@ -1,4 +1,6 @@
-"""Claims about the front of several searches: it is one and the same everywhere, and its tables begin a new search."""
+"""Claims about the front of several searches: it is one and the same everywhere, and its tables
+begin a new search.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,17 @@ def command(*arguments: str) -> str:
 def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A folder with four searches that evaluate many duplicates, and what the command printed."""
     folder = tmp_path_factory.mktemp("several") / "out"
-    options = ("--sampler", "random,nsga2", "--seeds", "2", "--evaluations", "150", "--quiet", "--out", str(folder))
+    options = (
+        "--sampler",
+        "random,nsga2",
+        "--seeds",
+        "2",
+        "--evaluations",
+        "150",
+        "--quiet",
+        "--out",
+        str(folder),
+    )
     return folder, command("search", *GOALS, *options)
 
 
@@ -53,14 +65,21 @@ def architectures(file: Path) -> list[str]:
 def test_terminal_files_page_and_python_show_the_same_front(searched: tuple[Path, str]) -> None:
     folder, shown = searched
     front = rows_of(folder / "front.csv")
-    texts = {load_benchmark("digits201").space.to_text(n.architecture) for n in open_studies(folder).front_networks}
+    texts = {
+        load_benchmark("digits201").space.to_text(n.architecture)
+        for n in open_studies(folder).front_networks
+    }
     assert len(texts) == len(front) > 3, "no network is there twice"
     values = [(float(row["digits_accuracy"]), float(row["cpu_latency_ms"])) for row in front]
     assert len(set(values)) == len(front), "in this table, equal values are those of one network"
 
     lines = [line.split("│")[1:-1] for line in shown.splitlines() if "front/" in line]
-    assert [float(line[1]) for line in lines] == pytest.approx([accuracy for accuracy, _ in values], rel=1e-3)
-    assert [(line[3].strip(), line[4].strip()) for line in lines] == [(row["sampler"], row["seed"]) for row in front]
+    assert [float(line[1]) for line in lines] == pytest.approx(
+        [accuracy for accuracy, _ in values], rel=1e-3
+    )
+    assert [(line[3].strip(), line[4].strip()) for line in lines] == [
+        (row["sampler"], row["seed"]) for row in front
+    ]
     assert "Pareto front of all 4 searches" in shown
 
     names = [f"{place:02d}.{kind}" for place in range(len(front)) for kind in ("onnx", "txt")]
@@ -78,39 +97,75 @@ def test_terminal_files_page_and_python_show_the_same_front(searched: tuple[Path
     assert [row["architecture"] for row in summary["front"]] == on_page
 
 
-def test_the_front_of_several_searches_names_the_search_of_each_network(searched: tuple[Path, str]) -> None:
+def test_the_front_of_several_searches_names_the_search_of_each_network(
+    searched: tuple[Path, str],
+) -> None:
     folder, _ = searched
     studies = open_studies(folder)
-    assert {(row["sampler"], row["seed"]) for row in rows_of(folder / "networks.csv")} == {*SEARCHES}
+    assert {(row["sampler"], row["seed"]) for row in rows_of(folder / "networks.csv")} == {
+        *SEARCHES
+    }
     for row in rows_of(folder / "front.csv"):
-        [result] = [r for r in studies.results[row["sampler"]] if r.settings["seed"] == int(row["seed"])]
+        [result] = [
+            r for r in studies.results[row["sampler"]] if r.settings["seed"] == int(row["seed"])
+        ]
         trial = result.study.trials[int(row["trial"])]
         assert result.space.format(result.space.architecture(trial.params)) == row["architecture"]
         assert trial.values == [float(row["digits_accuracy"]), float(row["cpu_latency_ms"])]
 
 
-def test_reports_and_figures_of_the_folder_keep_that_front(searched: tuple[Path, str], tmp_path: Path) -> None:
+def test_reports_and_figures_of_the_folder_keep_that_front(
+    searched: tuple[Path, str], tmp_path: Path
+) -> None:
     folder, _ = searched
     before = (folder / "front.csv").read_text()
-    reported = json.loads(command("report", str(folder), "--out", str(tmp_path / "report"), "--json"))
+    reported = json.loads(
+        command("report", str(folder), "--out", str(tmp_path / "report"), "--json")
+    )
     assert (tmp_path / "report" / "front.csv").read_text() == before
     assert [row["architecture"] for row in reported["front"]] == architectures(folder / "front.csv")
     for group in open_studies(folder).results.values():
         for result in group:
-            assert len(_network_values(result)) == len(result.front_rows) == len({*map(str, _network_values(result))})
+            assert (
+                len(_network_values(result))
+                == len(result.front_rows)
+                == len({*map(str, _network_values(result))})
+            )
 
 
 def test_json_lists_the_same_front(tmp_path: Path) -> None:
-    options = ("--sampler", "random", "--seeds", "2", "--evaluations", "20", "--quiet", "--out", str(tmp_path / "out"))
+    options = (
+        "--sampler",
+        "random",
+        "--seeds",
+        "2",
+        "--evaluations",
+        "20",
+        "--quiet",
+        "--out",
+        str(tmp_path / "out"),
+    )
     printed = json.loads(command("search", *GOALS, *options, "--json").partition("\nwritten to")[0])
     front = rows_of(tmp_path / "out" / "front.csv")
-    assert [row["architecture"] for row in printed["front"]] == [row["architecture"] for row in front]
+    assert [row["architecture"] for row in printed["front"]] == [
+        row["architecture"] for row in front
+    ]
     assert [str(row["seed"]) for row in printed["front"]] == [row["seed"] for row in front]
 
 
 def continued(table: Path, out: Path) -> int:
     """Begin a search with a table of known networks: how many it knows."""
-    options = ("--sampler", "random", "--seed", "7", "--evaluations", "2", "--quiet", "--out", str(out))
+    options = (
+        "--sampler",
+        "random",
+        "--seed",
+        "7",
+        "--evaluations",
+        "2",
+        "--quiet",
+        "--out",
+        str(out),
+    )
     result = CliRunner().invoke(app, ["search", *GOALS, *options, "--known", str(table)])
     assert result.exit_code == 0, result.output
     return int(open_studies(out).first.prior.sum())
@@ -122,9 +177,17 @@ def test_tables_of_a_search_are_known_to_the_next(
 ) -> None:
     table = searched[0] / name
     assert continued(table, tmp_path / "next") == len(rows_of(table))
-    [warning] = [record.getMessage() for record in caplog.records if "not used" in record.getMessage()]
-    assert warning.endswith("no metrics of this search: digits_accuracy_seed0, digits_accuracy_seed1")
-    prior = {row["architecture"] for row in rows_of(tmp_path / "next" / "networks.csv") if row["sampler"] == "known"}
+    [warning] = [
+        record.getMessage() for record in caplog.records if "not used" in record.getMessage()
+    ]
+    assert warning.endswith(
+        "no metrics of this search: digits_accuracy_seed0, digits_accuracy_seed1"
+    )
+    prior = {
+        row["architecture"]
+        for row in rows_of(tmp_path / "next" / "networks.csv")
+        if row["sampler"] == "known"
+    }
     assert prior == {*architectures(table)}
 
 
@@ -146,20 +209,33 @@ def test_the_table_that_the_page_saves_is_known_to_the_next_search(
             assert float(own[metric]) == float(other[metric])
 
 
-def test_the_page_counts_and_names_the_networks_of_the_front(searched: tuple[Path, str], open_page: Open) -> None:
+def test_the_page_counts_and_names_the_networks_of_the_front(
+    searched: tuple[Path, str], open_page: Open
+) -> None:
     folder, _ = searched
     page = open_page(folder)
     front = len(rows_of(folder / "front.csv"))
     assert f"{front} networks are on the front" in page.locator("#advice").inner_text()
     shown = page.locator("#table tbody th").all_inner_texts()
     assert shown == [f"Network {place:02d}" for place in range(front)]
-    repeated = next(n for n in data_of(folder)["networks"] if n["place"] is not None and n["others"])
-    page.locator("#table tbody").get_by_role("button", name=f"Network {repeated['place']:02d}").click()
+    repeated = next(
+        n for n in data_of(folder)["networks"] if n["place"] is not None and n["others"]
+    )
+    page.locator("#table tbody").get_by_role(
+        "button", name=f"Network {repeated['place']:02d}"
+    ).click()
     said = page.locator("#network").inner_text()
-    assert f"Evaluated {len(repeated['others']) + 1} times, also as trial {repeated['others'][0][1]} of" in said
+    assert (
+        f"Evaluated {len(repeated['others']) + 1} times, also as trial {repeated['others'][0][1]} "
+        "of" in said
+    )
 
 
-def test_a_table_of_networks_can_be_searched_itself(searched: tuple[Path, str], tmp_path: Path) -> None:
-    table = load_benchmark(searched[0] / "networks.csv", "nasbench201", {"input_shape": [1, 8, 8], "num_classes": 10})
+def test_a_table_of_networks_can_be_searched_itself(
+    searched: tuple[Path, str], tmp_path: Path
+) -> None:
+    table = load_benchmark(
+        searched[0] / "networks.csv", "nasbench201", {"input_shape": [1, 8, 8], "num_classes": 10}
+    )
     assert not {"sampler", "seed", "trial", "evaluations"} & {*table.metrics}
     assert len(table) == len(rows_of(searched[0] / "networks.csv"))

@@ -1,4 +1,6 @@
-"""Claims about the report in a browser: what clicks, keys and sliders do, and that the page asks no server."""
+"""Claims about the report in a browser: what clicks, keys and sliders do, and that the page asks no
+server.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from nas.report.folders import save_studies
 from nas.search.pareto import non_dominated
 from nas.search.storage import open_storage
 
-axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+axe = pytest.importorskip(
+    "axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed"
+)
 pytestmark = pytest.mark.slow
 
 GOALS = "digits_accuracy,cpu_latency_ms"
@@ -35,7 +39,9 @@ def guided(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Studies]:
     folder = tmp_path_factory.mktemp("guided")
     options = {"n_startup": 10, "refit_every": 5, "fresh": 40}
     limits = [f"cpu_latency_ms <= {BOUND}"]
-    studies = run_studies("digits201", GOALS, ["ridge"], 40, (0,), folder, constraints=limits, sampler_options=options)
+    studies = run_studies(
+        "digits201", GOALS, ["ridge"], 40, (0,), folder, constraints=limits, sampler_options=options
+    )
     save_studies(folder, studies)
     return folder, studies
 
@@ -44,17 +50,23 @@ def guided(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Studies]:
 def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three objectives, searched by two samplers."""
     folder = tmp_path_factory.mktemp("three")
-    save_studies(folder, run_studies("digits201", f"{GOALS},params", ["random", "nsga2"], 25, (0,), folder))
+    save_studies(
+        folder, run_studies("digits201", f"{GOALS},params", ["random", "nsga2"], 25, (0,), folder)
+    )
     return folder
 
 
 def knee(values: np.ndarray) -> np.ndarray:
-    """Row of values (n, 2) (accuracy, latency) on the front that is farthest from the line between its extremes."""
+    """Row of values (n, 2) (accuracy, latency) on the front that is farthest from the line between
+    its extremes.
+    """
     losses = values * [-1, 1]
     front = np.unique(losses[non_dominated(losses)], axis=0)
     first, last = front[0], front[-1]
     offsets = (front - first) / np.maximum(np.abs(last - first), 1e-12)
-    distances = -offsets.sum(axis=1) / np.sqrt(2)  # towards the ideal, from the line in spans of the front
+    distances = -offsets.sum(axis=1) / np.sqrt(
+        2
+    )  # towards the ideal, from the line in spans of the front
     if len(front) > 2:
         distances[[0, -1]] = -np.inf  # the extremes balance nothing
     return front[np.argmax(distances.round(9))] * [-1, 1]
@@ -63,12 +75,15 @@ def knee(values: np.ndarray) -> np.ndarray:
 def shown(card: Any) -> list[float]:
     """Values of a card, without their spreads."""
     return [
-        float(text.partition(": ")[2].split(" ")[0].replace(",", "")) for text in card.locator("span").all_inner_texts()
+        float(text.partition(": ")[2].split(" ")[0].replace(",", ""))
+        for text in card.locator("span").all_inner_texts()
     ]
 
 
 def pixel(page: Any, chart: int, series: str, which: int = 0) -> tuple[float, float, int]:
-    """Where a chart of the trade-off draws a point, in pixels of the page, and the index of its network."""
+    """Where a chart of the trade-off draws a point, in pixels of the page, and the index of its
+    network.
+    """
     found = page.evaluate(
         """([chart, id, which]) => {
             const node = document.querySelectorAll('#charts .chart')[chart], own = echarts.getInstanceByDom(node);
@@ -85,11 +100,16 @@ def pixel(page: Any, chart: int, series: str, which: int = 0) -> tuple[float, fl
 
 def window(page: Any, chart: int = 0) -> list[float]:
     """The part of both axes that a chart shows."""
-    code = "(i) => echarts.getInstanceByDom(document.querySelectorAll('#charts .chart')[i]).getOption().dataZoom"
+    code = (
+        "(i) => echarts.getInstanceByDom(document.querySelectorAll('#charts "
+        ".chart')[i]).getOption().dataZoom"
+    )
     return [zoom[end] for zoom in page.evaluate(code, chart) for end in ("startValue", "endValue")]
 
 
-def test_the_page_starts_with_the_network_to_ship(guided: tuple[Path, Studies], open_page: Open) -> None:
+def test_the_page_starts_with_the_network_to_ship(
+    guided: tuple[Path, Studies], open_page: Open
+) -> None:
     folder, studies = guided
     page = open_page(folder)
     values = studies.first.evaluated.values
@@ -117,23 +137,33 @@ def test_a_point_tells_about_its_network_when_pointed_at_and_opens_it_when_click
     page.get_by_text(f"Digits accuracy (%): {accuracy:.5g}").last.wait_for()
     page.mouse.click(x, y)
     panel = page.locator("#network")
-    assert panel.get_by_role("heading").inner_text() == f"Network {data['networks'][index]['place']:02d}"
+    assert (
+        panel.get_by_role("heading").inner_text()
+        == f"Network {data['networks'][index]['place']:02d}"
+    )
     terms = panel.locator("dt").all_inner_texts()
     assert terms[:4] == ["Digits accuracy (%)", "CPU latency (ms)", "Params", "FLOPs"]
     assert "± standard deviation over 2 seeds" in panel.inner_text()
     assert panel.locator("svg rect").count() > 3
     assert page.url.endswith(f"#network-{index}")
     place = data["networks"][index]["place"]
-    model = base64.b64decode(panel.get_by_role("link", name="ONNX model").get_attribute("href").partition(",")[2])
+    model = base64.b64decode(
+        panel.get_by_role("link", name="ONNX model").get_attribute("href").partition(",")[2]
+    )
     onnx.checker.check_model(onnx.load_from_string(model))
     assert model == (folder / "front" / f"{place:02d}.onnx").read_bytes()
     panel.get_by_text("ONNX text").last.click()
-    assert panel.locator("pre").inner_text().strip() == (folder / "front" / f"{place:02d}.txt").read_text().strip()
+    assert (
+        panel.locator("pre").inner_text().strip()
+        == (folder / "front" / f"{place:02d}.txt").read_text().strip()
+    )
     again = open_page(folder, fragment=f"#network-{index}")
     assert again.locator("#network-title").inner_text() == f"Network {place:02d}"
 
 
-def test_charts_zoom_by_buttons_wheel_and_keys(guided: tuple[Path, Studies], open_page: Open) -> None:
+def test_charts_zoom_by_buttons_wheel_and_keys(
+    guided: tuple[Path, Studies], open_page: Open
+) -> None:
     page = open_page(guided[0])
     first = window(page)
     page.get_by_role("button", name="Show all networks").click()
@@ -157,17 +187,23 @@ def test_charts_zoom_by_buttons_wheel_and_keys(guided: tuple[Path, Studies], ope
     assert window(page)[1] - window(page)[0] < first[1] - first[0]
 
 
-def test_limits_filter_table_and_recommendation(guided: tuple[Path, Studies], open_page: Open) -> None:
+def test_limits_filter_table_and_recommendation(
+    guided: tuple[Path, Studies], open_page: Open
+) -> None:
     folder, studies = guided
     page = open_page(folder)
     before = page.locator(".card").first.inner_text()
     names = [objective.name for objective in studies.objectives]
     # Duplicates are one network, with their mean values.
-    values = np.array([[network.values[name] for name in names] for network in studies.distinct])  # (n, 2)
+    values = np.array(
+        [[network.values[name] for name in names] for network in studies.distinct]
+    )  # (n, 2)
     kept = values[values[:, 1] <= BOUND]
     limit = float(np.sort(kept[:, 0])[-5])  # percent
     page.get_by_label("Limit of Digits accuracy (%) as a number").fill(str(limit))
-    np.testing.assert_allclose(shown(page.locator(".card").first), knee(kept[kept[:, 0] >= limit]), rtol=1e-4)
+    np.testing.assert_allclose(
+        shown(page.locator(".card").first), knee(kept[kept[:, 0] >= limit]), rtol=1e-4
+    )
     page.get_by_role("checkbox").check()
     column = page.locator("#table tbody td:nth-child(2)").all_inner_texts()
     assert len(column) == (values[:, 0] >= limit).sum()
@@ -177,16 +213,24 @@ def test_limits_filter_table_and_recommendation(guided: tuple[Path, Studies], op
     page.keyboard.press("Home")  # the fastest only
     assert slider.get_attribute("aria-valuetext") == f"CPU latency (ms) ≤ {values[:, 1].min():.5g}"
     page.get_by_role("button", name="No limits").click()
-    page.wait_for_function("(text) => document.querySelector('.card').innerText === text", arg=before)
+    page.wait_for_function(
+        "(text) => document.querySelector('.card').innerText === text", arg=before
+    )
     assert page.locator("#table tbody tr").count() == len(values)
     assert slider.input_value() == slider.get_attribute("max")
 
 
-def test_the_page_says_if_no_network_satisfies_the_limits(guided: tuple[Path, Studies], open_page: Open) -> None:
+def test_the_page_says_if_no_network_satisfies_the_limits(
+    guided: tuple[Path, Studies], open_page: Open
+) -> None:
     page = open_page(guided[0])
     page.get_by_label("Limit of Digits accuracy (%) as a number").fill("1000")
     assert page.locator(".card").count() == 0
-    assert page.locator("#advice").inner_text().startswith("No network satisfies all constraints within the limits.")
+    assert (
+        page.locator("#advice")
+        .inner_text()
+        .startswith("No network satisfies all constraints within the limits.")
+    )
 
 
 def test_the_table_sorts_by_every_column(guided: tuple[Path, Studies], open_page: Open) -> None:
@@ -196,7 +240,8 @@ def test_the_table_sorts_by_every_column(guided: tuple[Path, Studies], open_page
     for way in ("ascending", "descending"):
         button.click()
         numbers = [
-            int(text.replace(",", "")) for text in page.locator("#table tbody td:nth-child(4)").all_inner_texts()
+            int(text.replace(",", ""))
+            for text in page.locator("#table tbody td:nth-child(4)").all_inner_texts()
         ]
         assert numbers == sorted(numbers, reverse=way == "descending")
         assert page.locator("#table th[aria-sort]").nth(3).get_attribute("aria-sort") == way
@@ -220,7 +265,9 @@ def test_the_page_works_by_keyboard(guided: tuple[Path, Studies], open_page: Ope
     walked = []
     for key in ("ArrowLeft", "ArrowLeft", "ArrowRight"):
         page.keyboard.press(key)
-        walked.append(float(page.locator("#said").inner_text().split("CPU latency (ms): ")[1].split(" ")[0]))
+        walked.append(
+            float(page.locator("#said").inner_text().split("CPU latency (ms): ")[1].split(" ")[0])
+        )
     assert walked[2] == walked[0] > walked[1]
 
 
@@ -235,7 +282,9 @@ def test_predictions_stand_beside_measurements_and_before_what_comes_next(
     assert proposals.count() == 5
     known = {studies.first.space.format(a) for a in studies.first.evaluated.architectures}
     data = json.loads(page.locator("#data").text_content())
-    assert not known & {network["notation"] for network in data["networks"] if not network["evaluation"]}
+    assert not known & {
+        network["notation"] for network in data["networks"] if not network["evaluation"]
+    }
     proposals.first.get_by_role("button").click()
     assert "Not evaluated yet" in page.locator("#network").inner_text()
     assert page.locator("#network svg rect").count() > 3
@@ -250,9 +299,15 @@ def test_three_objectives_are_linked(three: Path, open_page: Open) -> None:
     assert "up is better" in page.locator("#parallel-note").inner_text()
     axes = "echarts.getInstanceByDom(document.getElementById('parallel')).getOption().parallelAxis"
     ends = page.evaluate(f"{axes}.map((axis) => [axis.inverse, axis.nameLocation])")
-    assert ends == [[False, "end"], [True, "start"], [True, "start"]], "names stand above their axes"
-    lines = "echarts.getInstanceByDom(document.getElementById('parallel')).getOption().series[0].data"
-    assert page.evaluate(f"{lines}.filter((line) => line.lineStyle.width === 4).map((line) => line.network)") == [index]
+    assert ends == [[False, "end"], [True, "start"], [True, "start"]], (
+        "names stand above their axes"
+    )
+    lines = (
+        "echarts.getInstanceByDom(document.getElementById('parallel')).getOption().series[0].data"
+    )
+    assert page.evaluate(
+        f"{lines}.filter((line) => line.lineStyle.width === 4).map((line) => line.network)"
+    ) == [index]
     # A line is clicked beside the first axis, at the network that has the best accuracy.
     x, y, best = page.evaluate(
         """() => {
@@ -273,7 +328,9 @@ def test_three_objectives_are_linked(three: Path, open_page: Open) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_has_no_accessibility_violations(guided: tuple[Path, Studies], open_page: Open, scheme: str) -> None:
+def test_the_page_has_no_accessibility_violations(
+    guided: tuple[Path, Studies], open_page: Open, scheme: str
+) -> None:
     found = axe.Axe().run(open_page(guided[0], scheme=scheme))
     assert found.violations_count == 0, found.generate_report()
 
@@ -291,14 +348,21 @@ def test_the_page_fits_wide_and_narrow_screens_in_light_and_dark(
         assert 0 < chart.bounding_box()["width"] <= width
     for value in page.locator("#made dd").all():
         assert value.bounding_box()["width"] > width / 5, "no word is broken into letters"
-    assert f"{'left' if width < 600 else 'up'} is better" in page.locator("#parallel-note").inner_text()
+    assert (
+        f"{'left' if width < 600 else 'up'} is better"
+        in page.locator("#parallel-note").inner_text()
+    )
     page.emulate_media(color_scheme="dark" if scheme == "light" else "light")
-    page.wait_for_function("(before) => getComputedStyle(document.body).backgroundColor !== before", arg=background)
+    page.wait_for_function(
+        "(before) => getComputedStyle(document.body).backgroundColor !== before", arg=background
+    )
 
 
 def test_names_are_shown_and_never_executed(tmp_path: Path, open_page: Open) -> None:
     study = optuna.create_study(
-        directions=["minimize", "minimize"], storage=open_storage(tmp_path / "j"), study_name=HOSTILE
+        directions=["minimize", "minimize"],
+        storage=open_storage(tmp_path / "j"),
+        study_name=HOSTILE,
     )
     study.set_metric_names([f"a {HOSTILE}", "b"])
     study.set_user_attr(HOSTILE, HOSTILE)
@@ -318,7 +382,9 @@ def test_names_are_shown_and_never_executed(tmp_path: Path, open_page: Open) -> 
     assert HOSTILE in page.locator("h1").inner_text()
 
 
-def test_a_study_of_mere_numbers_has_its_front_chart_and_table(tmp_path: Path, open_page: Open) -> None:
+def test_a_study_of_mere_numbers_has_its_front_chart_and_table(
+    tmp_path: Path, open_page: Open
+) -> None:
     study = optuna.create_study(
         directions=["minimize", "maximize"], storage=open_storage(tmp_path / "j"), study_name="mine"
     )
@@ -340,24 +406,39 @@ def test_a_study_of_mere_numbers_has_its_front_chart_and_table(tmp_path: Path, o
     assert "'x':" in page.locator("#network code").inner_text()
 
 
-def test_the_best_balance_is_not_the_worst_in_one_objective(tmp_path: Path, open_page: Open) -> None:
-    study = optuna.create_study(storage=open_storage(tmp_path / "j"), directions=["minimize", "minimize"])
+def test_the_best_balance_is_not_the_worst_in_one_objective(
+    tmp_path: Path, open_page: Open
+) -> None:
+    study = optuna.create_study(
+        storage=open_storage(tmp_path / "j"), directions=["minimize", "minimize"]
+    )
     asked = {"x": optuna.distributions.FloatDistribution(0, 9)}
     for x, values in enumerate(([0.0, 10.0], [6.0, 6.5], [10.0, 0.0])):
-        study.add_trial(optuna.trial.create_trial(values=values, params={"x": x}, distributions=asked))
+        study.add_trial(
+            optuna.trial.create_trial(values=values, params={"x": x}, distributions=asked)
+        )
     save_studies(tmp_path, open_studies(tmp_path / "j"))
     card = open_page(tmp_path).locator(".card").filter(has_text="Best balance")
     assert shown(card) == [6.0, 6.5]
 
 
-def test_the_others_stay_in_view_if_one_network_is_best_in_everything(tmp_path: Path, open_page: Open) -> None:
-    study = optuna.create_study(storage=open_storage(tmp_path / "j"), directions=["minimize", "minimize"])
-    study.optimize(lambda trial: (trial.suggest_float("x", 0, 1), trial.params["x"] ** 2), n_trials=6)
+def test_the_others_stay_in_view_if_one_network_is_best_in_everything(
+    tmp_path: Path, open_page: Open
+) -> None:
+    study = optuna.create_study(
+        storage=open_storage(tmp_path / "j"), directions=["minimize", "minimize"]
+    )
+    study.optimize(
+        lambda trial: (trial.suggest_float("x", 0, 1), trial.params["x"] ** 2), n_trials=6
+    )
     save_studies(tmp_path, open_studies(tmp_path / "j"))
     page = open_page(tmp_path)
     assert "1 trial is the best in every objective" in page.locator("#advice").inner_text()
     low, high, lowest, highest = window(page)
-    assert all(low <= trial.values[1] <= high and lowest <= trial.values[0] <= highest for trial in study.trials)
+    assert all(
+        low <= trial.values[1] <= high and lowest <= trial.values[0] <= highest
+        for trial in study.trials
+    )
 
 
 def test_one_objective_is_shown_over_the_evaluations(tmp_path: Path, open_page: Open) -> None:

@@ -54,13 +54,20 @@ def test_axis_labels_carry_units(metric: str, label: str) -> None:
 def test_only_non_dominated_points_are_drawn_and_every_sampler_is_named_once(
     tmp_path: Path, figures: list[matplotlib.figure.Figure]
 ) -> None:
-    plot_front(tmp_path / "pareto.png", VALUES, FRONT, {"a": [VALUES, VALUES], "b": [FRONT]}, OBJECTIVES)
+    plot_front(
+        tmp_path / "pareto.png", VALUES, FRONT, {"a": [VALUES, VALUES], "b": [FRONT]}, OBJECTIVES
+    )
     (figure,) = figures
     marked = [line.get_xydata() for line in figure.axes[0].lines if line.get_marker() != "None"]
-    assert [sorted(points.tolist()) for points in marked] == [sorted((FRONT - [1, 0]).tolist())] * 2 + [
-        sorted(FRONT.tolist())
+    assert [sorted(points.tolist()) for points in marked] == [
+        sorted((FRONT - [1, 0]).tolist())
+    ] * 2 + [sorted(FRONT.tolist())]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        "all networks",
+        "true front",
+        "a",
+        "b",
     ]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["all networks", "true front", "a", "b"]
     image = matplotlib.image.imread(tmp_path / "pareto.png")
     assert image.shape[1] > 1000
 
@@ -74,20 +81,31 @@ def test_the_staircase_borders_what_the_front_dominates(
 
 
 def test_fronts_are_drawn_without_a_true_front(tmp_path: Path) -> None:
-    plot_front(tmp_path / "new" / "pareto.png", None, None, {"a": [VALUES], "empty": [VALUES[:0]]}, OBJECTIVES)
+    plot_front(
+        tmp_path / "new" / "pareto.png",
+        None,
+        None,
+        {"a": [VALUES], "empty": [VALUES[:0]]},
+        OBJECTIVES,
+    )
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["pareto.png"]
 
 
-def test_hypervolume_shows_the_mean_over_seeds(tmp_path: Path, figures: list[matplotlib.figure.Figure]) -> None:
+def test_hypervolume_shows_the_mean_over_seeds(
+    tmp_path: Path, figures: list[matplotlib.figure.Figure]
+) -> None:
     plot_hypervolume(
-        tmp_path / "hypervolume.png", {"a": np.array([[0.2, 0.4], [0.4, 0.8]]), "b": np.array([[0.1, 0.2]])}
+        tmp_path / "hypervolume.png",
+        {"a": np.array([[0.2, 0.4], [0.4, 0.8]]), "b": np.array([[0.1, 0.2]])},
     )
     lines = figures[0].axes[0].lines
     np.testing.assert_allclose(lines[0].get_ydata(), [0.3, 0.6])
     np.testing.assert_allclose(lines[1].get_ydata(), [0.1, 0.2])
 
 
-def test_kendall_titles_carry_tau_over_all_known_pairs(tmp_path: Path, figures: list[matplotlib.figure.Figure]) -> None:
+def test_kendall_titles_carry_tau_over_all_known_pairs(
+    tmp_path: Path, figures: list[matplotlib.figure.Figure]
+) -> None:
     true = np.array([1.0, 2.0, 3.0, np.nan])
     panels = {
         ("rlm", "fpga_latency_ms"): (true, true * 2),
@@ -99,18 +117,29 @@ def test_kendall_titles_carry_tau_over_all_known_pairs(tmp_path: Path, figures: 
     assert titles == ["rlm   τ = 1.000", "gnn   τ = -1.000", "rlm   τ = 1.000"]
 
 
-def test_rank_maps_have_the_best_at_the_lower_left(tmp_path: Path, figures: list[matplotlib.figure.Figure]) -> None:
+def test_rank_maps_have_the_best_at_the_lower_left(
+    tmp_path: Path, figures: list[matplotlib.figure.Figure]
+) -> None:
     accuracy = np.arange(100.0)
-    panels = {"right": (accuracy, accuracy), "worst": (accuracy, -accuracy), "no idea": (accuracy, np.zeros(100))}
+    panels = {
+        "right": (accuracy, accuracy),
+        "worst": (accuracy, -accuracy),
+        "no idea": (accuracy, np.zeros(100)),
+    }
     plot_ranks(tmp_path / "ranks.png", panels, "my_accuracy", bins=10)
     right, worst, no_idea = (axes.images[0].get_array() for axes in figures[0].axes[:3])
-    assert np.array_equal(right, 10 * np.eye(10)), "all of a tenth is in one cell of ten: ten times what chance has"
+    assert np.array_equal(right, 10 * np.eye(10)), (
+        "all of a tenth is in one cell of ten: ten times what chance has"
+    )
     assert np.array_equal(worst, 10 * np.eye(10)[::-1])
     assert [axes.get_title() for axes in figures[0].axes[:3]] == [
         "right   τ = 1.000", "worst   τ = -1.000", "no idea   τ = 0.000",
     ]  # fmt: skip
     assert no_idea.sum() == 100
-    best_found = (np.where(accuracy > 89, accuracy, 0.0), accuracy)  # the best ten alone are told apart
+    best_found = (
+        np.where(accuracy > 89, accuracy, 0.0),
+        accuracy,
+    )  # the best ten alone are told apart
     for metric, corner in (("my_accuracy", (0, 0)), ("my_latency_ms", (9, 9))):
         plot_ranks(tmp_path / "ranks.png", {"a": best_found}, metric, bins=10)
         assert figures[-1].axes[0].images[0].get_array()[corner] == 10
@@ -123,7 +152,9 @@ def test_a_figure_that_cannot_be_written_is_named_and_leaves_nothing(tmp_path: P
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_searches_that_draw_at_the_same_time_in_one_folder_leave_whole_figures(tmp_path: Path) -> None:
+def test_searches_that_draw_at_the_same_time_in_one_folder_leave_whole_figures(
+    tmp_path: Path,
+) -> None:
     """The second one draws the figure that the first one has drawn but not yet moved into place."""
     path, begun = tmp_path / "a.png", matplotlib.figure.Figure.savefig
 

@@ -1,4 +1,6 @@
-"""Claims about reports of searches: one page that needs no other file, of finished and of interrupted searches."""
+"""Claims about reports of searches: one page that needs no other file, of finished and of
+interrupted searches.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ def test_the_report_of_a_folder_says_what_its_searches_found(folder: Path) -> No
         assert network["text"] == (folder / "front" / f"{place:02d}.txt").read_text()
 
 
-def test_models_that_are_large_stay_beside_the_page(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_that_are_large_stay_beside_the_page(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(page_data, "MAX_MODEL_BYTES", 100)
     (folder / "front").mkdir(exist_ok=True)
     (folder / "front" / "00.onnx").write_bytes(bytes(101))
@@ -91,7 +95,11 @@ def test_figures_are_drawn_from_a_journal_alone(folder: Path, tmp_path: Path) ->
     journal = str(folder / "studies" / "ridge-0.journal")
     result = CliRunner().invoke(app, ["plot", journal, "--out", str(tmp_path), "--kind", "svg"])
     assert result.exit_code == 0, result.output
-    assert {path.name for path in tmp_path.iterdir()} == {"pareto.svg", "hypervolume.svg", "predicted.svg"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "pareto.svg",
+        "hypervolume.svg",
+        "predicted.svg",
+    }
     alone = open_studies(journal).summary()
     assert 0 < alone["best_front"] <= len(open_studies(journal).first.front_rows)
     assert "true_front" not in alone
@@ -111,7 +119,13 @@ def test_a_search_in_a_database_is_reported(tmp_path: Path) -> None:
     table = load_benchmark("digits201")
     storage = f"sqlite:///{tmp_path}/search.db"
     evaluator = TableEvaluator(table, GOALS.split(","))
-    search(Problem(table.space, evaluator, GOALS), sampler="random", evaluations=6, storage=storage, name="mine")
+    search(
+        Problem(table.space, evaluator, GOALS),
+        sampler="random",
+        evaluations=6,
+        storage=storage,
+        name="mine",
+    )
     result = CliRunner().invoke(app, ["report", storage, "--study", "mine", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert (tmp_path / "report.html").is_file()
@@ -120,7 +134,9 @@ def test_a_search_in_a_database_is_reported(tmp_path: Path) -> None:
 def test_a_search_without_a_front_is_reported_too(tmp_path: Path) -> None:
     for goals in (GOALS, f"{GOALS},params"):
         folder = tmp_path / str(len(goals))
-        studies = run_studies("digits201", goals, ["random"], 4, (0,), folder, constraints=["params <= 1"])
+        studies = run_studies(
+            "digits201", goals, ["random"], 4, (0,), folder, constraints=["params <= 1"]
+        )
         save_studies(folder, studies)
         assert studies.first.front_rows == []
         assert not any(network["feasible"] for network in data_of(folder)["networks"])
@@ -169,13 +185,18 @@ def test_blocks_of_every_space_are_drawn_without_overlap(name: str) -> None:
     space = get_space(name)
     drawn = draw_blocks(space.to_text(space.sample(np.random.default_rng(0))))
     for svg in drawn.values():
-        boxes = [tuple(map(float, box)) for box in re.findall(r'<rect x="([\d.e-]+)" y="([\d.e-]+)"', svg)]
+        boxes = [
+            tuple(map(float, box))
+            for box in re.findall(r'<rect x="([\d.e-]+)" y="([\d.e-]+)"', svg)
+        ]
         assert len(boxes) == len(set(boxes)) >= 3
 
 
 def test_measurements_are_shown_with_their_spread(switches: SearchSpace, tmp_path: Path) -> None:
     evaluator = MeasuredEvaluator(switches, Measurement(("cpu_latency_ms", "params")))
-    studies = run_measured_studies(evaluator, "cpu_latency_ms,params", ["random"], 3, (0,), tmp_path)
+    studies = run_measured_studies(
+        evaluator, "cpu_latency_ms,params", ["random"], 3, (0,), tmp_path
+    )
     save_studies(tmp_path, studies)
     for network in data_of(tmp_path)["networks"]:
         low, high, meaning = network["spreads"][0]
@@ -187,8 +208,15 @@ def test_measurements_are_shown_with_their_spread(switches: SearchSpace, tmp_pat
 @pytest.mark.parametrize("name", ["val:loss", "energy:min", ":", "", " ", "_ms"])
 def test_a_further_metric_may_have_any_name(tmp_path: Path, name: str) -> None:
     space = get_space("tiny-resnet")
-    evaluator = FunctionEvaluator(space, lambda model, architecture, report: {"top1": 1.0, name: 2.0}, ["top1"])
-    search(Problem(space, evaluator, "top1"), sampler="random", evaluations=1, storage=tmp_path / "s.journal")
+    evaluator = FunctionEvaluator(
+        space, lambda model, architecture, report: {"top1": 1.0, name: 2.0}, ["top1"]
+    )
+    search(
+        Problem(space, evaluator, "top1"),
+        sampler="random",
+        evaluations=1,
+        storage=tmp_path / "s.journal",
+    )
     write_report(tmp_path / "report.html", open_studies(str(tmp_path / "s.journal")))
     data = data_of(tmp_path)
     assert [metric["name"] for metric in data["metrics"]][:2] == ["top1", name]

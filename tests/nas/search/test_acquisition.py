@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nas.search.acquisition import Boxes, choose_batch, choose_by_thompson, expected_improvement, free_boxes
+from nas.search.acquisition import (
+    Boxes,
+    choose_batch,
+    choose_by_thompson,
+    expected_improvement,
+    free_boxes,
+)
 from nas.search.pareto import hypervolume
 
 
@@ -23,9 +29,14 @@ def _random_problem(seed: int, m: int) -> tuple[np.ndarray, np.ndarray, np.ndarr
 @settings(deadline=None)
 def test_improvement_is_the_hypervolume_that_a_point_adds(seed: int, m: int) -> None:
     front, samples, reference = _random_problem(seed, m)
-    gains = expected_improvement(samples, np.ones((6, 3)), [Boxes(free_boxes(front, reference))] * 3)
+    gains = expected_improvement(
+        samples, np.ones((6, 3)), [Boxes(free_boxes(front, reference))] * 3
+    )
     base = hypervolume(front, reference)
-    expected = [np.mean([hypervolume(np.vstack([front, p]), reference) - base for p in draws]) for draws in samples]
+    expected = [
+        np.mean([hypervolume(np.vstack([front, p]), reference) - base for p in draws])
+        for draws in samples
+    ]
     np.testing.assert_allclose(gains, expected, atol=1e-12)
 
 
@@ -36,7 +47,11 @@ def test_batch_is_chosen_greedily_by_what_it_adds_together(seed: int, m: int) ->
     chosen = choose_batch(samples, np.ones((6, 3)), front, reference, 3)
 
     def value(batch: list[int]) -> float:
-        return float(np.mean([hypervolume(np.vstack([front, samples[batch, s]]), reference) for s in range(3)]))
+        return float(
+            np.mean(
+                [hypervolume(np.vstack([front, samples[batch, s]]), reference) for s in range(3)]
+            )
+        )
 
     for size in (1, 2, 3):
         best = max(value([*chosen[: size - 1], i]) for i in range(6) if i not in chosen[: size - 1])
@@ -52,7 +67,9 @@ def test_by_thompson_each_choice_is_the_best_if_its_sample_comes_true(seed: int,
     for place, best in enumerate(chosen):
         now = np.vstack([front, samples[chosen[:place], place % 3]])
         gains = [
-            -1.0 if i in chosen[:place] else hypervolume(np.vstack([now, samples[i, place % 3]]), reference)
+            -1.0
+            if i in chosen[:place]
+            else hypervolume(np.vstack([now, samples[i, place % 3]]), reference)
             for i in range(6)
         ]
         assert gains[best] == pytest.approx(max(gains))
@@ -71,11 +88,15 @@ def test_samples_that_break_a_constraint_add_nothing() -> None:
 
 @pytest.mark.parametrize("m", [2, 3, 4])
 @pytest.mark.parametrize("choose", [choose_batch, choose_by_thompson])
-def test_overflowing_volumes_do_not_stop_the_choice(m: int, choose: Callable[..., list[int]]) -> None:
+def test_overflowing_volumes_do_not_stop_the_choice(
+    m: int, choose: Callable[..., list[int]]
+) -> None:
     rng = np.random.default_rng(0)
     samples, front = (-(10.0 ** rng.uniform(-10, 190, shape)) for shape in ((200, 4, m), (5, m)))
     assert len(set(choose(samples, rng.integers(0, 2, (200, 4)), front, np.ones(m), 5))) == 5
 
 
 def test_a_batch_is_never_larger_than_the_candidates() -> None:
-    assert sorted(choose_batch(np.zeros((2, 1, 2)), np.ones((2, 1)), np.zeros((1, 2)), np.ones(2), 5)) == [0, 1]
+    assert sorted(
+        choose_batch(np.zeros((2, 1, 2)), np.ones((2, 1)), np.zeros((1, 2)), np.ones(2), 5)
+    ) == [0, 1]

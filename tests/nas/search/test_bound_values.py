@@ -1,4 +1,6 @@
-"""Claims about what a search depends on besides code: values of closures, attributes, and files that code reads."""
+"""Claims about what a search depends on besides code: values of closures, attributes, and files
+that code reads.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,10 @@ PAIRS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "method": (lambda: Trainer(0.1).evaluate, lambda: Trainer(0.2).evaluate),
     "object": (lambda: Trainer(0.1), lambda: Trainer(0.2)),
     "lambda": (lambda: lambda m, a, r: {"top1": 1.0}, lambda: lambda m, a, r: {"top1": 2.0}),
-    "dictionary": (lambda: closure({"lr": 0.1, "on": [1]}), lambda: closure({"lr": 0.1, "on": [2]})),
+    "dictionary": (
+        lambda: closure({"lr": 0.1, "on": [1]}),
+        lambda: closure({"lr": 0.1, "on": [2]}),
+    ),
     "dataclass": (lambda: closure(Settings(0.1)), lambda: closure(Settings(0.1, (30, 90)))),
     "enumeration": (lambda: closure(Schedule.STEP), lambda: closure(Schedule.COSINE)),
     "array": (lambda: closure(np.arange(3.0)), lambda: closure(np.arange(3.0)[::-1])),
@@ -111,15 +116,25 @@ def space() -> SearchSpace:
 def run(space: SearchSpace, function: Any, folder: Path, evaluations: int = 1, **more: Any) -> Any:
     evaluator = FunctionEvaluator(space, function, ["top1"])
     return run_search(
-        space, "top1", evaluator, sampler="random", evaluations=evaluations, storage=folder / "s.journal", **more
+        space,
+        "top1",
+        evaluator,
+        sampler="random",
+        evaluations=evaluations,
+        storage=folder / "s.journal",
+        **more,
     )
 
 
 @pytest.mark.parametrize("kind", PAIRS)
-def test_values_of_differently_bound_functions_are_not_mixed(space: SearchSpace, tmp_path: Path, kind: str) -> None:
+def test_values_of_differently_bound_functions_are_not_mixed(
+    space: SearchSpace, tmp_path: Path, kind: str
+) -> None:
     first, second = PAIRS[kind]
     run(space, first(), tmp_path)
-    assert len(run(space, first(), tmp_path, 2).evaluated.architectures) == 2, "the same values at another place"
+    assert len(run(space, first(), tmp_path, 2).evaluated.architectures) == 2, (
+        "the same values at another place"
+    )
     with pytest.raises(InputError, match=r"holds another search, started with script\.values\."):
         run(space, second(), tmp_path, 3)
 
@@ -151,7 +166,9 @@ def test_constants_of_a_script_are_values_of_its_functions(
         run(space, evaluate, tmp_path)
 
 
-def test_what_an_evaluator_changes_itself_does_not_stop_its_search(space: SearchSpace, tmp_path: Path) -> None:
+def test_what_an_evaluator_changes_itself_does_not_stop_its_search(
+    space: SearchSpace, tmp_path: Path
+) -> None:
     trainer, seen = Trainer(0.1), []
 
     def evaluate(model: Any, architecture: Any, report: Any) -> dict[str, float]:
@@ -169,7 +186,10 @@ def test_what_an_evaluator_changes_itself_does_not_stop_its_search(space: Search
 
 
 def test_what_cannot_be_compared_is_said_once(
-    space: SearchSpace, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    space: SearchSpace,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(identity, "_said", set())
     caplog.set_level(logging.WARNING)
@@ -186,13 +206,20 @@ def test_what_cannot_be_compared_is_said_once(
 def test_digests_are_equal_in_every_process() -> None:
     code = (
         "from tests.nas.search.test_bound_values import *\n"
-        "values = [{'b', 'a', 'c'}, {'x': Settings(.1)}, np.arange(3.), torch.ones(2), Schedule.STEP, train, Trainer]\n"
+        "values = [{'b', 'a', 'c'}, {'x': Settings(.1)}, np.arange(3.), torch.ones(2), "
+        "Schedule.STEP, train, Trainer]\n"
         "print([bound_values(closure(value)).known for value in values])"
     )
     printed = set()
     for seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=environment,
+        )
         printed.add(done.stdout)
     assert len(printed) == 1
 
@@ -249,7 +276,9 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_closure_of_a_file_that_reads_another_file_is_compared(space: SearchSpace, files: Path) -> None:
+def test_a_closure_of_a_file_that_reads_another_file_is_compared(
+    space: SearchSpace, files: Path
+) -> None:
     run(space, f"{files}/mine.py:made", files)
     (files / "config.json").write_text('{"lr": 2}')
     from search_spaces.common import plug_ins
@@ -260,7 +289,9 @@ def test_a_closure_of_a_file_that_reads_another_file_is_compared(space: SearchSp
 
 
 @pytest.mark.parametrize("named", ["config.json", "."])
-def test_a_search_resumes_only_with_the_same_contents(space: SearchSpace, files: Path, named: str) -> None:
+def test_a_search_resumes_only_with_the_same_contents(
+    space: SearchSpace, files: Path, named: str
+) -> None:
     for name in ("data", "data/inner"):
         (files / name).mkdir()
     path = files / named if named != "." else files / "data"
@@ -285,7 +316,13 @@ def test_a_file_may_move_and_a_new_one_may_not_join(space: SearchSpace, files: P
     (files / "config.json").rename(files / "elsewhere" / "renamed.json")
     run(space, closure(1), files, 2, depends=[files / "elsewhere" / "renamed.json"])
     with pytest.raises(InputError, match=r"started with no --depends .*mine\.py"):
-        run(space, closure(1), files, 3, depends=[files / "elsewhere" / "renamed.json", files / "mine.py"])
+        run(
+            space,
+            closure(1),
+            files,
+            3,
+            depends=[files / "elsewhere" / "renamed.json", files / "mine.py"],
+        )
 
 
 def test_names_and_contents_of_all_files_of_a_folder_count(tmp_path: Path) -> None:
@@ -333,21 +370,47 @@ def test_helper_processes_find_files_of_equal_names_and_moved_ones(
     storage, here = files / "other" / "s.journal", [files / "moved" / "config.json"]
     done = join(storage, trust=True, jobs=2, depends=here)
     assert len(done.evaluated.architectures) == 4
-    assert not [record for record in caplog.records if "helper process" in record.getMessage()], "helpers worked, too"
+    assert not [record for record in caplog.records if "helper process" in record.getMessage()], (
+        "helpers worked, too"
+    )
 
 
 def test_the_front_door_takes_files(files: Path, space: SearchSpace) -> None:
     problem = nas.Problem(space, closure(1), {"top1": "max"})
     for evaluations in (1, 2):
-        nas.search(problem, sampler="random", evaluations=evaluations, out=files, depends=[files / "config.json"])
+        nas.search(
+            problem,
+            sampler="random",
+            evaluations=evaluations,
+            out=files,
+            depends=[files / "config.json"],
+        )
     (files / "config.json").write_text("")
     with pytest.raises(InputError, match="another content"):
-        nas.search(problem, sampler="random", evaluations=3, out=files, depends=[files / "config.json"])
+        nas.search(
+            problem, sampler="random", evaluations=3, out=files, depends=[files / "config.json"]
+        )
 
 
 def test_the_command_line_takes_files_and_folders(files: Path) -> None:
-    command = ["search", "--space", "tiny-resnet", "--objectives", "top1", "--sampler", "random", "--quiet", "--out"]
-    command += [str(files / "out"), "--evaluator", f"{files}/mine.py:evaluate", "--depends", str(files / "config.json")]
+    command = [
+        "search",
+        "--space",
+        "tiny-resnet",
+        "--objectives",
+        "top1",
+        "--sampler",
+        "random",
+        "--quiet",
+        "--out",
+    ]
+    command += [
+        str(files / "out"),
+        "--evaluator",
+        f"{files}/mine.py:evaluate",
+        "--depends",
+        str(files / "config.json"),
+    ]
     assert CliRunner().invoke(app, [*command, "--evaluations", "1"]).exit_code == 0
     (files / "config.json").write_text('{"lr": 2}')
     result = CliRunner().invoke(app, [*command, "--evaluations", "2"])

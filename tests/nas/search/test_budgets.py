@@ -68,10 +68,16 @@ def test_prior_observations_are_used_and_not_counted(tmp_path: Path) -> None:
 
 def test_prior_observations_are_marked_where_they_were_added(tmp_path: Path) -> None:
     storage, known = tmp_path / "s.journal", {a: [1.0, 2.0] for a in _some(2)}
-    first = search(Problem(SPACE, Counting(), OBJECTIVES), sampler="random", evaluations=3, storage=storage)
+    first = search(
+        Problem(SPACE, Counting(), OBJECTIVES), sampler="random", evaluations=3, storage=storage
+    )
     added = len(known.keys() - set(first.evaluated.architectures))
     result = search(
-        Problem(SPACE, Counting(), OBJECTIVES), sampler="random", evaluations=5, storage=storage, known=known
+        Problem(SPACE, Counting(), OBJECTIVES),
+        sampler="random",
+        evaluations=5,
+        storage=storage,
+        known=known,
     )
     assert added
     assert result.prior.tolist() == [False] * 3 + [True] * added + [False] * 2
@@ -80,7 +86,13 @@ def test_prior_observations_are_marked_where_they_were_added(tmp_path: Path) -> 
 def test_equal_seeds_with_equal_prior_observations_evaluate_the_same() -> None:
     known = {a: [1.0, 2.0] for a in _some(4)}
     runs = [
-        search(Problem(SPACE, Counting(), OBJECTIVES), sampler="random", evaluations=6, seed=3, known=known)
+        search(
+            Problem(SPACE, Counting(), OBJECTIVES),
+            sampler="random",
+            evaluations=6,
+            seed=3,
+            known=known,
+        )
         for _ in range(2)
     ]
     assert runs[0].evaluated.architectures == runs[1].evaluated.architectures
@@ -100,19 +112,25 @@ def test_a_journal_waits_for_the_disk_once_for_all_prior_observations(
         known=known,
     )
     assert len(result.evaluated.architectures) == 42
-    proposed = len(result.study.trials) - 40  # two evaluations and repeats, which a random sampler may propose
+    proposed = (
+        len(result.study.trials) - 40
+    )  # two evaluations and repeats, which a random sampler may propose
     assert len(waited) == 1 + proposed
 
 
 @pytest.mark.slow
 def test_an_sqlite_file_is_written_once_for_all_prior_observations(tmp_path: Path) -> None:
-    study = optuna.create_study(storage=open_storage(f"sqlite:///{tmp_path}/s.db"), directions=["minimize"] * 2)
+    study = optuna.create_study(
+        storage=open_storage(f"sqlite:///{tmp_path}/s.db"), directions=["minimize"] * 2
+    )
     commits: list[object] = []
     sqlalchemy.event.listen(study._storage._backend.engine, "commit", commits.append)
     reader = TrialReader(SPACE, parse_objectives("params,flops"), ())
     add_prior_observations(study, reader, {a: [1.0, 2.0] for a in _some(40)}, ["params", "flops"])
     assert len(commits) <= 2  # another one for the reading before
-    again = optuna.load_study(study_name=study.study_name, storage=open_storage(f"sqlite:///{tmp_path}/s.db"))
+    again = optuna.load_study(
+        study_name=study.study_name, storage=open_storage(f"sqlite:///{tmp_path}/s.db")
+    )
     assert [trial.values for trial in again.trials] == [[1.0, 2.0]] * 40
     study.tell(study.ask(), [3.0, 4.0])
     assert len(again.trials) == 41, "afterwards each trial is written by itself again"
@@ -120,25 +138,53 @@ def test_an_sqlite_file_is_written_once_for_all_prior_observations(tmp_path: Pat
 
 def test_a_search_ends_when_its_time_is_over() -> None:
     evaluator = Counting(seconds=0.2)
-    result = search(Problem(SPACE, evaluator, OBJECTIVES), sampler="random", evaluations=1000, seconds=1.0)
+    result = search(
+        Problem(SPACE, evaluator, OBJECTIVES), sampler="random", evaluations=1000, seconds=1.0
+    )
     assert 1 <= len(result.evaluated.architectures) <= 6
 
 
 def test_a_search_ends_when_the_front_stays_as_it_is() -> None:
-    known = {a: [math.inf if i else 1e18, 0.0] for i, a in enumerate(_some(5))}  # nothing is better than the first
-    result = search(Problem(SPACE, Counting(), OBJECTIVES), sampler="random", evaluations=1000, known=known, patience=7)
+    known = {
+        a: [math.inf if i else 1e18, 0.0] for i, a in enumerate(_some(5))
+    }  # nothing is better than the first
+    result = search(
+        Problem(SPACE, Counting(), OBJECTIVES),
+        sampler="random",
+        evaluations=1000,
+        known=known,
+        patience=7,
+    )
     assert len(result.evaluated.architectures) == 5 + 7
-    endless = search(Problem(SPACE, Counting(), OBJECTIVES), sampler="random", evaluations=20, known=known)
+    endless = search(
+        Problem(SPACE, Counting(), OBJECTIVES), sampler="random", evaluations=20, known=known
+    )
     assert len(endless.evaluated.architectures) == 25
 
 
 @pytest.mark.slow
 def test_the_front_of_one_search_is_the_prior_of_another(tmp_path: Path) -> None:
-    goals = ["--benchmark", "digits201", "--objectives", "digits_accuracy,params", "--sampler", "random"]
+    goals = [
+        "--benchmark",
+        "digits201",
+        "--objectives",
+        "digits_accuracy,params",
+        "--sampler",
+        "random",
+    ]
     first, second = tmp_path / "first", tmp_path / "second"
     for arguments in (
         ["--evaluations", "20", "--out", str(first)],
-        ["--evaluations", "3", "--known", str(first / "front.csv"), "--out", str(second), "--patience", "50"],
+        [
+            "--evaluations",
+            "3",
+            "--known",
+            str(first / "front.csv"),
+            "--out",
+            str(second),
+            "--patience",
+            "50",
+        ],
     ):
         result = CliRunner().invoke(app, ["search", *goals, *arguments])
         assert result.exit_code == 0, result.output
@@ -156,7 +202,9 @@ def test_the_front_of_one_search_is_the_prior_of_another(tmp_path: Path) -> None
         ("architecture,digits_accuracy\nx,high\n", "line 2, column 'digits_accuracy': 'high'"),
     ],
 )
-def test_measurements_that_cannot_be_read_are_named(tmp_path: Path, content: str, message: str) -> None:
+def test_measurements_that_cannot_be_read_are_named(
+    tmp_path: Path, content: str, message: str
+) -> None:
     path = tmp_path / "known.csv"
     path.write_text(content)
     with pytest.raises(InputError, match=message):
@@ -172,7 +220,9 @@ def test_rows_without_a_value_are_no_prior_observations(tmp_path: Path) -> None:
     assert known == {space.parse(two): [81.0, 7.0]}
 
 
-@pytest.mark.parametrize("columns", ["digits_accuracy\n{},80\n", "digits_accuracy,params\n{},80,7\n"])
+@pytest.mark.parametrize(
+    "columns", ["digits_accuracy\n{},80\n", "digits_accuracy,params\n{},80,7\n"]
+)
 def test_parameters_of_prior_observations_are_counted(tmp_path: Path, columns: str) -> None:
     space = load_benchmark("digits201").space
     one = _some(1, space)[0]

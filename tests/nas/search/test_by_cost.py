@@ -1,4 +1,6 @@
-"""Claims about searches by cost: which trainings continue, what they cost, and that nothing is lost or duplicated."""
+"""Claims about searches by cost: which trainings continue, what they cost, and that nothing is lost
+or duplicated.
+"""
 
 from __future__ import annotations
 
@@ -72,12 +74,18 @@ def test_a_budget_is_spent_and_not_exceeded(policy: str) -> None:
     spent = sum(trial.user_attrs[COST_KEY] for trial in found.study.trials)
     assert 180 < spent <= 200
     assert max(_segments(found.study).values()) == 1
-    assert len(found.evaluated.architectures) == sum(t.state == TrialState.COMPLETE for t in found.study.trials) > 0
+    assert (
+        len(found.evaluated.architectures)
+        == sum(t.state == TrialState.COMPLETE for t in found.study.trials)
+        > 0
+    )
 
 
 def test_only_trainings_to_the_end_count() -> None:
     found = _search("asha", 150)
-    for architecture, values in zip(found.evaluated.architectures, found.evaluated.values, strict=True):
+    for architecture, values in zip(
+        found.evaluated.architectures, found.evaluated.values, strict=True
+    ):
         assert values[0] == pytest.approx(sum(v for _, v in architecture.choices) * (1 - 0.5**9))
 
 
@@ -88,7 +96,9 @@ def test_curves_are_intermediate_values_of_the_study() -> None:
 
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 def test_optuna_draws_the_curves() -> None:
-    """Each line of its figure is one trial, with the epochs of the earlier trials of its training."""
+    """Each line of its figure is one trial, with the epochs of the earlier trials of its
+    training.
+    """
     study = _search("asha", 60).study
     axes = optuna.visualization.matplotlib.plot_intermediate_values(study)
     drawn = [(line.get_xdata().tolist(), line.get_ydata().tolist()) for line in axes.get_lines()]
@@ -181,7 +191,9 @@ def test_a_training_may_not_go_on_after_its_pause() -> None:
             report(epoch, {"usefulness_accuracy": float(epoch)})
         return {"usefulness_accuracy": 9.0}
 
-    with pytest.raises(EvaluatorError, match="report returned False after epoch 1, but the evaluator trained on"):
+    with pytest.raises(
+        EvaluatorError, match="report returned False after epoch 1, but the evaluator trained on"
+    ):
         _search("asha", 60, ignores)
 
 
@@ -199,12 +211,16 @@ def test_a_training_may_not_go_on_after_the_last_fidelity(epochs: Sequence[int])
             report(epoch, {"usefulness_accuracy": float(epoch)})
         return {"usefulness_accuracy": float(epoch)}
 
-    with pytest.raises(EvaluatorError, match="report returned False after epoch 3, but the evaluator trained on"):
+    with pytest.raises(
+        EvaluatorError, match="report returned False after epoch 3, but the evaluator trained on"
+    ):
         _search("random", 30, ignores, fidelities=(3,))
 
 
 @pytest.mark.parametrize("epochs", [(2, 4), (4, 3, 2, 1)])
-def test_the_value_of_another_epoch_is_not_stored_as_that_of_a_skipped_fidelity(epochs: Sequence[int]) -> None:
+def test_the_value_of_another_epoch_is_not_stored_as_that_of_a_skipped_fidelity(
+    epochs: Sequence[int],
+) -> None:
     def skips(model: Any, architecture: Any, report: Any) -> dict[str, float]:
         wide = dict(architecture.choices)["width0"] == 4
         for epoch in epochs if wide else range(1, 10):
@@ -215,7 +231,10 @@ def test_the_value_of_another_epoch_is_not_stored_as_that_of_a_skipped_fidelity(
     study = _search("asha", 40, skips, fidelities=(1, 3)).study
     failed = study.get_trials(states=(TrialState.FAIL,))
     assert {trial.params["width0"] for trial in failed} == {4}
-    assert f"the evaluator reported epoch {epochs[0]}, but not 1, where" in failed[0].user_attrs[FAILED_KEY]
+    assert (
+        f"the evaluator reported epoch {epochs[0]}, but not 1, where"
+        in failed[0].user_attrs[FAILED_KEY]
+    )
     assert failed[0].user_attrs[COST_KEY] == 1, "it is paid"
 
 
@@ -226,7 +245,9 @@ def test_a_training_that_ends_before_its_fidelity_is_named_once(
     _search("random", 60, fidelities=fidelities)
     found = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(found) == warnings
-    assert all("ended a training after epoch 9, but 20 epochs are paid" in message for message in found)
+    assert all(
+        "ended a training after epoch 9, but 20 epochs are paid" in message for message in found
+    )
 
 
 def test_seconds_are_a_cost() -> None:
@@ -243,7 +264,10 @@ def test_seconds_are_a_cost() -> None:
 def test_a_metric_is_a_cost_of_an_epoch() -> None:
     study = _search("asha", 20_000, cost="params").study
     first = study.trials[0]
-    assert first.user_attrs[COST_KEY] == first.user_attrs["nas:values"]["params"] * first.user_attrs[UNTIL_KEY]
+    assert (
+        first.user_attrs[COST_KEY]
+        == first.user_attrs["nas:values"]["params"] * first.user_attrs[UNTIL_KEY]
+    )
 
 
 @pytest.mark.parametrize(
@@ -344,7 +368,9 @@ def test_the_last_fidelity_is_the_whole_training(tmp_path: Path) -> None:
         )
 
 
-def test_a_training_goes_on_that_another_process_began_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_goes_on_that_another_process_began_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     begin_trial, rivals = optuna_adapter.begin_trial, []
 
     def second(study: optuna.Study, template: FrozenTrial) -> optuna.Trial:
@@ -353,13 +379,17 @@ def test_a_training_goes_on_that_another_process_began_meanwhile(monkeypatch: py
             rival = begin_trial(study, template)
             rivals.append(rival.number)
             rival.set_user_attr(COST_KEY, 1.0)
-            rival.set_user_attr(VALUES_KEY, {"usefulness_accuracy": 0.5 * sum(rival.params.values()), "params": 1.0})
+            rival.set_user_attr(
+                VALUES_KEY, {"usefulness_accuracy": 0.5 * sum(rival.params.values()), "params": 1.0}
+            )
             optuna_adapter.prune(study, rival)
         return begin_trial(study, template)
 
     monkeypatch.setattr(optuna_adapter, "begin_trial", second)
     study = _search("asha", 60).study
-    reasons = [trial.user_attrs[FAILED_KEY] for trial in study.trials if FAILED_KEY in trial.user_attrs]
+    reasons = [
+        trial.user_attrs[FAILED_KEY] for trial in study.trials if FAILED_KEY in trial.user_attrs
+    ]
     assert not reasons
     own = {trial.user_attrs[BEGUN_KEY] for trial in study.get_trials(states=(TrialState.PRUNED, TrialState.COMPLETE))
            if trial.number not in rivals}  # fmt: skip
@@ -410,12 +440,16 @@ def test_kills_and_several_workers_lose_and_duplicate_nothing(tmp_path: Path) ->
     for worker in last:
         worker.join(240)
     assert [worker.exitcode for worker in last] == [0, 0]
-    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(journal)))
+    storage = optuna.storages.JournalStorage(
+        optuna.storages.journal.JournalFileBackend(str(journal))
+    )
     study = optuna.load_study(study_name="search", storage=storage)
     stretches = _segments(study)
     assert max(stretches.values()) == 1
     assert not study.get_trials(states=(TrialState.RUNNING, TrialState.WAITING))
-    spent = sum(trial.user_attrs[COST_KEY] for trial in study.trials if trial.state != TrialState.FAIL)
+    spent = sum(
+        trial.user_attrs[COST_KEY] for trial in study.trials if trial.state != TrialState.FAIL
+    )
     assert 180 < spent <= 200 + 9  # each further worker may add one stretch
     for params, until in stretches:  # no stretch without the ones before
         assert all((params, before) in stretches for before in (1, 3, 9) if before < until)

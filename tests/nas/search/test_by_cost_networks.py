@@ -1,4 +1,6 @@
-"""Claims about which networks a search by cost trains: none that violates a known constraint, and none twice."""
+"""Claims about which networks a search by cost trains: none that violates a known constraint, and
+none twice.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ class Few(Widths):
 
 
 class Trainings:
-    """A training whose score rises to the sum of all widths. `begun` counts the starts of each network."""
+    """A training whose score rises to the sum of all widths. `begun` counts the starts of each
+    network.
+    """
 
     def __init__(self, noise: float = 0.0) -> None:
         self.begun: Counter[str] = Counter()
@@ -65,7 +69,12 @@ class Trainings:
 
 
 def _search(
-    policy: str, trainings: Trainings, space: SearchSpace, budget: float = 200, metric: str = "params", **options: Any
+    policy: str,
+    trainings: Trainings,
+    space: SearchSpace,
+    budget: float = 200,
+    metric: str = "params",
+    **options: Any,
 ) -> SearchResult:
     measurement = Measurement((metric,), latency=LatencyTask(runs=3))
     evaluator = FunctionEvaluator(space, trainings, ["usefulness_accuracy"], measurement)
@@ -82,8 +91,12 @@ def _search(
 POLICIES = ["asha", "hyperband", "random", "ridge"]
 
 
-@pytest.mark.parametrize(("early", "paid"), [("top1_accuracy@1", [1, 2]), ("top1_accuracy_1epochs", [1, 3])])
-def test_columns_of_a_table_decide_whether_trainings_continue(tmp_path: Path, early: str, paid: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("early", "paid"), [("top1_accuracy@1", [1, 2]), ("top1_accuracy_1epochs", [1, 3])]
+)
+def test_columns_of_a_table_decide_whether_trainings_continue(
+    tmp_path: Path, early: str, paid: list[int]
+) -> None:
     space = get_space("tiny-resnet")
     names = [space.format(space.sample(np.random.default_rng(seed))) for seed in range(12)]
     scores = np.arange(12.0)
@@ -92,7 +105,10 @@ def test_columns_of_a_table_decide_whether_trainings_continue(tmp_path: Path, ea
     table = Benchmark(tmp_path / "few.safetensors")
     evaluator = TableEvaluator(table, ["top1_accuracy", "latency_ms"])
     found = search(
-        Problem(table.space, evaluator, "top1_accuracy,latency_ms"), sampler="asha", fidelities=(1, 3), budget=24
+        Problem(table.space, evaluator, "top1_accuracy,latency_ms"),
+        sampler="asha",
+        fidelities=(1, 3),
+        budget=24,
     )
     assert sorted({trial.user_attrs[COST_KEY] for trial in found.study.trials}) == paid
 
@@ -105,22 +121,36 @@ def test_a_network_that_violates_an_exact_constraint_costs_no_epoch(policy: str)
     ruled_out = [trial for trial in found.study.trials if RULED_OUT_KEY in trial.user_attrs]
     trained = [trial for trial in found.study.trials if RULED_OUT_KEY not in trial.user_attrs]
     assert ruled_out
-    assert all(trial.user_attrs[COST_KEY] == 0 and not trial.intermediate_values for trial in ruled_out)
-    assert len({str(trial.params) for trial in ruled_out}) == len(ruled_out), "none is measured again"
+    assert all(
+        trial.user_attrs[COST_KEY] == 0 and not trial.intermediate_values for trial in ruled_out
+    )
+    assert len({str(trial.params) for trial in ruled_out}) == len(ruled_out), (
+        "none is measured again"
+    )
     assert sum(trainings.begun.values()) == len(trained)
     assert max(space.params(space.architecture(trial.params)) for trial in trained) <= 250
-    assert 180 < sum(trial.user_attrs[COST_KEY] for trial in trained) <= 200, "the budget goes to the others"
+    assert 180 < sum(trial.user_attrs[COST_KEY] for trial in trained) <= 200, (
+        "the budget goes to the others"
+    )
 
 
 def test_a_network_that_violates_a_measured_constraint_is_not_trained() -> None:
     trainings = Trainings()
-    found = _search("ridge", trainings, Widths(), 40, "cpu_latency_ms", constraints="cpu_latency_ms <= 1e-9")
+    found = _search(
+        "ridge", trainings, Widths(), 40, "cpu_latency_ms", constraints="cpu_latency_ms <= 1e-9"
+    )
     assert not trainings.begun
     assert len(found.study.trials) == 64
-    assert found.study.trials[0].user_attrs[RULED_OUT_KEY].startswith("cpu_latency_ms <= 1e-09: it is 0.0")
+    assert (
+        found.study.trials[0]
+        .user_attrs[RULED_OUT_KEY]
+        .startswith("cpu_latency_ms <= 1e-09: it is 0.0")
+    )
 
 
-def test_a_search_ends_if_no_network_satisfies_the_constraints(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_ends_if_no_network_satisfies_the_constraints(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(loop, "MAX_RULED_OUT", 5)
     found = _search("random", Trainings(), Widths(), constraints="params <= 1")
     assert [trial.state for trial in found.study.trials] == [TrialState.PRUNED] * 5
@@ -134,7 +164,9 @@ def test_a_network_has_the_spread_of_its_latency_in_the_end() -> None:
 
 
 def test_of_the_first_networks_four_are_trained_to_the_end() -> None:
-    """20 trainings start, which takes 20 epochs. Only those that serve as examples of a whole curve continue."""
+    """20 trainings start, which takes 20 epochs. Only those that serve as examples of a whole curve
+    continue.
+    """
     study = _search("ridge", Trainings(), Widths(), 20 + 4 * (3 + 9)).study
     assert len(study.get_trials(states=(TrialState.COMPLETE,))) == 4
     assert len(study.trials) == 20 + 4 * 2

@@ -1,4 +1,6 @@
-"""Claims about storages that hold nonsense: a search and a report end with one line, never with a traceback."""
+"""Claims about storages that hold nonsense: a search and a report end with one line, never with a
+traceback.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,12 @@ class Costs:
 
 
 def searched(storage: Path | str, evaluations: int = 3) -> None:
-    search(Problem(SPACE, Costs(), "params,flops:max"), sampler="random", evaluations=evaluations, storage=storage)
+    search(
+        Problem(SPACE, Costs(), "params,flops:max"),
+        sampler="random",
+        evaluations=evaluations,
+        storage=storage,
+    )
 
 
 @pytest.mark.parametrize(
@@ -42,8 +49,12 @@ def searched(storage: Path | str, evaluations: int = 3) -> None:
         lambda logs: [log.pop("trial_id", None) for log in logs],
         lambda logs: [log.update(values=["good", "better"]) for log in logs if log.get("values")],
         lambda logs: [log.update(distribution="{}") for log in logs if "distribution" in log],
-        lambda logs: [log.update(user_attr={"nas:settings": 5}) for log in logs if "nas:settings" in str(log)],
-        lambda logs: [log.update(user_attr={"nas:identity": 5}) for log in logs if "nas:identity" in str(log)],
+        lambda logs: [
+            log.update(user_attr={"nas:settings": 5}) for log in logs if "nas:settings" in str(log)
+        ],
+        lambda logs: [
+            log.update(user_attr={"nas:identity": 5}) for log in logs if "nas:identity" in str(log)
+        ],
         lambda logs: logs.append([1, 2]),
     ],
 )
@@ -65,7 +76,9 @@ def test_a_database_with_settings_that_are_not_json_is_refused(tmp_path: Path) -
     url = f"sqlite:///{tmp_path}/j.db"
     searched(url)
     with sqlite3.connect(tmp_path / "j.db") as database:
-        database.execute("""update study_user_attributes set value_json = '{"a": 1' where key = 'nas:settings'""")
+        database.execute(
+            """update study_user_attributes set value_json = '{"a": 1' where key = 'nas:settings'"""
+        )
     for read in (searched, open_studies, join):
         with pytest.raises(StorageError, match=r"j\.db is damaged: a stored attribute is not JSON"):
             read(url)

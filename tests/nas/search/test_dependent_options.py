@@ -1,4 +1,6 @@
-"""Options that depend on another choice under the same name: every search ends, and reaches the whole space."""
+"""Options that depend on another choice under the same name: every search ends, and reaches the
+whole space.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,16 @@ from search_spaces.testing import check_space
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 # Ways to write a domain, with its options.
-CATEGORIES = st.lists(st.sampled_from([1, 2, 3, 4, "a", True, None, 0.5, " in [1]"]), min_size=1, max_size=3)
+CATEGORIES = st.lists(
+    st.sampled_from([1, 2, 3, 4, "a", True, None, 0.5, " in [1]"]), min_size=1, max_size=3
+)
 DOMAINS = st.one_of(
     st.tuples(st.just("categorical"), CATEGORIES.map(lambda c: tuple(dict.fromkeys(c)))),
     st.tuples(st.just("int"), st.integers(1, 9), st.integers(0, 2), st.integers(1, 3)),
     st.tuples(st.just("log int"), st.integers(1, 9), st.integers(0, 2)),
-    st.tuples(st.just("float"), st.integers(-3, 3), st.integers(0, 2), st.sampled_from([0.1, 0.5, 1.0])),
+    st.tuples(
+        st.just("float"), st.integers(-3, 3), st.integers(0, 2), st.sampled_from([0.1, 0.5, 1.0])
+    ),
 )
 
 
@@ -72,7 +78,8 @@ class Dependent(SearchSpace):
         return net.classifier(net.conv_bn_relu(net.input, 1 + self.ask(trial)))
 
 
-# Two lists of numbers that share one, a range of integers, one of floats, and a list of other types.
+# Two lists of numbers that share one, a range of integers, one of floats, and a list of other
+# types.
 DOMAINS_OF_ALL_KINDS = (
     ("categorical", (4, 8)),
     ("categorical", (8, 16, 32)),
@@ -99,17 +106,25 @@ class Numbered:
 
     def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
         self.evaluated += architectures
-        return np.array([[self.numbers[a], self.space.params(a)] for a in architectures], dtype=float)
+        return np.array(
+            [[self.numbers[a], self.space.params(a)] for a in architectures], dtype=float
+        )
 
 
-def search_all(sampler: Any, domains: Sequence[tuple[Any, ...]] = DOMAINS_OF_ALL_KINDS, **options: Any) -> Any:
+def search_all(
+    sampler: Any, domains: Sequence[tuple[Any, ...]] = DOMAINS_OF_ALL_KINDS, **options: Any
+) -> Any:
     """Search a space until nothing is left; the result and the evaluator."""
     space = Dependent(domains)
     evaluator = Numbered(space)
-    # Optuna's samplers cannot know that nothing is left; predictors would be fitted again for each further trial.
+    # Optuna's samplers cannot know that nothing is left; predictors would be fitted again for each
+    # further trial.
     evaluations = SIZE if sampler in GUIDED else 1000
     return search(
-        Problem(space, evaluator, "quality:max,params"), sampler=sampler, evaluations=evaluations, **options
+        Problem(space, evaluator, "quality:max,params"),
+        sampler=sampler,
+        evaluations=evaluations,
+        **options,
     ), evaluator
 
 
@@ -123,7 +138,9 @@ def test_every_sampler_evaluates_the_whole_space(sampler: str) -> None:
 
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(DOMAINS, min_size=2, max_size=3), st.sampled_from(OPTUNAS))
-def test_domains_of_any_kinds_may_share_a_name(domains: list[tuple[Any, ...]], sampler: str) -> None:
+def test_domains_of_any_kinds_may_share_a_name(
+    domains: list[tuple[Any, ...]], sampler: str
+) -> None:
     result, evaluator = search_all(sampler, domains)
     assert set(result.evaluated.architectures) == set(evaluator.numbers)
     assert not result.failures
@@ -141,9 +158,14 @@ class Unteachable(optuna.samplers.BaseSampler):
     def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
         return {}
 
-    def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
+    def sample_independent(
+        self, study: Any, trial: Any, param_name: str, param_distribution: Any
+    ) -> Any:
         for other in study.get_trials(deepcopy=False):
-            if param_name in other.distributions and other.distributions[param_name] != param_distribution:
+            if (
+                param_name in other.distributions
+                and other.distributions[param_name] != param_distribution
+            ):
                 raise KeyError(param_name)
         return optuna.samplers.RandomSampler(int(self.rng.integers(2**31))).sample_independent(
             study, trial, param_name, param_distribution
@@ -160,7 +182,9 @@ def test_samplers_see_one_distribution_per_parameter() -> None:
 @pytest.mark.parametrize("sampler", ["random", "tpe"])
 @pytest.mark.parametrize("storage", ["journal", "sqlite"])
 def test_a_search_resumes_with_the_same_names(tmp_path: Path, sampler: str, storage: str) -> None:
-    place = tmp_path / "search.journal" if storage == "journal" else f"sqlite:///{tmp_path}/search.db"
+    place = (
+        tmp_path / "search.journal" if storage == "journal" else f"sqlite:///{tmp_path}/search.db"
+    )
     space = Dependent(DOMAINS_OF_ALL_KINDS)
     for evaluations in (3, 7, SIZE):
         # A new space, as in a new process.
@@ -172,10 +196,16 @@ def test_a_search_resumes_with_the_same_names(tmp_path: Path, sampler: str, stor
         )
     assert len(result.evaluated.architectures) == SIZE
     assert not result.failures
-    assert {frozenset(plain_names(trial.params)) for trial in result.study.trials} == {frozenset({"kind", "w"})}
-    assert len({name for trial in result.study.trials for name in trial.params}) == 1 + len(DOMAINS_OF_ALL_KINDS)
+    assert {frozenset(plain_names(trial.params)) for trial in result.study.trials} == {
+        frozenset({"kind", "w"})
+    }
+    assert len({name for trial in result.study.trials for name in trial.params}) == 1 + len(
+        DOMAINS_OF_ALL_KINDS
+    )
     again = joining.read_search(place)  # the class is in no file: its choices are read without it
-    assert {frozenset(a.as_dict()) for a in again.evaluated.architectures} == {frozenset({"kind", "w"})}
+    assert {frozenset(a.as_dict()) for a in again.evaluated.architectures} == {
+        frozenset({"kind", "w"})
+    }
     assert len(again.evaluated.architectures) == SIZE
 
 
@@ -201,14 +231,20 @@ def test_a_table_without_some_rows_is_searched_whole(sampler: str) -> None:
     space = Dependent(DOMAINS_OF_ALL_KINDS)
     rows = list(space.enumerate())[1:]
     result = run_search(
-        among_rows(space, rows), "quality:max,params", Numbered(space), sampler=sampler, evaluations=1000
+        among_rows(space, rows),
+        "quality:max,params",
+        Numbered(space),
+        sampler=sampler,
+        evaluations=1000,
     )
     assert set(result.evaluated.architectures) == set(rows)
 
 
 def test_enqueued_choices_have_plain_names_in_a_study_of_your_own() -> None:
     space = Dependent(DOMAINS_OF_ALL_KINDS)
-    study = optuna.create_study(directions=["minimize"], sampler=optuna.samplers.RandomSampler(seed=0))
+    study = optuna.create_study(
+        directions=["minimize"], sampler=optuna.samplers.RandomSampler(seed=0)
+    )
     chosen: list[Architecture] = []
 
     def objective(trial: optuna.Trial) -> float:
@@ -262,14 +298,21 @@ def test_old_studies_with_several_ranges_under_one_name_resume() -> None:
     space = Dependent(domains)
     evaluator = Numbered(space)
     storage = optuna.storages.InMemoryStorage()
-    search(Problem(space, evaluator, "quality:max,params"), sampler="random", evaluations=1, storage=storage)
+    search(
+        Problem(space, evaluator, "quality:max,params"),
+        sampler="random",
+        evaluations=1,
+        storage=storage,
+    )
     [study] = [optuna.load_study(study_name="search", storage=storage)]
     first = study.trials[0].params
     old = next(a for a in evaluator.numbers if a.as_dict()["kind"] != first["kind"])
     values = evaluator([old])[0].tolist()
     kind = int(old.as_dict()["kind"])
     distribution = (
-        optuna.distributions.IntDistribution(1, 3) if not kind else optuna.distributions.IntDistribution(5, 9, step=2)
+        optuna.distributions.IntDistribution(1, 3)
+        if not kind
+        else optuna.distributions.IntDistribution(5, 9, step=2)
     )
     study.add_trial(
         optuna.trial.create_trial(
@@ -279,7 +322,10 @@ def test_old_studies_with_several_ranges_under_one_name_resume() -> None:
         )
     )
     result = search(
-        Problem(space, evaluator, "quality:max,params"), sampler="random", evaluations=1000, storage=storage
+        Problem(space, evaluator, "quality:max,params"),
+        sampler="random",
+        evaluations=1000,
+        storage=storage,
     )
     assert set(result.evaluated.architectures) == set(evaluator.numbers)
 
@@ -321,7 +367,9 @@ def test_names_that_look_like_stored_ones_are_refused() -> None:
 
 
 class Rejecting(Dependent):
-    """`build` fails in every trial of a search before it has made all choices, but not elsewhere."""
+    """`build` fails in every trial of a search before it has made all choices, but not
+    elsewhere.
+    """
 
     def ask(self, trial: Any) -> int:
         if type(trial).__name__ == "TrialChooser":
@@ -334,14 +382,21 @@ def test_a_search_whose_trials_are_all_rejected_ends() -> None:
     space = Rejecting(DOMAINS_OF_ALL_KINDS)
     storage = optuna.storages.InMemoryStorage()
     with pytest.raises(InputError, match=f"{MAX_FRUITLESS} trials in a row.* no network today"):
-        search(Problem(space, Numbered(space), "quality:max,params"), sampler="random", evaluations=5, storage=storage)
+        search(
+            Problem(space, Numbered(space), "quality:max,params"),
+            sampler="random",
+            evaluations=5,
+            storage=storage,
+        )
     result = joining.read_search(storage)
     assert sum(failure["trials"] for failure in result.failures) == MAX_FRUITLESS
     assert len(result.study.get_trials(states=(TrialState.FAIL,))) == MAX_FRUITLESS
 
 
 class Wandering(Dependent):
-    """`build` makes other choices whenever it is called in a trial, so that its trials cannot be read again."""
+    """`build` makes other choices whenever it is called in a trial, so that its trials cannot be
+    read again.
+    """
 
     calls = count()
 
@@ -361,5 +416,10 @@ def test_a_search_whose_trials_cannot_be_read_ends() -> None:
             evaluations.extend(architectures)
             return np.ones((len(architectures), 2))
 
-    search(Problem(space, Counting(space), "quality:max,params"), sampler="random", evaluations=5, storage=storage)
+    search(
+        Problem(space, Counting(space), "quality:max,params"),
+        sampler="random",
+        evaluations=5,
+        storage=storage,
+    )
     assert len(evaluations) <= MAX_FRUITLESS

@@ -1,4 +1,6 @@
-"""Claims about distinct networks: duplicates and repeated evaluations are one network, with the mean of its values."""
+"""Claims about distinct networks: duplicates and repeated evaluations are one network, with the
+mean of its values.
+"""
 
 from __future__ import annotations
 
@@ -43,21 +45,37 @@ class Noisy:
 
     metrics = ("accuracy", "x_latency_ms", "power")
 
-    def __init__(self, accuracies: Mapping[tuple[int, str], float], powers: Mapping[str, float] | None = None) -> None:
+    def __init__(
+        self, accuracies: Mapping[tuple[int, str], float], powers: Mapping[str, float] | None = None
+    ) -> None:
         self.accuracies, self.powers = accuracies, powers or {"a": 1.0, "b": 1.0}
 
     def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
         choices = [architecture.as_dict() for architecture in architectures]
-        return np.array([[self.accuracies[c["width"], c["twin"]], c["width"], self.powers[c["twin"]]] for c in choices])
+        return np.array(
+            [
+                [self.accuracies[c["width"], c["twin"]], c["width"], self.powers[c["twin"]]]
+                for c in choices
+            ]
+        )
 
 
 # The two trainings of width 2 differ: one was lucky.
-LUCKY = {(1, "a"): 70.0, (1, "b"): 70.0, (2, "a"): 93.0, (2, "b"): 87.0, (3, "a"): 91.1, (3, "b"): 91.1}
+LUCKY = {
+    (1, "a"): 70.0,
+    (1, "b"): 70.0,
+    (2, "a"): 93.0,
+    (2, "b"): 87.0,
+    (3, "a"): 91.1,
+    (3, "b"): 91.1,
+}
 GOALS = "accuracy,x_latency_ms"
 
 
 def run(evaluator: Noisy, **changes: Any) -> SearchResult:
-    goal = Problem(Twins(), evaluator, changes.pop("objectives", GOALS), changes.pop("constraints", None))
+    goal = Problem(
+        Twins(), evaluator, changes.pop("objectives", GOALS), changes.pop("constraints", None)
+    )
     return search(goal, sampler="random", evaluations=6, **changes)
 
 
@@ -93,12 +111,16 @@ def test_constraints_apply_to_the_means() -> None:
 
 
 def test_the_spread_of_evaluations_is_kept() -> None:
-    lucky = next(network for network in run(Noisy(LUCKY)).distinct if network.values["x_latency_ms"] == 2)
+    lucky = next(
+        network for network in run(Noisy(LUCKY)).distinct if network.values["x_latency_ms"] == 2
+    )
     low, high, meaning = lucky.spreads["accuracy"]
     assert (low, high) == (87.0, 93.0)
     assert "2 evaluations" in meaning
     assert "x_latency_ms" not in lucky.spreads
-    assert lucky.representative.values["accuracy"] == 93.0, "its files are of the evaluation whose weights are kept"
+    assert lucky.representative.values["accuracy"] == 93.0, (
+        "its files are of the evaluation whose weights are kept"
+    )
 
 
 def test_the_hypervolume_counts_each_architecture_with_its_own_value() -> None:
@@ -110,7 +132,10 @@ def test_the_hypervolume_counts_each_architecture_with_its_own_value() -> None:
 
 def test_an_architecture_that_several_searches_read_in_a_table_counts_once() -> None:
     table = Noisy(LUCKY)
-    first, second = run(table), search(Problem(Twins(), table, GOALS), sampler="random", evaluations=3, seed=1)
+    first, second = (
+        run(table),
+        search(Problem(Twins(), table, GOALS), sampler="random", evaluations=3, seed=1),
+    )
     evaluations = [*first.evaluations(0), *second.evaluations(1)]
     merged = distinct_networks(evaluations, first.objectives)
     assert values(merged) == values(first.distinct)
@@ -131,7 +156,10 @@ def test_networks_are_told_apart_where_they_cannot_be_built(tmp_path: Path) -> N
     )
     space = get_space(f"{tmp_path / 'mine.py'}:Mine")
     searched = search(
-        Problem(space, Noisy(LUCKY), GOALS), sampler="random", evaluations=6, storage=tmp_path / "s.journal"
+        Problem(space, Noisy(LUCKY), GOALS),
+        sampler="random",
+        evaluations=6,
+        storage=tmp_path / "s.journal",
     )
     read = open_studies(tmp_path / "s.journal")
     assert isinstance(read.first.space, RecordedSpace)
@@ -144,7 +172,9 @@ def test_searches_of_older_versions_are_merged_by_building_their_networks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searched = run(Noisy(LUCKY), storage=tmp_path / "new.journal")
-    study = optuna.create_study(directions=["maximize", "minimize"], storage=open_storage(tmp_path / "old.journal"))
+    study = optuna.create_study(
+        directions=["maximize", "minimize"], storage=open_storage(tmp_path / "old.journal")
+    )
     for key, value in searched.study.user_attrs.items():
         study.set_user_attr(key, value)
     for trial in searched.study.get_trials(states=(TrialState.COMPLETE,)):

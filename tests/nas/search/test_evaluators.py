@@ -21,7 +21,9 @@ def test_table_evaluator_gives_the_rows_of_the_table(nas_data: Path) -> None:
     evaluate = TableEvaluator(benchmark, METRICS)
     rows = [3, 15_000, 3]
     expected = np.stack([benchmark.values(metric)[rows] for metric in METRICS], axis=1)
-    np.testing.assert_array_equal(evaluate([benchmark.architectures[row] for row in rows]), expected)
+    np.testing.assert_array_equal(
+        evaluate([benchmark.architectures[row] for row in rows]), expected
+    )
     assert evaluate([]).shape == (0, 2)
 
 
@@ -39,7 +41,9 @@ def test_prediction_evaluator_gives_the_median_prediction_of_the_text() -> None:
     architectures = [space.sample(np.random.default_rng(seed)) for seed in range(3)]
 
     def predict(texts: list[str], metrics: tuple[str, ...]) -> SimpleNamespace:
-        return SimpleNamespace(median=np.array([[len(text)] * len(metrics) for text in texts], dtype=float))
+        return SimpleNamespace(
+            median=np.array([[len(text)] * len(metrics) for text in texts], dtype=float)
+        )
 
     predictor = SimpleNamespace(predict=predict, metrics=("length_ms",), reads_choices=False)
     evaluate = PredictionEvaluator(predictor, space, ["flops", "length_ms"])  # type: ignore[arg-type]

@@ -30,9 +30,21 @@ def test_candidates_are_distinct_new_and_better_than_random_ones() -> None:
 def test_a_small_space_gives_all_architectures_that_are_left(switches: SearchSpace) -> None:
     every = list(switches.enumerate())
     seen = every[:3]
-    found = evolve(switches, seen, {*seen}, 100, lambda some: np.zeros(len(some)), np.random.default_rng(0))
+    found = evolve(
+        switches, seen, {*seen}, 100, lambda some: np.zeros(len(some)), np.random.default_rng(0)
+    )
     assert sorted(map(str, found)) == sorted(map(str, every[3:]))
-    assert evolve(switches, seen, {*every}, 100, lambda some: np.zeros(len(some)), np.random.default_rng(0)) == []
+    assert (
+        evolve(
+            switches,
+            seen,
+            {*every},
+            100,
+            lambda some: np.zeros(len(some)),
+            np.random.default_rng(0),
+        )
+        == []
+    )
 
 
 def test_a_space_of_unknown_size_gives_what_is_left_and_ends_soon_if_nothing_is(
@@ -45,7 +57,14 @@ def test_a_space_of_unknown_size_gives_what_is_left_and_ends_soon_if_nothing_is(
         return drawn[-1]
 
     def evolved(seen: list[Architecture]) -> list[Architecture]:
-        return evolve(switches, every, {*seen}, 100, lambda some: np.zeros(len(some)), np.random.default_rng(0))
+        return evolve(
+            switches,
+            every,
+            {*seen},
+            100,
+            lambda some: np.zeros(len(some)),
+            np.random.default_rng(0),
+        )
 
     monkeypatch.setattr(type(switches), "size", None)
     assert sorted(map(str, evolved(every[:3]))) == sorted(map(str, every[3:]))

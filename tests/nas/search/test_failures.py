@@ -1,4 +1,6 @@
-"""Claims about failures in a search: infeasible choices, evaluators that raise, processes that end."""
+"""Claims about failures in a search: infeasible choices, evaluators that raise, processes that
+end.
+"""
 
 from __future__ import annotations
 
@@ -53,15 +55,23 @@ class Costs:
 
     metrics = ("params", "flops")
 
-    def __init__(self, space: SearchSpace = SPACE, fails: Any = lambda i: False, error: Any = None) -> None:
-        self.space, self.fails, self.error = space, fails, error or RuntimeError("CUDA out of memory")
+    def __init__(
+        self, space: SearchSpace = SPACE, fails: Any = lambda i: False, error: Any = None
+    ) -> None:
+        self.space, self.fails, self.error = (
+            space,
+            fails,
+            error or RuntimeError("CUDA out of memory"),
+        )
         self.seen: list[Architecture] = []
 
     def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
         self.seen += architectures
         if self.fails(len(self.seen)):
             raise self.error
-        return np.array([[self.space.params(a), self.space.flops(a)] for a in architectures], dtype=float)
+        return np.array(
+            [[self.space.params(a), self.space.flops(a)] for a in architectures], dtype=float
+        )
 
 
 class Killed(BaseException):
@@ -73,11 +83,20 @@ class Killed(BaseException):
 
 def test_an_evaluation_that_raises_is_a_failed_trial_with_its_reason(tmp_path: Path) -> None:
     evaluator = Costs(fails=lambda i: i % 3 == 0)
-    result = search(Problem(SPACE, evaluator, OBJECTIVES), sampler="random", evaluations=12, storage=tmp_path / "j.log")
+    result = search(
+        Problem(SPACE, evaluator, OBJECTIVES),
+        sampler="random",
+        evaluations=12,
+        storage=tmp_path / "j.log",
+    )
     assert len(evaluator.seen) == len(result.evaluated.architectures) == 12
     assert np.isnan(result.evaluated.values).any(1).sum() == len(result.failures) == 4
-    assert all("RuntimeError: CUDA out of memory" in failure["reason"] for failure in result.failures)
-    assert f"{__file__}, line " in result.failures[0]["reason"], "the user's own file and line are named"
+    assert all(
+        "RuntimeError: CUDA out of memory" in failure["reason"] for failure in result.failures
+    )
+    assert f"{__file__}, line " in result.failures[0]["reason"], (
+        "the user's own file and line are named"
+    )
     assert read_search(tmp_path / "j.log").failures == result.failures
 
 
@@ -91,16 +110,28 @@ def test_a_search_refuses_a_space_that_draws_random_numbers_itself(switches: Sea
         search(Problem(Random(), Costs(), "params"), sampler="random", evaluations=3)
 
 
-def test_ten_failures_in_a_row_end_the_search_with_the_last_reason_and_it_can_go_on(tmp_path: Path) -> None:
+def test_ten_failures_in_a_row_end_the_search_with_the_last_reason_and_it_can_go_on(
+    tmp_path: Path,
+) -> None:
     evaluator = Costs(fails=lambda i: i > 2, error=ValueError("no such file: labels.npy"))
-    with pytest.raises(InputError, match=r"10 evaluations in a row failed; .*ValueError: no such file: labels.npy"):
-        search(Problem(SPACE, evaluator, OBJECTIVES), sampler="random", evaluations=30, storage=tmp_path / "j.log")
+    with pytest.raises(
+        InputError, match=r"10 evaluations in a row failed; .*ValueError: no such file: labels.npy"
+    ):
+        search(
+            Problem(SPACE, evaluator, OBJECTIVES),
+            sampler="random",
+            evaluations=30,
+            storage=tmp_path / "j.log",
+        )
     assert len(evaluator.seen) == 2 + MAX_FAILURES
     mended = Costs()
     assert (
         len(
             search(
-                Problem(SPACE, mended, OBJECTIVES), sampler="random", evaluations=30, storage=tmp_path / "j.log"
+                Problem(SPACE, mended, OBJECTIVES),
+                sampler="random",
+                evaluations=30,
+                storage=tmp_path / "j.log",
             ).evaluated.values
         )
         == 30
@@ -108,7 +139,9 @@ def test_ten_failures_in_a_row_end_the_search_with_the_last_reason_and_it_can_go
     assert len(mended.seen) == 30 - 12
 
 
-def test_a_full_disk_is_not_the_fault_of_the_users_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_not_the_fault_of_the_users_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     append = JournalFile.append_logs
 
     def full(self: JournalFile, logs: list[dict[str, Any]]) -> None:
@@ -119,7 +152,12 @@ def test_a_full_disk_is_not_the_fault_of_the_users_space(tmp_path: Path, monkeyp
     monkeypatch.setattr(JournalFile, "append_logs", full)
     space = Grouped()
     with pytest.raises(StorageError, match=r"^cannot use"):
-        search(Problem(space, Costs(space), OBJECTIVES), sampler="random", evaluations=3, storage=tmp_path / "j.log")
+        search(
+            Problem(space, Costs(space), OBJECTIVES),
+            sampler="random",
+            evaluations=3,
+            storage=tmp_path / "j.log",
+        )
 
 
 def test_a_value_that_is_not_finite_says_which(tmp_path: Path) -> None:
@@ -128,7 +166,10 @@ def test_a_value_that_is_not_finite_says_which(tmp_path: Path) -> None:
             return super().__call__(architectures) * [1, np.nan if len(self.seen) == 2 else 1]
 
     assert [
-        f["reason"] for f in search(Problem(SPACE, Diverging(), OBJECTIVES), sampler="random", evaluations=4).failures
+        f["reason"]
+        for f in search(
+            Problem(SPACE, Diverging(), OBJECTIVES), sampler="random", evaluations=4
+        ).failures
     ] == ["flops is nan"]
 
 
@@ -137,10 +178,17 @@ def test_a_value_that_is_not_finite_says_which(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("space", [Grouped(), ByBuilder()], ids=["Infeasible", "InputError"])
 @pytest.mark.parametrize("sampler", ["random", "nsga2", "ridge"])
-def test_infeasible_choices_are_neither_evaluated_nor_counted(space: SearchSpace, sampler: str) -> None:
+def test_infeasible_choices_are_neither_evaluated_nor_counted(
+    space: SearchSpace, sampler: str
+) -> None:
     evaluator = Costs(space)
     options = {"n_startup": 3, "pool": 100, "fresh": 30} if sampler == "ridge" else None
-    result = search(Problem(space, evaluator, OBJECTIVES), sampler=sampler, evaluations=8, sampler_options=options)
+    result = search(
+        Problem(space, evaluator, OBJECTIVES),
+        sampler=sampler,
+        evaluations=8,
+        sampler_options=options,
+    )
     widths = {(dict(a.choices)["width"], dict(a.choices)["groups"]) for a in evaluator.seen}
     assert widths == {(w, g) for w in (4, 6, 8) for g in (1, 2, 3, 8) if w % g == 0}
     assert len(result.front_rows) == 1
@@ -167,7 +215,8 @@ def test_a_space_without_any_feasible_architecture_says_so() -> None:
             raise Infeasible(f"width {trial.suggest_int('width', 1, 3)} is too small")
 
     with pytest.raises(
-        InputError, match=r"grouped: 200 draws in a row were infeasible; the last: width \d is too small"
+        InputError,
+        match=r"grouped: 200 draws in a row were infeasible; the last: width \d is too small",
     ):
         search(Problem(Never(), Costs(Never()), OBJECTIVES), sampler="random", evaluations=5)
 
@@ -175,13 +224,22 @@ def test_a_space_without_any_feasible_architecture_says_so() -> None:
 # --- processes that end
 
 
-def kill_during(storage: Path, number: int, times: int, error: type[BaseException]) -> list[Architecture]:
-    """Run a search that dies in evaluation `number`, several times. Returns the last architecture of each run."""
+def kill_during(
+    storage: Path, number: int, times: int, error: type[BaseException]
+) -> list[Architecture]:
+    """Run a search that dies in evaluation `number`, several times. Returns the last architecture
+    of each run.
+    """
     begun = []
     for run in range(times):
         evaluator = Costs(fails=lambda i, run=run: i == (number if run == 0 else 1), error=error())
         with pytest.raises(error):
-            search(Problem(SPACE, evaluator, OBJECTIVES), sampler="random", evaluations=8, storage=storage)
+            search(
+                Problem(SPACE, evaluator, OBJECTIVES),
+                sampler="random",
+                evaluations=8,
+                storage=storage,
+            )
         begun.append(evaluator.seen[-1])
     return begun
 
@@ -190,7 +248,12 @@ def test_a_network_that_ends_every_process_is_given_up_after_two_more_tries(tmp_
     begun = kill_during(tmp_path / "j.log", 4, 1 + MAX_RESTARTS, Killed)
     assert len(set(begun)) == 1
     evaluator = Costs()
-    result = search(Problem(SPACE, evaluator, OBJECTIVES), sampler="random", evaluations=8, storage=tmp_path / "j.log")
+    result = search(
+        Problem(SPACE, evaluator, OBJECTIVES),
+        sampler="random",
+        evaluations=8,
+        storage=tmp_path / "j.log",
+    )
     assert begun[0] not in evaluator.seen
     assert len(result.evaluated.architectures) == 8
     (failure,) = result.failures
@@ -213,9 +276,19 @@ def test_a_training_that_makes_progress_is_never_given_up(tmp_path: Path) -> Non
     evaluator = Trained()
     for evaluator.epochs in range(1, 6):
         with pytest.raises(Killed):
-            search(Problem(SPACE, evaluator, OBJECTIVES), sampler="random", evaluations=1, storage=tmp_path / "j.log")
+            search(
+                Problem(SPACE, evaluator, OBJECTIVES),
+                sampler="random",
+                evaluations=1,
+                storage=tmp_path / "j.log",
+            )
     evaluator.epochs = 6
-    result = search(Problem(SPACE, evaluator, OBJECTIVES), sampler="random", evaluations=1, storage=tmp_path / "j.log")
+    result = search(
+        Problem(SPACE, evaluator, OBJECTIVES),
+        sampler="random",
+        evaluations=1,
+        storage=tmp_path / "j.log",
+    )
     assert not result.failures
     assert len(result.study.trials[-1].intermediate_values) == 6
 
@@ -223,7 +296,12 @@ def test_a_training_that_makes_progress_is_never_given_up(tmp_path: Path) -> Non
 def test_a_network_that_the_user_interrupts_is_never_given_up(tmp_path: Path) -> None:
     begun = kill_during(tmp_path / "j.log", 4, 5, KeyboardInterrupt)
     evaluator = Costs()
-    result = search(Problem(SPACE, evaluator, OBJECTIVES), sampler="random", evaluations=8, storage=tmp_path / "j.log")
+    result = search(
+        Problem(SPACE, evaluator, OBJECTIVES),
+        sampler="random",
+        evaluations=8,
+        storage=tmp_path / "j.log",
+    )
     assert {*begun} == {evaluator.seen[0]}
     assert not result.failures
 
@@ -232,7 +310,9 @@ def test_a_network_that_the_user_interrupts_is_never_given_up(tmp_path: Path) ->
 
 
 def test_where_nothing_keeps_a_constraint_the_least_violating_networks_are_known() -> None:
-    result = search(Problem(SPACE, Costs(), "flops", "params <= 5"), sampler="random", evaluations=12)
+    result = search(
+        Problem(SPACE, Costs(), "flops", "params <= 5"), sampler="random", evaluations=12
+    )
     assert not result.front_rows
     rows = result.least_violating
     assert len(rows) == 5
@@ -243,6 +323,10 @@ def test_where_nothing_keeps_a_constraint_the_least_violating_networks_are_known
 
 
 def test_violations_are_relative_to_their_bounds() -> None:
-    reader = TrialReader(SPACE, parse_objectives("flops"), parse_constraints("params <= 1000,top1 >= 80,loss <= 0"))
-    values = np.array([[9, 1500, 80, 0], [9, 1100, 20, 0], [9, 1100, 79, 0.2], [9, 900, 90, -1]], float)
+    reader = TrialReader(
+        SPACE, parse_objectives("flops"), parse_constraints("params <= 1000,top1 >= 80,loss <= 0")
+    )
+    values = np.array(
+        [[9, 1500, 80, 0], [9, 1100, 20, 0], [9, 1100, 79, 0.2], [9, 900, 90, -1]], float
+    )
     np.testing.assert_allclose(reader.violation(values), [0.5, 0.75, 0.2, 0])

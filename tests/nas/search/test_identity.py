@@ -71,9 +71,14 @@ def mine(folder: Path, kernel: int = 3, more: str = "") -> SearchSpace:
 # --- the space
 
 
-def test_a_space_whose_file_was_edited_is_refused_with_what_differs_and_the_remedy(tmp_path: Path) -> None:
+def test_a_space_whose_file_was_edited_is_refused_with_what_differs_and_the_remedy(
+    tmp_path: Path,
+) -> None:
     run(tmp_path, mine(tmp_path))
-    with pytest.raises(InputError, match=r"other networks \(32 of 32 sampled ones differ\): .* another search \(--new"):
+    with pytest.raises(
+        InputError,
+        match=r"other networks \(32 of 32 sampled ones differ\): .* another search \(--new",
+    ):
         run(tmp_path, mine(tmp_path, kernel=5), 5)
     with pytest.raises(InputError, match="started with a space with other choices"):
         run(tmp_path, mine(tmp_path, more=", 16"), 5)
@@ -82,7 +87,9 @@ def test_a_space_whose_file_was_edited_is_refused_with_what_differs_and_the_reme
     assert len(read_search(tmp_path / "j.log").evaluated.architectures) == 5
 
 
-def test_the_same_space_goes_on_under_another_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_space_goes_on_under_another_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mine(tmp_path)
     monkeypatch.chdir(tmp_path)
     run(tmp_path, get_space("mine.py:Mine"))
@@ -91,7 +98,9 @@ def test_the_same_space_goes_on_under_another_path(tmp_path: Path, monkeypatch: 
     run(tmp_path, get_space("../mine.py:Mine"), 4)
     run(tmp_path, mine(tmp_path / "elsewhere"), 5)
     assert len(read_search(tmp_path / "j.log").evaluated.architectures) == 5
-    assert open_studies(tmp_path / "j.log", trust=True).not_built is None, "its file is found from any folder"
+    assert open_studies(tmp_path / "j.log", trust=True).not_built is None, (
+        "its file is found from any folder"
+    )
 
 
 def test_all_differences_are_in_one_message(tmp_path: Path) -> None:
@@ -109,7 +118,9 @@ def test_all_differences_are_in_one_message(tmp_path: Path) -> None:
         assert difference in str(caught.value)
 
 
-def test_a_slow_space_is_compared_by_fewer_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_space_is_compared_by_fewer_networks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(identity, "MAX_SAMPLING_SECONDS", 0.0)
     run(tmp_path, mine(tmp_path))
     monkeypatch.undo()
@@ -127,7 +138,9 @@ def test_a_space_that_fails_for_some_choices_has_a_fingerprint(switches: SearchS
 
     def networks() -> Any:
         space = Picky()
-        return begun_with(space, parse_objectives("params"), (), Params(space))["identity"]["networks"]
+        return begun_with(space, parse_objectives("params"), (), Params(space))["identity"][
+            "networks"
+        ]
 
     assert networks() == networks()
     assert len({text for _, text in networks()}) > 2
@@ -146,7 +159,10 @@ def test_a_study_without_a_fingerprint_is_refused(tmp_path: Path) -> None:
 
 def write_table(path: Path, latency: float) -> TableEvaluator:
     space = get_space("nasbench201")
-    rows = [f"{space.format(a)},{i},{latency}" for i, a in zip(range(40), space.enumerate(), strict=False)]
+    rows = [
+        f"{space.format(a)},{i},{latency}"
+        for i, a in zip(range(40), space.enumerate(), strict=False)
+    ]
     path.write_text("\n".join(["arch,x_accuracy,d_latency_ms", *rows]))
     return TableEvaluator(load_benchmark(str(path)), ["x_accuracy", "d_latency_ms"])
 
@@ -160,22 +176,30 @@ def test_a_table_is_known_by_its_content_and_not_by_its_name(cache: Path, tmp_pa
 
 
 def check(source: Any, other: Any, **identity: Any) -> None:
-    """Call `check_same` for two searches that differ only in their source or in the present identity."""
+    """Call `check_same` for two searches that differ only in their source or in the present
+    identity.
+    """
     same = {
         "text_version": 1, "networks": [["a", "b"]], "machine": {"processor": "P", "device": "cpu"},
         "versions": {"torch": "2.6.1", "numpy": "2.1.0"},
     }  # fmt: skip
     is_worker = identity.pop("is_worker", False)
     stored = {"settings": {}, "source": source, "identity": same}
-    check_same("here", stored, {"settings": {}, "source": other, "identity": same | identity}, is_worker)
+    check_same(
+        "here", stored, {"settings": {}, "source": other, "identity": same | identity}, is_worker
+    )
 
 
 def test_a_checkpoint_is_known_by_its_content(tmp_path: Path) -> None:
     space, sources = get_space("tiny-resnet"), []
     texts = [space.to_text(space.sample(np.random.default_rng(i))) for i in range(12)]
     for slope in (1.0, 2.0):
-        predictors.create("ridge").fit(texts, {"my_ms": slope * np.arange(12)}).save(tmp_path / f"{slope}")
-        sources.append(source_of(PredictionEvaluator.load(str(tmp_path / f"{slope}"), space, ["my_ms"])))
+        predictors.create("ridge").fit(texts, {"my_ms": slope * np.arange(12)}).save(
+            tmp_path / f"{slope}"
+        )
+        sources.append(
+            source_of(PredictionEvaluator.load(str(tmp_path / f"{slope}"), space, ["my_ms"]))
+        )
     with pytest.raises(InputError, match="sha256"):
         check(*sources)
 
@@ -190,9 +214,14 @@ def test_a_checkpoint_is_known_by_its_content(tmp_path: Path) -> None:
 )
 def test_other_training_or_data_are_refused(change: dict[str, Any], message: str) -> None:
     space = get_space("nasbench201", input_shape=(1, 8, 8))
-    settings: dict[str, Any] = {"metrics": ("digits_accuracy",), "data": digits(), "training": TrainingTask(epochs=1)}
+    settings: dict[str, Any] = {
+        "metrics": ("digits_accuracy",),
+        "data": digits(),
+        "training": TrainingTask(epochs=1),
+    }
     first, second = (
-        source_of(MeasuredEvaluator(space, Measurement(**chosen))) for chosen in (settings, settings | change)
+        source_of(MeasuredEvaluator(space, Measurement(**chosen)))
+        for chosen in (settings, settings | change)
     )
     check(first, first)
     with pytest.raises(InputError, match=message):
@@ -201,7 +230,9 @@ def test_other_training_or_data_are_refused(change: dict[str, Any], message: str
 
 def test_unused_settings_may_change() -> None:
     def source(metrics: tuple[str, ...], **settings: Any) -> dict[str, Any]:
-        return source_of(MeasuredEvaluator(get_space("tiny-resnet"), Measurement(metrics, **settings)))
+        return source_of(
+            MeasuredEvaluator(get_space("tiny-resnet"), Measurement(metrics, **settings))
+        )
 
     slow = {"training": TrainingTask(epochs=9), "latency": LatencyTask(threads=2)}
     check(source(("params",)), source(("params",), **slow))
@@ -244,7 +275,9 @@ def test_changes_that_affect_measured_values_are_refused_and_others_are_warnings
 
 
 def test_a_study_stores_how_it_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["/bin/nas", "search", "--storage", "postgresql://me:secret@host/db"])
+    monkeypatch.setattr(
+        "sys.argv", ["/bin/nas", "search", "--storage", "postgresql://me:secret@host/db"]
+    )
     run(tmp_path, mine(tmp_path))
     kept = read_search(tmp_path / "j.log").study.user_attrs[IDENTITY_KEY]
     assert kept["command"] == "nas search --storage postgresql://me:***@host/db"

@@ -20,7 +20,9 @@ from nas.search.progress import SearchProgress
 from nas.search.storage import open_storage
 from search_spaces import InputError, get_space
 
-SPACE = get_space("fbnet", input_shape=(1, 32, 32), width=0.1)  # so large that two processes do not choose the same
+SPACE = get_space(
+    "fbnet", input_shape=(1, 32, 32), width=0.1
+)  # so large that two processes do not choose the same
 FUNCTION = """
 import os, time
 
@@ -53,14 +55,20 @@ def evaluator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     Path("mine.py").write_text(FUNCTION)
 
     def make(**options: object) -> FunctionEvaluator:
-        return FunctionEvaluator(SPACE, "mine.py:evaluate", ["size"], options={"log": "log", **options})
+        return FunctionEvaluator(
+            SPACE, "mine.py:evaluate", ["size"], options={"log": "log", **options}
+        )
 
     return make
 
 
 def begun() -> dict[str, str]:
     """The GPU that each process saw, by process id."""
-    return dict(line.split(maxsplit=1) for line in Path("log").read_text().splitlines()) if Path("log").exists() else {}
+    return (
+        dict(line.split(maxsplit=1) for line in Path("log").read_text().splitlines())
+        if Path("log").exists()
+        else {}
+    )
 
 
 @pytest.mark.slow
@@ -80,10 +88,15 @@ def test_jobs_share_a_search_and_its_gpus(
         progress=told.append,
     )
     assert told[-1].done >= wanted, "what the other process evaluated last counts, too"
-    assert begun() == {str(os.getpid()): "None", next(pid for pid in begun() if pid != str(os.getpid())): "7"}
+    assert begun() == {
+        str(os.getpid()): "None",
+        next(pid for pid in begun() if pid != str(os.getpid())): "7",
+    }
     found = result.evaluated.architectures
     assert wanted <= len(set(found)) == len(found) <= wanted + 1
-    assert all(trial.state.is_finished() for trial in result.study.trials), "the search waits for all its processes"
+    assert all(trial.state.is_finished() for trial in result.study.trials), (
+        "the search waits for all its processes"
+    )
     assert not result.failures
 
 
@@ -118,7 +131,9 @@ def test_progress_counts_what_other_processes_finish_in_the_meantime(
         progress=note,
     )
     assert done == sorted(done), "it never falls"
-    assert len({1, 2, 3, 4} & {*done}) >= 2, "not only when this process has finished its first, when five are done"
+    assert len({1, 2, 3, 4} & {*done}) >= 2, (
+        "not only when this process has finished its first, when five are done"
+    )
     assert done[-1] >= 8
 
 
@@ -134,7 +149,9 @@ def test_helper_processes_end_with_the_main_one_and_return_their_trials(
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
     deadline = time.monotonic() + 180  # on a busy machine
-    while Path(f"/proc/{helper}").exists() and " Z " not in Path(f"/proc/{helper}/stat").read_text():
+    while (
+        Path(f"/proc/{helper}").exists() and " Z " not in Path(f"/proc/{helper}/stat").read_text()
+    ):
         assert time.monotonic() < deadline
         time.sleep(0.1)
     study = optuna.load_study(study_name="search", storage=open_storage("s.journal"))
@@ -161,17 +178,31 @@ def test_a_process_that_lost_an_interrupt_or_ignores_them_is_interrupted_again()
         "    time.sleep(60)\n"
         "time.sleep(60)\n"
     )
-    ended = subprocess.run([sys.executable, "-c", code], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=50)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=50
+    )
     assert b"KeyboardInterrupt" in ended.stderr
 
 
-def test_a_search_that_cannot_be_shared_is_refused(evaluator: Callable[..., FunctionEvaluator]) -> None:
+def test_a_search_that_cannot_be_shared_is_refused(
+    evaluator: Callable[..., FunctionEvaluator],
+) -> None:
     own = FunctionEvaluator(SPACE, lambda model, architecture, report: {"size": 1.0}, ["size"])
     chosen = optuna.samplers.RandomSampler()
-    cases = ((own, "random", "s.journal"), (evaluator(), "random", None), (evaluator(), chosen, "s.journal"))
+    cases = (
+        (own, "random", "s.journal"),
+        (evaluator(), "random", None),
+        (evaluator(), chosen, "s.journal"),
+    )
     for evaluation, sampler, storage in cases:
         with pytest.raises(InputError, match="2 jobs need a storage, a sampler given by name"):
-            search(Problem(SPACE, evaluation, "size:min"), sampler=sampler, evaluations=3, storage=storage, jobs=2)
+            search(
+                Problem(SPACE, evaluation, "size:min"),
+                sampler=sampler,
+                evaluations=3,
+                storage=storage,
+                jobs=2,
+            )
     with pytest.raises(InputError, match="jobs must be at least 1"):
         search(Problem(SPACE, evaluator(), "size:min"), sampler="random", evaluations=3, jobs=0)
 

@@ -1,4 +1,6 @@
-"""Claims about `nas.log`: every trial with what was predicted, measured and failed; never the end of a search."""
+"""Claims about `nas.log`: every trial with what was predicted, measured and failed; never the end
+of a search.
+"""
 
 from __future__ import annotations
 
@@ -45,14 +47,23 @@ def logged(path: Path, evaluator: Costs, evaluations: int) -> list[str]:
     return (path / "nas.log").read_text().splitlines()
 
 
-def test_every_trial_is_logged_once_with_what_was_predicted_and_measured(switches: SearchSpace, tmp_path: Path) -> None:
+def test_every_trial_is_logged_once_with_what_was_predicted_and_measured(
+    switches: SearchSpace, tmp_path: Path
+) -> None:
     logged(tmp_path, Costs(switches), 4)
     lines = logged(tmp_path, Costs(switches), 6)
-    numbers = [int(found[1]) for line in lines if (found := re.search(r"INFO ridge-0, trial (\d+): params \d+", line))]
+    numbers = [
+        int(found[1])
+        for line in lines
+        if (found := re.search(r"INFO ridge-0, trial (\d+): params \d+", line))
+    ]
     assert numbers == list(range(6))
     number = r"-?[\d.e+]+"
-    measured = rf"params \d+, size_kb {number} \(predicted {number} ± {number}\)"  # a count was no prediction
-    assert re.search(rf"^\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d INFO .*{measured}, [\d.]+ s: {{'width0'", lines[-1])
+    # A count was no prediction
+    measured = rf"params \d+, size_kb {number} \(predicted {number} ± {number}\)"
+    assert re.search(
+        rf"^\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d INFO .*{measured}, [\d.]+ s: {{'width0'", lines[-1]
+    )
     assert "predicted" not in lines[0], "the first designs are chosen without a prediction"
 
 
@@ -64,9 +75,15 @@ def test_a_failure_is_logged_with_its_reason(switches: SearchSpace, tmp_path: Pa
 
 
 def test_a_folder_of_searches_has_one_log(tmp_path: Path) -> None:
-    run_studies("digits201", "digits_accuracy,cpu_latency_ms", ["random", "nsga2"], 3, (0, 1), tmp_path)
+    run_studies(
+        "digits201", "digits_accuracy,cpu_latency_ms", ["random", "nsga2"], 3, (0, 1), tmp_path
+    )
     lines = (tmp_path / "nas.log").read_text().splitlines()
-    assert [sum(f", trial {i}: digits_accuracy" in line for line in lines) for i in range(3)] == [4, 4, 4]
+    assert [sum(f", trial {i}: digits_accuracy" in line for line in lines) for i in range(3)] == [
+        4,
+        4,
+        4,
+    ]
     assert logging.getLogger("nas").handlers == []
 
 
@@ -76,9 +93,13 @@ def test_trials_that_ended_while_nobody_logged_them_are_logged_later(tmp_path: P
         return (tmp_path / "nas.log").read_text().splitlines()
 
     lines = run(4)
-    (tmp_path / "nas.log").write_text("\n".join(line for line in lines if "trial 2:" not in line) + "\n")
+    (tmp_path / "nas.log").write_text(
+        "\n".join(line for line in lines if "trial 2:" not in line) + "\n"
+    )
     lines = run(5)
-    assert [sum(f"random-0, trial {i}: digits_accuracy" in line for line in lines) for i in range(5)] == [1] * 5
+    assert [
+        sum(f"random-0, trial {i}: digits_accuracy" in line for line in lines) for i in range(5)
+    ] == [1] * 5
 
 
 def test_a_log_that_was_cut_in_a_character_does_not_end_the_search(tmp_path: Path) -> None:
@@ -90,14 +111,19 @@ def test_a_log_that_was_cut_in_a_character_does_not_end_the_search(tmp_path: Pat
 
 
 def test_a_log_that_cannot_be_written_any_more_does_not_end_the_search(
-    switches: SearchSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    switches: SearchSpace,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def full_disk(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(_LogFile, "flush", full_disk)
     with log_to(tmp_path / "nas.log"):
-        result = search(Problem(switches, Costs(switches), "params"), sampler="random", evaluations=3)
+        result = search(
+            Problem(switches, Costs(switches), "params"), sampler="random", evaluations=3
+        )
     monkeypatch.undo()
     assert len(result.evaluated.architectures) == 3
     assert "Traceback" not in capsys.readouterr().err
@@ -108,10 +134,15 @@ def test_of_two_processes_of_a_search_one_logs_until_it_ends(tmp_path: Path) -> 
     with log_to(path):
         log.info("first")
         second = _LogFile(path, encoding="utf-8", delay=True)  # as another process opens it
-        second.emit(log.makeRecord("nas", logging.INFO, "", 0, "while the first one logs", (), None))
+        second.emit(
+            log.makeRecord("nas", logging.INFO, "", 0, "while the first one logs", (), None)
+        )
     second.emit(log.makeRecord("nas", logging.INFO, "", 0, "after it has ended", (), None))
     second.close()
-    assert [line.split("INFO ")[-1] for line in path.read_text().splitlines()] == ["first", "after it has ended"]
+    assert [line.split("INFO ")[-1] for line in path.read_text().splitlines()] == [
+        "first",
+        "after it has ended",
+    ]
 
 
 def test_a_log_that_cannot_be_opened_is_skipped(switches: SearchSpace, tmp_path: Path) -> None:
@@ -131,7 +162,10 @@ def test_a_log_that_cannot_be_opened_is_skipped(switches: SearchSpace, tmp_path:
 def test_progress_names_the_best_of_each_objective(switches: SearchSpace) -> None:
     calls: list[SearchProgress] = []
     result = search(
-        Problem(switches, Costs(switches), "params:max,flops"), sampler="random", evaluations=8, progress=calls.append
+        Problem(switches, Costs(switches), "params:max,flops"),
+        sampler="random",
+        evaluations=8,
+        progress=calls.append,
     )
     params, flops = result.evaluated.values.T
     assert calls[-1].best == {"params": params.max(), "flops": flops.min()}

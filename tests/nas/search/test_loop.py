@@ -1,4 +1,6 @@
-"""Claims about the search loop: what counts, what is stored, and how it resumes and shares its work."""
+"""Claims about the search loop: what counts, what is stored, and how it resumes and shares its
+work.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,15 @@ import onnx
 import optuna
 import pytest
 
-from nas import Problem, Reference, SearchResult, create_sampler, list_samplers, parse_objectives, search
+from nas import (
+    Problem,
+    Reference,
+    SearchResult,
+    create_sampler,
+    list_samplers,
+    parse_objectives,
+    search,
+)
 from nas.search.loop import MAX_REPEATS
 from nas.search.progress import FRAME_POINTS, SearchProgress
 from nas.search.schema import REPEAT_KEY
@@ -45,7 +55,11 @@ class Costs:
         return np.array([self._row(architecture) for architecture in architectures])
 
     def _row(self, a: Architecture) -> list[float]:
-        depth = sum(int(value) for name, value in a.choices if name.endswith("blocks") or name.startswith("width"))
+        depth = sum(
+            int(value)
+            for name, value in a.choices
+            if name.endswith("blocks") or name.startswith("width")
+        )
         failed = self.failure is not None and dict(a.choices)["stage0_kernel"] == 5
         return [self.space.flops(a), self.space.params(a), self.failure if failed else depth]
 
@@ -66,14 +80,25 @@ class Interrupted(Costs):
 class Stubborn(optuna.samplers.RandomSampler):
     """Always proposes the same architecture."""
 
-    def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
-        return param_distribution.to_external_repr(0 if hasattr(param_distribution, "choices") else 1)
+    def sample_independent(
+        self, study: Any, trial: Any, param_name: str, param_distribution: Any
+    ) -> Any:
+        return param_distribution.to_external_repr(
+            0 if hasattr(param_distribution, "choices") else 1
+        )
 
 
-def interrupt(storage: Path, lifetime: int, evaluations: int = 20, sampler: str = "nsga2") -> Interrupted:
+def interrupt(
+    storage: Path, lifetime: int, evaluations: int = 20, sampler: str = "nsga2"
+) -> Interrupted:
     evaluator = Interrupted(lifetime)
     with pytest.raises(KeyboardInterrupt):
-        search(Problem(SPACE, evaluator, OBJECTIVES), sampler=sampler, evaluations=evaluations, storage=storage)
+        search(
+            Problem(SPACE, evaluator, OBJECTIVES),
+            sampler=sampler,
+            evaluations=evaluations,
+            storage=storage,
+        )
     return evaluator
 
 
@@ -82,13 +107,17 @@ def interrupt(storage: Path, lifetime: int, evaluations: int = 20, sampler: str 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["random", "nsga2", "nsga3", "tpe", "gp"])
-def test_every_plain_sampler_evaluates_the_wanted_number_of_distinct_architectures(name: str) -> None:
+def test_every_plain_sampler_evaluates_the_wanted_number_of_distinct_architectures(
+    name: str,
+) -> None:
     assert name in list_samplers()
     evaluator = Costs()
     result = search(Problem(SPACE, evaluator, OBJECTIVES), sampler=name, evaluations=15, seed=1)
     assert result.evaluated.architectures == evaluator.seen
     assert len(set(evaluator.seen)) == 15
-    assert result.evaluated.values.tolist() == [[row[2], row[0]] for row in map(evaluator._row, evaluator.seen)]
+    assert result.evaluated.values.tolist() == [
+        [row[2], row[0]] for row in map(evaluator._row, evaluator.seen)
+    ]
 
 
 def test_the_same_seed_gives_the_same_result() -> None:
@@ -112,13 +141,19 @@ def test_a_repeated_architecture_gets_its_values_and_is_neither_evaluated_nor_co
 
 
 def test_a_small_space_is_evaluated_completely_and_the_search_ends(switches: SearchSpace) -> None:
-    result = search(Problem(switches, Costs(switches), "params,flops"), sampler="random", evaluations=100)
-    assert sorted(map(str, result.evaluated.architectures)) == sorted(map(str, switches.enumerate()))
+    result = search(
+        Problem(switches, Costs(switches), "params,flops"), sampler="random", evaluations=100
+    )
+    assert sorted(map(str, result.evaluated.architectures)) == sorted(
+        map(str, switches.enumerate())
+    )
 
 
 def test_progress_is_reported_at_the_start_and_after_every_evaluation() -> None:
     calls: list[SearchProgress] = []
-    result = search(Problem(SPACE, Costs(), OBJECTIVES), sampler="random", evaluations=40, progress=calls.append)
+    result = search(
+        Problem(SPACE, Costs(), OBJECTIVES), sampler="random", evaluations=40, progress=calls.append
+    )
     assert [(now.done, now.wanted) for now in calls] == [(i, 40) for i in range(41)]
     assert calls[-1].front == len(result.front_rows)
     volumes = [now.hypervolume for now in calls[FRAME_POINTS:]]
@@ -127,11 +162,16 @@ def test_progress_is_reported_at_the_start_and_after_every_evaluation() -> None:
 
 
 @pytest.mark.parametrize("failure", [np.nan, np.inf])
-def test_a_failed_evaluation_counts_but_is_not_on_the_front_and_not_repeated(tmp_path: Path, failure: float) -> None:
+def test_a_failed_evaluation_counts_but_is_not_on_the_front_and_not_repeated(
+    tmp_path: Path, failure: float
+) -> None:
     for evaluations in (10, 20):
         evaluator = Costs(failure=failure)
         result = search(
-            Problem(SPACE, evaluator, OBJECTIVES), sampler="random", evaluations=evaluations, storage=tmp_path / "j.log"
+            Problem(SPACE, evaluator, OBJECTIVES),
+            sampler="random",
+            evaluations=evaluations,
+            storage=tmp_path / "j.log",
         )
         assert len(evaluator.seen) == 10
     failed = np.isnan(result.evaluated.values).any(axis=1)
@@ -141,23 +181,37 @@ def test_a_failed_evaluation_counts_but_is_not_on_the_front_and_not_repeated(tmp
 
 
 def test_infeasible_architectures_are_kept_off_the_front_and_marked_in_the_study() -> None:
-    result = search(Problem(SPACE, Costs(), OBJECTIVES, "params <= 50000"), sampler="nsga2", evaluations=40)
-    params = np.array([SPACE.params(architecture) for architecture in result.evaluated.architectures])
+    result = search(
+        Problem(SPACE, Costs(), OBJECTIVES, "params <= 50000"), sampler="nsga2", evaluations=40
+    )
+    params = np.array(
+        [SPACE.params(architecture) for architecture in result.evaluated.architectures]
+    )
     assert (result.feasible == (params <= 50_000)).all()
     assert 0 < result.feasible.sum() < 40
     on_front = [SPACE.params(SPACE.parse(row["architecture"])) for row in result.front_rows]
     assert max(on_front) <= 50_000
     for trial in result.study.trials:
-        assert trial.constraints["params <= 50000"] == SPACE.params(SPACE.architecture(trial.params)) - 50_000
+        assert (
+            trial.constraints["params <= 50000"]
+            == SPACE.params(SPACE.architecture(trial.params)) - 50_000
+        )
 
 
 def test_bad_settings_are_refused_before_anything_is_evaluated(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="did you mean 'depth_accuracy'"):
         search(Problem(SPACE, Costs(), "dept_accuracy,flops"), sampler="random", evaluations=5)
     with pytest.raises(InputError, match="unknown metric 'latency_ms'"):
-        search(Problem(SPACE, Costs(), OBJECTIVES, "latency_ms <= 3"), sampler="random", evaluations=5)
+        search(
+            Problem(SPACE, Costs(), OBJECTIVES, "latency_ms <= 3"), sampler="random", evaluations=5
+        )
     with pytest.raises(InputError, match="did you mean 'random'"):
-        search(Problem(SPACE, Costs(), OBJECTIVES), sampler="rendom", evaluations=5, storage=tmp_path / "j.log")
+        search(
+            Problem(SPACE, Costs(), OBJECTIVES),
+            sampler="rendom",
+            evaluations=5,
+            storage=tmp_path / "j.log",
+        )
     assert not (tmp_path / "j.log").exists()
 
 
@@ -167,7 +221,12 @@ def test_bad_settings_are_refused_before_anything_is_evaluated(tmp_path: Path) -
 def test_an_interrupted_evaluation_is_finished_first(tmp_path: Path) -> None:
     before = interrupt(tmp_path / "j.log", 7)
     evaluator = Costs()
-    result = search(Problem(SPACE, evaluator, OBJECTIVES), sampler="nsga2", evaluations=20, storage=tmp_path / "j.log")
+    result = search(
+        Problem(SPACE, evaluator, OBJECTIVES),
+        sampler="nsga2",
+        evaluations=20,
+        storage=tmp_path / "j.log",
+    )
     assert result.evaluated.architectures == before.seen + evaluator.seen
     assert len(set(result.evaluated.architectures)) == 20
     assert all(trial.state.is_finished() for trial in result.study.trials)
@@ -175,7 +234,12 @@ def test_an_interrupted_evaluation_is_finished_first(tmp_path: Path) -> None:
 
 def test_a_resumed_sampler_does_not_start_over(tmp_path: Path) -> None:
     interrupt(tmp_path / "j.log", 12, sampler="random")
-    result = search(Problem(SPACE, Costs(), OBJECTIVES), sampler="random", evaluations=20, storage=tmp_path / "j.log")
+    result = search(
+        Problem(SPACE, Costs(), OBJECTIVES),
+        sampler="random",
+        evaluations=20,
+        storage=tmp_path / "j.log",
+    )
     assert len(result.study.trials) < 24  # the same seed anew would repeat the first 12
 
 
@@ -183,9 +247,13 @@ def test_a_resumed_sampler_does_not_start_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize("url", ["{folder}/new/journal.log", "sqlite:///{folder}/study.db"])
 def test_a_finished_search_can_be_continued_in_a_file_or_database(tmp_path: Path, url: str) -> None:
     storage = url.format(folder=tmp_path)
-    first = search(Problem(SPACE, Costs(), OBJECTIVES), sampler="random", evaluations=6, storage=storage)
+    first = search(
+        Problem(SPACE, Costs(), OBJECTIVES), sampler="random", evaluations=6, storage=storage
+    )
     evaluator = Costs()
-    second = search(Problem(SPACE, evaluator, OBJECTIVES), sampler="random", evaluations=10, storage=storage)
+    second = search(
+        Problem(SPACE, evaluator, OBJECTIVES), sampler="random", evaluations=10, storage=storage
+    )
     assert second.evaluated.architectures == first.evaluated.architectures + evaluator.seen
     np.testing.assert_array_equal(second.evaluated.values[:6], first.evaluated.values)
 
@@ -194,12 +262,20 @@ def test_a_line_that_a_killed_writer_left_unfinished_is_dropped(tmp_path: Path) 
     interrupt(tmp_path / "j.log", 5)
     with open(tmp_path / "j.log", "ab") as file:
         file.write(b'{"op_code":8,"worker_id":"' + 9000 * b"x")
-    result = search(Problem(SPACE, Costs(), OBJECTIVES), sampler="nsga2", evaluations=12, storage=tmp_path / "j.log")
+    result = search(
+        Problem(SPACE, Costs(), OBJECTIVES),
+        sampler="nsga2",
+        evaluations=12,
+        storage=tmp_path / "j.log",
+    )
     assert len(set(result.evaluated.architectures)) == 12
     assert (
         len(
             search(
-                Problem(SPACE, Costs(), OBJECTIVES), sampler="nsga2", evaluations=12, storage=tmp_path / "j.log"
+                Problem(SPACE, Costs(), OBJECTIVES),
+                sampler="nsga2",
+                evaluations=12,
+                storage=tmp_path / "j.log",
             ).evaluated.architectures
         )
         == 12
@@ -230,7 +306,9 @@ search(problem, sampler=sampler, evaluations=int(evaluations), storage=storage)
 """
 
 
-def start(storage: Path, log: Path, evaluations: int, sampler: str, seconds: float = 0.005) -> subprocess.Popen[bytes]:
+def start(
+    storage: Path, log: Path, evaluations: int, sampler: str, seconds: float = 0.005
+) -> subprocess.Popen[bytes]:
     arguments = [str(storage), str(log), str(evaluations), sampler, str(seconds)]
     return subprocess.Popen([sys.executable, "-c", SCRIPT, *arguments])
 
@@ -286,7 +364,9 @@ def test_two_processes_share_a_search_and_leave_each_other_alone(tmp_path: Path)
     storage, log = tmp_path / "j.log", tmp_path / "evaluations.txt"
     processes = [start(storage, log, 60, "random") for _ in range(2)]
     assert [process.wait() for process in processes] == [0, 0]
-    assert 60 <= len(set(lines(log))) <= 61  # the other may still be evaluating when one has counted to 60
+    assert (
+        60 <= len(set(lines(log))) <= 61
+    )  # the other may still be evaluating when one has counted to 60
     study = optuna.load_study(study_name="search", storage=open_storage(storage))
     assert all(trial.state == optuna.trial.TrialState.COMPLETE for trial in study.trials)
 
@@ -304,9 +384,16 @@ def test_two_processes_share_a_search_and_leave_each_other_alone(tmp_path: Path)
         ({"space": get_space("nasbench201")}, "space 'tiny-resnet', not 'nasbench201'"),
     ],
 )
-def test_resuming_with_other_settings_is_refused(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
+def test_resuming_with_other_settings_is_refused(
+    tmp_path: Path, changed: dict[str, Any], message: str
+) -> None:
     goal: dict[str, Any] = {"space": SPACE, "evaluate": Costs(), "objectives": OBJECTIVES}
-    settings: dict[str, Any] = {"sampler": "random", "evaluations": 3, "seed": 1, "storage": tmp_path / "j.log"}
+    settings: dict[str, Any] = {
+        "sampler": "random",
+        "evaluations": 3,
+        "seed": 1,
+        "storage": tmp_path / "j.log",
+    }
     search(Problem(**goal), **settings)
     for name, value in changed.items():
         (goal if name in ("space", "objectives", "constraints") else settings)[name] = value
@@ -318,37 +405,68 @@ def test_a_study_of_another_origin_is_refused(tmp_path: Path) -> None:
     study = optuna.create_study(study_name="search", storage=open_storage(tmp_path / "j.log"))
     study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=1)
     with pytest.raises(InputError, match="was not made by a search"):
-        search(Problem(SPACE, Costs(), OBJECTIVES), sampler="random", evaluations=3, storage=tmp_path / "j.log")
+        search(
+            Problem(SPACE, Costs(), OBJECTIVES),
+            sampler="random",
+            evaluations=3,
+            storage=tmp_path / "j.log",
+        )
 
 
 @pytest.mark.parametrize("content", [b"precious notes", b"line\nline\n", b'{"a": 1}'])
-def test_a_file_that_is_no_journal_is_refused_and_left_as_it_is(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_no_journal_is_refused_and_left_as_it_is(
+    tmp_path: Path, content: bytes
+) -> None:
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(InputError, match="not the journal of a search"):
-        search(Problem(SPACE, Costs(), OBJECTIVES), sampler="random", evaluations=3, storage=tmp_path / "file")
+        search(
+            Problem(SPACE, Costs(), OBJECTIVES),
+            sampler="random",
+            evaluations=3,
+            storage=tmp_path / "file",
+        )
     assert (tmp_path / "file").read_bytes() == content
 
 
 def test_a_journal_damaged_in_the_middle_is_refused(tmp_path: Path) -> None:
-    search(Problem(SPACE, Costs(), OBJECTIVES), sampler="random", evaluations=3, storage=tmp_path / "j.log")
+    search(
+        Problem(SPACE, Costs(), OBJECTIVES),
+        sampler="random",
+        evaluations=3,
+        storage=tmp_path / "j.log",
+    )
     content = (tmp_path / "j.log").read_bytes()
     (tmp_path / "j.log").write_bytes(content[:300] + b"\0\0" + content[302:])
     with pytest.raises(StorageError, match="damaged"):
-        search(Problem(SPACE, Costs(), OBJECTIVES), sampler="random", evaluations=3, storage=tmp_path / "j.log")
+        search(
+            Problem(SPACE, Costs(), OBJECTIVES),
+            sampler="random",
+            evaluations=3,
+            storage=tmp_path / "j.log",
+        )
 
 
 def test_a_storage_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for storage in (tmp_path, tmp_path / "file" / "j.log"):
         with pytest.raises(StorageError, match=str(storage)):
-            search(Problem(SPACE, Costs(), OBJECTIVES), sampler="random", evaluations=3, storage=storage)
+            search(
+                Problem(SPACE, Costs(), OBJECTIVES),
+                sampler="random",
+                evaluations=3,
+                storage=storage,
+            )
     for url in ("sqlite:////nowhere/at/all.db", "nodb://user:secret@host/db"):
         with pytest.raises(InputError, match="cannot open the database") as caught:
-            search(Problem(SPACE, Costs(), OBJECTIVES), sampler="random", evaluations=3, storage=url)
+            search(
+                Problem(SPACE, Costs(), OBJECTIVES), sampler="random", evaluations=3, storage=url
+            )
         assert "secret" not in str(caught.value)
 
 
-def test_a_full_disk_stops_the_search_and_keeps_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_stops_the_search_and_keeps_what_was_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Filling(Costs):
         def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
             if len(self.seen) == 5:
@@ -359,12 +477,20 @@ def test_a_full_disk_stops_the_search_and_keeps_what_was_found(tmp_path: Path, m
         raise OSError(28, "No space left on device")
 
     with pytest.raises(StorageError, match=r"j\.log: No space left on device"):
-        search(Problem(SPACE, Filling(), OBJECTIVES), sampler="random", evaluations=20, storage=tmp_path / "j.log")
+        search(
+            Problem(SPACE, Filling(), OBJECTIVES),
+            sampler="random",
+            evaluations=20,
+            storage=tmp_path / "j.log",
+        )
     monkeypatch.undo()
     assert (
         len(
             search(
-                Problem(SPACE, Costs(), OBJECTIVES), sampler="random", evaluations=20, storage=tmp_path / "j.log"
+                Problem(SPACE, Costs(), OBJECTIVES),
+                sampler="random",
+                evaluations=20,
+                storage=tmp_path / "j.log",
             ).evaluated.values
         )
         == 20
@@ -404,7 +530,9 @@ def test_saved_files_hold_the_front(result: SearchResult, tmp_path: Path) -> Non
     result.save(folder)
     with open(folder / "front.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [row["architecture"] for row in rows] == [row["architecture"] for row in result.front_rows]
+    assert [row["architecture"] for row in rows] == [
+        row["architecture"] for row in result.front_rows
+    ]
     assert [float(row["flops"]) for row in rows] == [row["flops"] for row in result.front_rows]
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["front"] == result.front_rows
@@ -418,7 +546,12 @@ def test_saved_files_hold_the_front(result: SearchResult, tmp_path: Path) -> Non
 def test_saving_again_replaces_the_older_front(result: SearchResult, tmp_path: Path) -> None:
     result.save(tmp_path)
     search(Problem(SPACE, Costs(), "flops"), sampler="random", evaluations=5).save(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["front", "front.csv", "networks.csv", "summary.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "front",
+        "front.csv",
+        "networks.csv",
+        "summary.json",
+    ]
     assert sorted(path.name for path in (tmp_path / "front").iterdir()) == ["00.onnx", "00.txt"]
 
 
@@ -437,7 +570,12 @@ def test_searches_that_save_at_the_same_time_in_one_folder_leave_a_whole_front(
 
     monkeypatch.setattr(os, "replace", while_another_saves)
     result.save(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["front", "front.csv", "networks.csv", "summary.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "front",
+        "front.csv",
+        "networks.csv",
+        "summary.json",
+    ]
     assert len(list((tmp_path / "front").glob("*.onnx"))) == len(result.front_rows)
 
 
@@ -461,5 +599,10 @@ def test_a_refused_save_leaves_the_older_result_whole(
 def test_an_optuna_sampler_object_can_be_given() -> None:
     sampler = create_sampler("tpe", SPACE, OBJECTIVES, seed=1)
     assert (
-        len(search(Problem(SPACE, Costs(), OBJECTIVES), sampler=sampler, evaluations=12).evaluated.architectures) == 12
+        len(
+            search(
+                Problem(SPACE, Costs(), OBJECTIVES), sampler=sampler, evaluations=12
+            ).evaluated.architectures
+        )
+        == 12
     )

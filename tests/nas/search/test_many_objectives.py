@@ -38,7 +38,9 @@ def front_of(n: int, m: int, seed: int = 0) -> np.ndarray:
 
 
 @pytest.mark.parametrize("m", [6, 10, 12, 20])
-@pytest.mark.parametrize("sampler", ["random", "tpe", "nsga3", pytest.param("ridge", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "sampler", ["random", "tpe", "nsga3", pytest.param("ridge", marks=pytest.mark.slow)]
+)
 def test_a_search_ends_with_progress_result_and_reference(m: int, sampler: str) -> None:
     evaluator, seen = Random(m), list[SearchProgress]()
     goals = ",".join(f"{metric}:min" for metric in evaluator.metrics)
@@ -116,5 +118,9 @@ def test_optunas_gp_is_refused_where_it_needs_gigabytes() -> None:
         with pytest.raises(InputError, match=f"{m} objectives: with more than 3, use gp, .* nsga3"):
             create_sampler("optuna-gp", Widths(), goals)
         with pytest.raises(InputError, match="use gp"):
-            search(Problem(Widths(), Random(m), goals), sampler=optuna.samplers.GPSampler(seed=0), evaluations=5)
+            search(
+                Problem(Widths(), Random(m), goals),
+                sampler=optuna.samplers.GPSampler(seed=0),
+                evaluations=5,
+            )
     assert create_sampler("optuna-gp", Widths(), parse_objectives("a,b,c"))

@@ -22,20 +22,27 @@ from search_spaces.common.errors import InputError
 
 
 def test_direction_follows_from_the_name() -> None:
-    accuracy, latency, params = parse_objectives("cifar10_validation_accuracy, pixel3_latency_ms,params")
+    accuracy, latency, params = parse_objectives(
+        "cifar10_validation_accuracy, pixel3_latency_ms,params"
+    )
     assert accuracy == Metric("cifar10_validation_accuracy", "accuracy", "maximize", "%")
     assert latency == Metric("pixel3_latency_ms", "measured", "minimize", "ms")
     assert params == Metric("params", "exact", "minimize", "")
 
 
 def test_names_that_say_nothing_of_their_direction_are_known() -> None:
-    clear = "params, macs_m, pi_latency_ms, energy, peak_memory_mb, top1, val_loss, fps, usefulness:min, usefulness:max"
+    clear = (
+        "params, macs_m, pi_latency_ms, energy, peak_memory_mb, top1, val_loss, fps, "
+        "usefulness:min, usefulness:max"
+    )
     assert unclear_directions(clear.split(",")) == []
     assert unclear_directions(["usefulness", " cells ", "top1"]) == ["usefulness", "cells"]
 
 
 def test_direction_and_kind_can_be_declared_and_survive_printing() -> None:
-    objectives = parse_objectives(["sparsity:max", "loss_of_accuracy:min", "usefulness:accuracy:max"])
+    objectives = parse_objectives(
+        ["sparsity:max", "loss_of_accuracy:min", "usefulness:accuracy:max"]
+    )
     assert [objective.direction for objective in objectives] == ["maximize", "minimize", "maximize"]
     assert objectives[2].kind == "accuracy"
     assert parse_objectives([str(objective) for objective in objectives]) == objectives
@@ -57,14 +64,20 @@ def test_bad_objectives_say_what_to_do(text: str, message: str) -> None:
 
 
 DIRECTIONS = {"max": "maximize", "maximize": "maximize", "min": "minimize", "minimize": "minimize"}
-NAMES = st.sampled_from(["params", "quality", "top1", "pixel3_latency_ms", "accuracy", "val_loss", "flops"])
+NAMES = st.sampled_from(
+    ["params", "quality", "top1", "pixel3_latency_ms", "accuracy", "val_loss", "flops"]
+)
 
 
 @given(st.dictionaries(NAMES, st.sampled_from(sorted(DIRECTIONS)), min_size=1), st.booleans())
-def test_a_dictionary_gives_each_metric_its_direction(directions: dict[str, str], loud: bool) -> None:
+def test_a_dictionary_gives_each_metric_its_direction(
+    directions: dict[str, str], loud: bool
+) -> None:
     written = {f" {name} ": word.upper() if loud else word for name, word in directions.items()}
     objectives = parse_objectives(written)
-    assert [(o.name, o.direction) for o in objectives] == [(n, DIRECTIONS[word]) for n, word in directions.items()]
+    assert [(o.name, o.direction) for o in objectives] == [
+        (n, DIRECTIONS[word]) for n, word in directions.items()
+    ]
     assert parse_objectives([f"{name}:{word}" for name, word in directions.items()]) == objectives
     assert parse_objectives([str(objective) for objective in objectives]) == objectives
 
@@ -102,9 +115,15 @@ def test_what_is_no_objective_is_refused_in_one_line(objectives: Any) -> None:
     assert "\n" not in str(refusal.value)
 
 
-@given(st.dictionaries(NAMES, st.tuples(st.sampled_from(["<=", ">="]), st.integers(-99, 99)), min_size=1))
+@given(
+    st.dictionaries(
+        NAMES, st.tuples(st.sampled_from(["<=", ">="]), st.integers(-99, 99)), min_size=1
+    )
+)
 def test_a_dictionary_gives_each_metric_its_bound(bounds: dict[str, tuple[str, int]]) -> None:
-    constraints = parse_constraints({metric: f"{op} {bound}" for metric, (op, bound) in bounds.items()})
+    constraints = parse_constraints(
+        {metric: f"{op} {bound}" for metric, (op, bound) in bounds.items()}
+    )
     assert {c.metric: (c.op, c.bound) for c in constraints} == bounds
     assert parse_constraints(", ".join(map(str, constraints))) == constraints
 
@@ -149,7 +168,9 @@ def test_losses_are_minimized_in_every_objective() -> None:
     np.testing.assert_array_equal(to_losses(values, objectives), [[-90.0, 5.0], [np.nan, 7.0]])
 
 
-@pytest.mark.parametrize("text", ["fpga_latency_ms <= 3.5", "fpga_latency_ms<=3.5", "  fpga_latency_ms  <=  3.5 "])
+@pytest.mark.parametrize(
+    "text", ["fpga_latency_ms <= 3.5", "fpga_latency_ms<=3.5", "  fpga_latency_ms  <=  3.5 "]
+)
 def test_constraints_are_parsed_with_any_spacing(text: str) -> None:
     assert Constraint.parse(text) == Constraint("fpga_latency_ms", "<=", 3.5)
 
@@ -162,7 +183,9 @@ def test_a_metric_with_any_characters_may_have_a_bound() -> None:
     assert Constraint.parse("Énergie [mJ]<=2") == Constraint("Énergie [mJ]", "<=", 2)
 
 
-@pytest.mark.parametrize("text", ["fpga_latency_ms", "fpga_latency_ms < 3", "fpga_latency_ms <= fast", "a <= nan", ""])
+@pytest.mark.parametrize(
+    "text", ["fpga_latency_ms", "fpga_latency_ms < 3", "fpga_latency_ms <= fast", "a <= nan", ""]
+)
 def test_bad_constraints_say_what_to_do(text: str) -> None:
     with pytest.raises(InputError, match="bad constraint"):
         parse_constraints([text])
@@ -173,7 +196,9 @@ def test_bad_constraints_say_what_to_do(text: str) -> None:
     bound=st.integers(-1000, 1000),
     value=st.integers(-1000, 1000),
 )
-def test_violation_is_positive_exactly_if_the_bound_is_violated(op: str, bound: int, value: int) -> None:
+def test_violation_is_positive_exactly_if_the_bound_is_violated(
+    op: str, bound: int, value: int
+) -> None:
     constraint = Constraint.parse(f"metric {op} {bound}")
     violation = float(constraint.violation(np.array(float(value))))
     assert (violation <= 0) == (value <= bound if op == "<=" else value >= bound)

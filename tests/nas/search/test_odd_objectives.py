@@ -41,7 +41,9 @@ class Given:
 
 
 def guided(space: SearchSpace) -> PredictorSampler:
-    return PredictorSampler(space, lambda: create("ridge"), ("gain:max", "cost"), n_startup=5, refit_every=5, fresh=30)
+    return PredictorSampler(
+        space, lambda: create("ridge"), ("gain:max", "cost"), n_startup=5, refit_every=5, fresh=30
+    )
 
 
 def params(architecture: Architecture) -> float:
@@ -68,8 +70,14 @@ def test_the_front_contains_exactly_the_non_dominated_networks(row: Row) -> None
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_values_that_are_never_finite_end_the_search_with_the_reason(bad: float) -> None:
-    with pytest.raises(InputError, match=f"10 evaluations in a row failed; the last: cost is {bad}"):
-        search(Problem(SPACE, Given(lambda a: [1.0, bad]), OBJECTIVES), sampler=guided(SPACE), evaluations=12)
+    with pytest.raises(
+        InputError, match=f"10 evaluations in a row failed; the last: cost is {bad}"
+    ):
+        search(
+            Problem(SPACE, Given(lambda a: [1.0, bad]), OBJECTIVES),
+            sampler=guided(SPACE),
+            evaluations=12,
+        )
 
 
 @pytest.mark.parametrize("sampler", ["random", "nsga2", "tpe", "guided"])
@@ -77,7 +85,9 @@ def test_space_of_one_network_is_searched_once(sampler: str) -> None:
     only = Only()
     evaluator = Given(lambda a: [1.0, 2.0])
     result = search(
-        Problem(only, evaluator, OBJECTIVES), sampler=guided(only) if sampler == "guided" else sampler, evaluations=5
+        Problem(only, evaluator, OBJECTIVES),
+        sampler=guided(only) if sampler == "guided" else sampler,
+        evaluations=5,
     )
     assert [row["cost"] for row in result.front_rows] == [2.0]
     assert len(result.evaluated.architectures) == 1

@@ -1,4 +1,6 @@
-"""The private parts of Optuna that searches rely on exist, do what is expected, and are used in one file only."""
+"""The private parts of Optuna that searches rely on exist, do what is expected, and are used in one
+file only.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,11 @@ def study() -> optuna.Study:
 
 
 def test_private_attributes_exist(study: optuna.Study) -> None:
-    lacks = f"optuna {version('optuna')} has no %s: adapt nas/search/optuna_adapter.py, then raise the version cap"
+    lacks = (
+        f"optuna {version('optuna')} has no %s: adapt nas/search/optuna_adapter.py, then "
+        "raise "
+        "the version cap"
+    )
     for owner, name in ((study, "_storage"), (study, "_study_id"), (study.trials[0], "_trial_id")):
         assert hasattr(owner, name), lacks % f"{type(owner).__name__}.{name}"
     for name in STORAGE_METHODS:
@@ -81,17 +87,23 @@ def test_memory_has_no_heartbeat(study: optuna.Study) -> None:
 
 def test_only_the_adapter_uses_private_attributes() -> None:
     users = []
-    for path in [path for package in ("nas", "experiments") for path in (ROOT / package).rglob("*.py")]:
+    for path in [
+        path for package in ("nas", "experiments") for path in (ROOT / package).rglob("*.py")
+    ]:
         for node in ast.walk(ast.parse(path.read_text())):
             private = isinstance(node, ast.Attribute) and node.attr in PRIVATE
             module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
             if path != ADAPTER and (private or (module.startswith("optuna.") and "._" in module)):
                 users.append(f"{path.relative_to(ROOT)}:{node.lineno}")
-    assert not users, f"private attributes of Optuna outside of nas/search/optuna_adapter.py: {users}"
+    assert not users, (
+        f"private attributes of Optuna outside of nas/search/optuna_adapter.py: {users}"
+    )
 
 
 def test_the_version_is_capped() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    optuna_requirement = next(r for r in map(Requirement, project["dependencies"]) if r.name == "optuna")
+    optuna_requirement = next(
+        r for r in map(Requirement, project["dependencies"]) if r.name == "optuna"
+    )
     assert any(specifier.operator == "<" for specifier in optuna_requirement.specifier)
     assert version("optuna") in optuna_requirement.specifier

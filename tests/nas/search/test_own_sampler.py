@@ -46,7 +46,9 @@ def evaluate(model, architecture, report):
 
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A predictor in the present folder. Its file notes when it is run, and the number of examples of every fit."""
+    """A predictor in the present folder. Its file notes when it is run, and the number of examples
+    of every fit.
+    """
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(NOTES)
     return tmp_path
@@ -74,7 +76,10 @@ def test_the_predictor_in_the_file_chooses_the_networks(mine: Path) -> None:
 
 def test_it_also_decides_which_trainings_go_on(mine: Path) -> None:
     found = search(
-        Problem(SPACE, training(), "accuracy,params"), sampler="mine.py:Noted", fidelities=[1, 4], budget=150
+        Problem(SPACE, training(), "accuracy,params"),
+        sampler="mine.py:Noted",
+        fidelities=[1, 4],
+        budget=150,
     )
     assert lines(mine / "fits"), "no fit"
     assert found.evaluated.architectures
@@ -82,7 +87,12 @@ def test_it_also_decides_which_trainings_go_on(mine: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "label"),
-    [("rlm", "rlm"), ("rlm+gp", "rlm+gp"), ("folder/mine.py:Noted", "mine.Noted"), ("/a b/mine.py", "mine")],
+    [
+        ("rlm", "rlm"),
+        ("rlm+gp", "rlm+gp"),
+        ("folder/mine.py:Noted", "mine.Noted"),
+        ("/a b/mine.py", "mine"),
+    ],
 )
 def test_a_sampler_is_named_without_its_folder(name: str, label: str) -> None:
     assert sampler_label(name) == label
@@ -91,10 +101,24 @@ def test_a_sampler_is_named_without_its_folder(name: str, label: str) -> None:
 def test_the_command_names_the_class_in_its_results(
     mine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ("search", "--space", "tiny-resnet", "--objectives", OBJECTIVES, "--sampler", "mine.py:Noted,random")
+    command = (
+        "search",
+        "--space",
+        "tiny-resnet",
+        "--objectives",
+        OBJECTIVES,
+        "--sampler",
+        "mine.py:Noted,random",
+    )
     assert run(monkeypatch, *command, "--evaluations", "12", "--out", "out") == 0
-    assert sorted(path.stem for path in Path("out/studies").glob("*.journal")) == ["mine.Noted-0", "random-0"]
-    assert list(json.loads(Path("out/summary.json").read_text())["samplers"]) == ["mine.Noted", "random"]
+    assert sorted(path.stem for path in Path("out/studies").glob("*.journal")) == [
+        "mine.Noted-0",
+        "random-0",
+    ]
+    assert list(json.loads(Path("out/summary.json").read_text())["samplers"]) == [
+        "mine.Noted",
+        "random",
+    ]
     assert [*open_studies("out").results] == ["mine.Noted", "random"]
     capsys.readouterr()
     assert run(monkeypatch, *command[:-1], "mine.py:Noted,./mine.py:Noted", "--out", "twice") == 2
@@ -104,15 +128,28 @@ def test_the_command_names_the_class_in_its_results(
 
 
 def test_a_search_resumes_after_its_file_has_moved(mine: Path) -> None:
-    search(Problem(SPACE, evaluator(), OBJECTIVES), sampler="mine.py:Noted", evaluations=12, storage="s.journal")
+    search(
+        Problem(SPACE, evaluator(), OBJECTIVES),
+        sampler="mine.py:Noted",
+        evaluations=12,
+        storage="s.journal",
+    )
     (mine / "elsewhere").mkdir()
     shutil.move(mine / "mine.py", mine / "elsewhere" / "mine.py")
     resumed = search(
-        Problem(SPACE, evaluator(), OBJECTIVES), sampler="elsewhere/mine.py:Noted", evaluations=14, storage="s.journal"
+        Problem(SPACE, evaluator(), OBJECTIVES),
+        sampler="elsewhere/mine.py:Noted",
+        evaluations=14,
+        storage="s.journal",
     )
     assert len(resumed.evaluated.architectures) == 14
     with pytest.raises(InputError, match="another search, started with sampler"):
-        search(Problem(SPACE, evaluator(), OBJECTIVES), sampler="random", evaluations=16, storage="s.journal")
+        search(
+            Problem(SPACE, evaluator(), OBJECTIVES),
+            sampler="random",
+            evaluations=16,
+            storage="s.journal",
+        )
 
 
 @pytest.mark.parametrize("by_cost", [False, True])
@@ -126,9 +163,16 @@ def test_reports_and_workers_do_not_run_the_file_without_trust(mine: Path, by_co
             storage="s.journal",
         )
     else:
-        search(Problem(SPACE, evaluator(), OBJECTIVES), sampler="mine.py:Noted", evaluations=12, storage="s.journal")
+        search(
+            Problem(SPACE, evaluator(), OBJECTIVES),
+            sampler="mine.py:Noted",
+            evaluations=12,
+            storage="s.journal",
+        )
     (mine / "runs").unlink()
-    (mine / "mine.py").write_text(NOTES + "\n# another content is another module, which is run again\n")
+    (mine / "mine.py").write_text(
+        NOTES + "\n# another content is another module, which is run again\n"
+    )
     assert page_data(open_studies("s.journal"), mine / "front")
     with pytest.raises(InputError, match=r"mine.py:Noted is Python code: give --trust"):
         join("s.journal", evaluator="own.py:evaluate" if by_cost else None)
@@ -140,7 +184,11 @@ def test_reports_and_workers_do_not_run_the_file_without_trust(mine: Path, by_co
 @pytest.mark.slow
 def test_helper_processes_run_the_file(mine: Path) -> None:
     found = search(
-        Problem(SPACE, evaluator(), OBJECTIVES), sampler="mine.py:Noted", evaluations=24, storage="s.journal", jobs=2
+        Problem(SPACE, evaluator(), OBJECTIVES),
+        sampler="mine.py:Noted",
+        evaluations=24,
+        storage="s.journal",
+        jobs=2,
     )
     assert len(found.evaluated.architectures) >= 24
     assert len(lines(mine / "runs")) == 2

@@ -17,14 +17,20 @@ from search_spaces.common.errors import InputError
 
 OBJECTIVES = parse_objectives("cifar10_validation_accuracy,fpga_latency_ms")
 FLOOR = 50.0
-TABLE = np.array([[90.0, 4.0], [80.0, 2.0], [70.0, 1.0], [79.0, 3.0], [10.0, 0.1]])  # the last is below the floor
+TABLE = np.array(
+    [[90.0, 4.0], [80.0, 2.0], [70.0, 1.0], [79.0, 3.0], [10.0, 0.1]]
+)  # the last is below the floor
 
-grids = hnp.arrays(float, st.tuples(st.integers(0, 12), st.integers(1, 4)), elements=st.integers(0, 4).map(float))
+grids = hnp.arrays(
+    float, st.tuples(st.integers(0, 12), st.integers(1, 4)), elements=st.integers(0, 4).map(float)
+)
 
 
 @given(grids)
 def test_non_dominated_agrees_with_the_definition(losses: np.ndarray) -> None:
-    expected = [not any((other <= row).all() and (other < row).any() for other in losses) for row in losses]
+    expected = [
+        not any((other <= row).all() and (other < row).any() for other in losses) for row in losses
+    ]
     assert non_dominated(losses).tolist() == expected
 
 
@@ -45,14 +51,17 @@ def test_reference_keeps_the_front_above_the_floor() -> None:
     np.testing.assert_array_equal(reference.nadir, [-70.0, 4.0])
     assert len(reference.true_front) == 3
     assert len(Reference.of_table(TABLE, OBJECTIVES, floor=0.0).true_front) == 4
-    assert len(Reference.of_table(TABLE, OBJECTIVES).true_front) == 4, "no floor that nobody asked for"
+    assert len(Reference.of_table(TABLE, OBJECTIVES).true_front) == 4, (
+        "no floor that nobody asked for"
+    )
 
 
 def test_ratio_is_the_share_of_the_true_hypervolume() -> None:
     reference = Reference.of_table(TABLE, OBJECTIVES, FLOOR)
     assert reference.ratio(TABLE) == pytest.approx(1.0)
     assert reference.ratio(np.empty((0, 2))) == 0.0
-    # Scaled: (0, 1) of the true (0, 1), (1/2, 1/3), (1, 0); three slabs up to the reference point (1.1, 1.1).
+    # Scaled: (0, 1) of the true (0, 1), (1/2, 1/3), (1, 0); three slabs up to the reference point
+    # (1.1, 1.1).
     true = 0.5 * (1.1 - 1) + 0.5 * (1.1 - 1 / 3) + 0.1 * 1.1
     assert reference.ratio(TABLE[:1]) == pytest.approx(1.1 * 0.1 / true)
 
@@ -88,7 +97,9 @@ def test_curve_is_the_ratio_of_every_prefix(values: np.ndarray) -> None:
     values = values / [1, 20]
     curve = reference.curve(values)
     assert curve.shape == (len(values),)
-    np.testing.assert_allclose(curve, [reference.ratio(values[: i + 1]) for i in range(len(values))])
+    np.testing.assert_allclose(
+        curve, [reference.ratio(values[: i + 1]) for i in range(len(values))]
+    )
 
 
 def test_a_front_of_one_point_is_reached_by_that_point() -> None:
@@ -107,5 +118,10 @@ def test_random_search_reaches_the_published_hypervolume_on_nasbench201(nas_data
     values = np.stack([benchmark.values(objective.name) for objective in OBJECTIVES], axis=1)
     reference = Reference.of_table(values, OBJECTIVES, FLOOR)
     assert len(reference.true_front) == 11
-    curves = [reference.curve(values[np.random.default_rng(seed).permutation(len(values))[:500]]) for seed in range(10)]
-    np.testing.assert_allclose(np.mean(curves, axis=0)[[49, 99, 199, 499]], [0.784, 0.864, 0.906, 0.934], atol=0.04)
+    curves = [
+        reference.curve(values[np.random.default_rng(seed).permutation(len(values))[:500]])
+        for seed in range(10)
+    ]
+    np.testing.assert_allclose(
+        np.mean(curves, axis=0)[[49, 99, 199, 499]], [0.784, 0.864, 0.906, 0.934], atol=0.04
+    )

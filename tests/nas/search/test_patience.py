@@ -1,4 +1,6 @@
-"""Claims about storages that go away during a search, with databases that are really locked, full or shut down."""
+"""Claims about storages that go away during a search, with databases that are really locked, full
+or shut down.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,12 @@ class Evaluator:
 
 
 def run(storage: str, evaluator: Evaluator) -> Any:
-    return search(Problem(SPACE, evaluator, "params,flops"), sampler="random", evaluations=EVALUATIONS, storage=storage)
+    return search(
+        Problem(SPACE, evaluator, "params,flops"),
+        sampler="random",
+        evaluations=EVALUATIONS,
+        storage=storage,
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -69,13 +76,22 @@ def lock(database: str, seconds: float | None) -> sqlite3.Connection:
 
 
 @pytest.mark.slow
-def test_a_search_continues_when_its_database_answers_again(database: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_search_continues_when_its_database_answers_again(
+    database: str, caplog: pytest.LogCaptureFixture
+) -> None:
     evaluator = Evaluator(lambda: lock(database, 0.5))
     with caplog.at_level(logging.WARNING, logger="nas"):
         result = run(database, evaluator)
-    assert len(result.evaluated.architectures) == EVALUATIONS == len(evaluator.seen) == len(set(evaluator.seen))
+    assert (
+        len(result.evaluated.architectures)
+        == EVALUATIONS
+        == len(evaluator.seen)
+        == len(set(evaluator.seen))
+    )
     said = [record.getMessage() for record in caplog.records]
-    assert any("does not answer (database is locked): retrying for up to 600 s" in line for line in said)
+    assert any(
+        "does not answer (database is locked): retrying for up to 600 s" in line for line in said
+    )
     assert any("answers again" in line for line in said)
 
 
@@ -86,7 +102,8 @@ def test_a_database_that_stays_away_ends_the_search_in_one_line_and_a_further_ru
     locks: list[sqlite3.Connection] = []
     first = Evaluator(lambda: locks.append(lock(database, None)))
     with pytest.raises(
-        StorageError, match=r"search\.db.* has not answered for 0\.3 s \(database is locked\): nothing is"
+        StorageError,
+        match=r"search\.db.* has not answered for 0\.3 s \(database is locked\): nothing is",
     ):
         run(database, first)
     locks[0].close()
@@ -123,7 +140,9 @@ class LostAnswer(InMemoryStorage):
         done = super().set_trial_state_values(*args, **kwargs)
         if not self.lost:
             self.lost += 1
-            raise sqlalchemy.exc.OperationalError("UPDATE", {}, Exception("server closed the connection"))
+            raise sqlalchemy.exc.OperationalError(
+                "UPDATE", {}, Exception("server closed the connection")
+            )
         return done
 
 

@@ -1,4 +1,6 @@
-"""Claims about progress: a front and hypervolume that grow point by point equal those of all points at once."""
+"""Claims about progress: a front and hypervolume that grow point by point equal those of all points
+at once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Claims about reading studies: any Optuna study, nothing is created, and no code runs that is not trusted."""
+"""Claims about reading studies: any Optuna study, nothing is created, and no code runs that is not
+trusted.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ class Widths:
 
 @pytest.fixture
 def untrusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The journal of a search in a space of another user. Running the space's file leaves a mark beside it."""
+    """The journal of a search in a space of another user. Running the space's file leaves a mark
+    beside it.
+    """
     file = tmp_path / "mine.py"
     file.write_text(MINE)
     space = get_space(f"{file}:Mine")
@@ -67,33 +71,52 @@ def untrusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         storage=tmp_path / "search.journal",
     )
     file.with_suffix(".ran").unlink()
-    monkeypatch.setattr(plug_ins, "_MODULES", {})  # as in another process, which has not run the file yet
+    monkeypatch.setattr(
+        plug_ins, "_MODULES", {}
+    )  # as in another process, which has not run the file yet
     return tmp_path / "search.journal"
 
 
 def test_a_study_guided_by_our_sampler_names_its_space_and_metrics(tmp_path: Path) -> None:
-    sampler = PredictorSampler(SPACE, lambda: predictors.create("ridge"), ["params_k", "flops_m"], n_startup=4)
+    sampler = PredictorSampler(
+        SPACE, lambda: predictors.create("ridge"), ["params_k", "flops_m"], n_startup=4
+    )
     storage = open_storage(tmp_path / "study.journal")
-    study = optuna.create_study(directions=["minimize", "minimize"], sampler=sampler, storage=storage)
+    study = optuna.create_study(
+        directions=["minimize", "minimize"], sampler=sampler, storage=storage
+    )
     study.optimize(costs, n_trials=6)
     studies = open_studies(tmp_path / "study.journal")
     assert [o.name for o in studies.objectives] == ["params_k", "flops_m"]
     assert studies.not_built is None
-    assert studies.first.space.params(studies.first.evaluated.architectures[0]) == costs(study.trials[0])[0] * 1e3
+    assert (
+        studies.first.space.params(studies.first.evaluated.architectures[0])
+        == costs(study.trials[0])[0] * 1e3
+    )
     study.set_metric_names(["kilo weights", "mega operations"])
-    assert [o.name for o in open_studies(tmp_path / "study.journal").objectives] == ["kilo weights", "mega operations"]
+    assert [o.name for o in open_studies(tmp_path / "study.journal").objectives] == [
+        "kilo weights",
+        "mega operations",
+    ]
 
 
 def test_a_study_by_plain_samplers_is_read_with_the_space_that_is_given(tmp_path: Path) -> None:
     storage = f"sqlite:///{tmp_path}/study.db"
-    study = optuna.create_study(directions=["maximize", "minimize"], storage=storage, study_name="mine")
+    study = optuna.create_study(
+        directions=["maximize", "minimize"], storage=storage, study_name="mine"
+    )
     study.optimize(costs, n_trials=3)
     unnamed = open_studies(tmp_path / "study.db")
-    assert [f"{o.name}:{o.direction}" for o in unnamed.objectives] == ["objective 1:maximize", "objective 2:minimize"]
+    assert [f"{o.name}:{o.direction}" for o in unnamed.objectives] == [
+        "objective 1:maximize",
+        "objective 2:minimize",
+    ]
     assert "give --space" in str(unnamed.not_built)
     built = open_studies(storage, space="tiny-resnet")
     assert built.not_built is None
-    assert set(built.first.evaluated.architectures) <= {SPACE.architecture(t.params) for t in study.trials}
+    assert set(built.first.evaluated.architectures) <= {
+        SPACE.architecture(t.params) for t in study.trials
+    }
     assert "nasbench201" in str(open_studies(storage, space="nasbench201").not_built)
     small = open_studies(storage, space="tiny-resnet", options={"input_shape": (1, 8, 8)}).first
     assert small.space.input_shape == (1, 8, 8)
@@ -112,7 +135,9 @@ def test_constraints_of_a_plain_study_keep_networks_off_the_front(tmp_path: Path
     assert best["objective 1"] == min(trial.value for trial in study.trials if trial.value >= 0.5)
 
 
-@pytest.mark.parametrize("source", ["nothere.journal", "nothere.db", "folder", "sqlite:///{}/nothere.db"])
+@pytest.mark.parametrize(
+    "source", ["nothere.journal", "nothere.db", "folder", "sqlite:///{}/nothere.db"]
+)
 @pytest.mark.parametrize("command", ["report", "plot"])
 def test_a_missing_storage_is_not_created(tmp_path: Path, source: str, command: str) -> None:
     named = source.format(tmp_path) if "://" in source else str(tmp_path / source)
@@ -142,7 +167,9 @@ def test_results_that_may_only_be_read_are_read(untrusted: Path) -> None:
     assert untrusted.read_bytes() == before
 
 
-def test_opening_results_does_not_run_the_code_that_they_name(untrusted: Path, tmp_path: Path) -> None:
+def test_opening_results_does_not_run_the_code_that_they_name(
+    untrusted: Path, tmp_path: Path
+) -> None:
     ran = tmp_path / "mine.ran"
     result = CliRunner().invoke(app, ["plot", str(untrusted), "--out", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
@@ -162,7 +189,10 @@ def test_opening_results_does_not_run_the_code_that_they_name(untrusted: Path, t
 
 
 def test_the_space_of_a_table_is_not_run_either(untrusted: Path, tmp_path: Path) -> None:
-    ran, table = tmp_path / "mine.ran", {"benchmark": str(tmp_path / "mine.csv"), "space": f"{tmp_path}/mine.py:Mine"}
+    ran, table = (
+        tmp_path / "mine.ran",
+        {"benchmark": str(tmp_path / "mine.csv"), "space": f"{tmp_path}/mine.py:Mine"},
+    )
     (tmp_path / "mine.csv").write_text(
         "arch,params,score\n" + "".join(f"{{'width': {n}}},{n},{n**2}\n" for n in range(1, 9))
     )
@@ -173,7 +203,9 @@ def test_the_space_of_a_table_is_not_run_either(untrusted: Path, tmp_path: Path)
     assert open_studies(tmp_path / "out").benchmark is None
     (study,) = load_studies(untrusted)
     study.set_user_attr(SOURCE_KEY, table)
-    study.set_user_attr(SETTINGS_KEY, study.user_attrs[SETTINGS_KEY] | {"space": "tiny-resnet", "space_options": {}})
+    study.set_user_attr(
+        SETTINGS_KEY, study.user_attrs[SETTINGS_KEY] | {"space": "tiny-resnet", "space_options": {}}
+    )
     with pytest.raises(InputError, match="--trust"):
         join(untrusted)
     assert not ran.exists()
@@ -181,10 +213,17 @@ def test_the_space_of_a_table_is_not_run_either(untrusted: Path, tmp_path: Path)
     assert ran.exists()
 
 
-def test_a_search_is_reported_without_drawings_if_its_space_has_lost_choices(untrusted: Path, tmp_path: Path) -> None:
+def test_a_search_is_reported_without_drawings_if_its_space_has_lost_choices(
+    untrusted: Path, tmp_path: Path
+) -> None:
     """Its networks would otherwise be missing from the front."""
     (tmp_path / "mine.py").write_text(MINE.replace('"width", 1, 8', '"width", 9, 12'))
-    result = CliRunner().invoke(app, ["report", str(untrusted), "--out", str(tmp_path / "out"), "--trust"])
+    result = CliRunner().invoke(
+        app, ["report", str(untrusted), "--out", str(tmp_path / "out"), "--trust"]
+    )
     assert result.exit_code == 0, result.output
-    assert "has changed: it lacks choices of the search; give --space, the space as it was" in result.output
+    assert (
+        "has changed: it lacks choices of the search; give --space, the space as it was"
+        in result.output
+    )
     assert len((tmp_path / "out" / "front.csv").read_text().splitlines()) == 1 + 4

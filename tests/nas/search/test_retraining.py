@@ -1,4 +1,6 @@
-"""Claims about retraining a network of a front: it keeps the settings of the search, resumes, and writes files."""
+"""Claims about retraining a network of a front: it keeps the settings of the search, resumes, and
+writes files.
+"""
 
 from __future__ import annotations
 
@@ -67,8 +69,15 @@ def test_settings_that_are_not_given_are_those_of_the_search(
         "digits_accuracy": expected.validation[best], "digits_test_accuracy": expected.test[best],
     }  # fmt: skip
     assert found["training"]["training"]["epochs"] == 3
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["03.onnx", "03.safetensors", "03.txt", "summary.json"]
-    session = onnxruntime.InferenceSession(str(tmp_path / "03.onnx"), providers=["CPUExecutionProvider"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "03.onnx",
+        "03.safetensors",
+        "03.txt",
+        "summary.json",
+    ]
+    session = onnxruntime.InferenceSession(
+        str(tmp_path / "03.onnx"), providers=["CPUExecutionProvider"]
+    )
     logits = np.asarray(session.run(None, {"input": data.test.inputs})[0])
     accuracy = 100 * (logits.argmax(1) == data.test.targets).mean()
     assert accuracy == pytest.approx(expected.test[best], abs=100.5 / len(data.test))
@@ -86,10 +95,19 @@ def test_an_interrupted_training_goes_on_and_a_finished_one_is_kept(
     with pytest.raises(KeyboardInterrupt):
         retrain(space, small, origin, how, tmp_path / "0" / "00", kill)
     epochs: list[int] = []
-    found = retrain(space, small, origin, how, tmp_path / "0" / "00", lambda what, done, total: epochs.append(done))
+    found = retrain(
+        space,
+        small,
+        origin,
+        how,
+        tmp_path / "0" / "00",
+        lambda what, done, total: epochs.append(done),
+    )
     assert epochs == [3]
     assert retrain(space, small, origin, how, tmp_path / "0" / "00", kill) == found
-    with pytest.raises(InputError, match="contains a network trained with other settings: give another --out"):
+    with pytest.raises(
+        InputError, match="contains a network trained with other settings: give another --out"
+    ):
         retrain(space, small, origin, Retraining({"epochs": 4}), tmp_path / "0" / "00")
 
 
@@ -99,7 +117,9 @@ def test_a_search_that_trained_nothing_needs_a_data_set(
     for origin in ({"benchmark": "digits201"}, source(space, None)):
         with pytest.raises(InputError, match="trained no network: give --dataset"):
             retrain(space, small, origin, Retraining({}), tmp_path / "00")
-    found = retrain(space, small, {"benchmark": "x"}, Retraining({"epochs": 1}, data="digits"), tmp_path / "00")
+    found = retrain(
+        space, small, {"benchmark": "x"}, Retraining({"epochs": 1}, data="digits"), tmp_path / "00"
+    )
     assert found["values"].keys() == {"digits_accuracy", "digits_test_accuracy"}
 
 
@@ -112,7 +132,9 @@ def test_data_other_than_the_search_used_are_refused(
         retrain(space, small, source(space, data), how, tmp_path / "00")
 
 
-def test_the_users_own_function_gets_the_new_settings(space: SearchSpace, small: Architecture, tmp_path: Path) -> None:
+def test_the_users_own_function_gets_the_new_settings(
+    space: SearchSpace, small: Architecture, tmp_path: Path
+) -> None:
     (tmp_path / "mine.py").write_text(CODE)
     function = f"{tmp_path}/mine.py:evaluate"
     evaluator = FunctionEvaluator(space, function, ["mAP"])
@@ -121,12 +143,19 @@ def test_the_users_own_function_gets_the_new_settings(space: SearchSpace, small:
     shown: list[tuple[int, int]] = []
     how = Retraining({"epochs": 4}, function=function)
     found = retrain(
-        space, small, origin, how, tmp_path / "x" / "00", lambda what, done, total: shown.append((done, total))
+        space,
+        small,
+        origin,
+        how,
+        tmp_path / "x" / "00",
+        lambda what, done, total: shown.append((done, total)),
     )
     assert result.evaluated.values.tolist() == [[2.0]]
     assert found["values"] == {"mAP": 4.0, "test_mAP": 2.0}
     assert shown == [(1, 4), (2, 4), (3, 4), (4, 4)]
     with pytest.raises(InputError, match=r"must take .*speed"):
-        retrain(space, small, origin, Retraining({"speed": 4}, function=function), tmp_path / "y" / "00")
+        retrain(
+            space, small, origin, Retraining({"speed": 4}, function=function), tmp_path / "y" / "00"
+        )
     with pytest.raises(InputError, match="give --trust"):
         retrain(space, small, origin, Retraining({}), tmp_path / "y" / "00")

@@ -21,12 +21,15 @@ METRICS = ["x_accuracy", "y_latency_ms"]
 
 @pytest.fixture
 def table(cache: Path, tmp_path: Path) -> Benchmark:
-    """60 architectures of the space. Accuracy grows with the widths, and every fifth latency is missing."""
+    """60 architectures of the space. Accuracy grows with the widths, and every fifth latency is
+    missing.
+    """
     rng = np.random.default_rng(0)
     rows = list(dict.fromkeys(SPACE.sample(rng) for _ in range(70)))[:60]
     path = tmp_path / "mine.csv"
     lines = [
-        f'"{SPACE.format(a)}",{accuracy(a)},{"" if i % 5 == 4 else SPACE.flops(a) / 1e6}' for i, a in enumerate(rows)
+        f'"{SPACE.format(a)}",{accuracy(a)},{"" if i % 5 == 4 else SPACE.flops(a) / 1e6}'
+        for i, a in enumerate(rows)
     ]
     path.write_text("\n".join(["architecture,x_accuracy,y_latency_ms", *lines]))
     return load_benchmark(path, "tiny-resnet")
@@ -34,15 +37,23 @@ def table(cache: Path, tmp_path: Path) -> Benchmark:
 
 def accuracy(architecture: Architecture) -> float:
     choices = dict(architecture.choices)
-    return sum(value for name, value in choices.items() if name.startswith("width")) + choices["stage0_kernel"] / 10
+    return (
+        sum(value for name, value in choices.items() if name.startswith("width"))
+        + choices["stage0_kernel"] / 10
+    )
 
 
 @pytest.mark.parametrize(
-    "sampler", ["random", "nsga2", "tpe", pytest.param("optuna-gp", marks=pytest.mark.slow), "ridge"]
+    "sampler",
+    ["random", "nsga2", "tpe", pytest.param("optuna-gp", marks=pytest.mark.slow), "ridge"],
 )
-def test_a_partial_table_is_searched_among_its_rows_by_any_sampler(table: Benchmark, sampler: str) -> None:
+def test_a_partial_table_is_searched_among_its_rows_by_any_sampler(
+    table: Benchmark, sampler: str
+) -> None:
     result = search(
-        Problem(table.space, TableEvaluator(table, METRICS), ",".join(METRICS)), sampler=sampler, evaluations=15
+        Problem(table.space, TableEvaluator(table, METRICS), ",".join(METRICS)),
+        sampler=sampler,
+        evaluations=15,
     )
     found = result.evaluated
     assert len(set(found.architectures)) == 15
@@ -55,11 +66,15 @@ def test_a_partial_table_is_searched_among_its_rows_by_any_sampler(table: Benchm
 
 def test_all_rows_that_have_the_values_are_evaluated_and_the_search_ends(table: Benchmark) -> None:
     result = search(
-        Problem(table.space, TableEvaluator(table, METRICS), ",".join(METRICS)), sampler="nsga2", evaluations=100
+        Problem(table.space, TableEvaluator(table, METRICS), ",".join(METRICS)),
+        sampler="nsga2",
+        evaluations=100,
     )
     assert len(result.evaluated.architectures) == 48
     by_accuracy = search(
-        Problem(table.space, TableEvaluator(table, METRICS[:1]), "x_accuracy"), sampler="random", evaluations=100
+        Problem(table.space, TableEvaluator(table, METRICS[:1]), "x_accuracy"),
+        sampler="random",
+        evaluations=100,
     )
     assert len(by_accuracy.evaluated.architectures) == 60
 
@@ -69,7 +84,10 @@ def test_a_sampler_still_learns_which_rows_are_good(table: Benchmark) -> None:
         evaluator = TableEvaluator(table, METRICS[:1])
         seeds = [
             search(
-                Problem(table.space, evaluator, "x_accuracy"), sampler=sampler, evaluations=25, seed=seed
+                Problem(table.space, evaluator, "x_accuracy"),
+                sampler=sampler,
+                evaluations=25,
+                seed=seed,
             ).evaluated.values
             for seed in range(4)
         ]
@@ -80,30 +98,48 @@ def test_a_sampler_still_learns_which_rows_are_good(table: Benchmark) -> None:
 
 def test_a_sampler_of_the_users_own_proposes_rows_too(table: Benchmark) -> None:
     evaluator = TableEvaluator(table, METRICS)
-    sampler = create_sampler("ridge", SPACE, ",".join(METRICS), n_startup=4)  # made for the whole space
-    result = search(Problem(table.space, evaluator, ",".join(METRICS)), sampler=sampler, evaluations=12)
+    sampler = create_sampler(
+        "ridge", SPACE, ",".join(METRICS), n_startup=4
+    )  # made for the whole space
+    result = search(
+        Problem(table.space, evaluator, ",".join(METRICS)), sampler=sampler, evaluations=12
+    )
     assert len(result.evaluated.architectures) == 12
     assert not result.failures
     plain = search(
-        Problem(table.space, evaluator, ",".join(METRICS)), sampler=optuna.samplers.TPESampler(seed=1), evaluations=12
+        Problem(table.space, evaluator, ",".join(METRICS)),
+        sampler=optuna.samplers.TPESampler(seed=1),
+        evaluations=12,
     )
     assert len(plain.evaluated.architectures) == 12
 
 
 def test_a_row_has_no_prediction_of_another_network(table: Benchmark) -> None:
     own = PredictorSampler(table.space, lambda: create("ridge"), METRICS, n_startup=8)
-    result = search(Problem(table.space, TableEvaluator(table, METRICS), METRICS), sampler=own, evaluations=24)
-    same = search(Problem(table.space, TableEvaluator(table, METRICS), METRICS), sampler="ridge", evaluations=24)
+    result = search(
+        Problem(table.space, TableEvaluator(table, METRICS), METRICS), sampler=own, evaluations=24
+    )
+    same = search(
+        Problem(table.space, TableEvaluator(table, METRICS), METRICS),
+        sampler="ridge",
+        evaluations=24,
+    )
     for predicted in (result.predicted, same.predicted):
         for mean, std, true in (row for rows in predicted.values() for row in rows):
             assert abs(mean - true) < 6 * std + abs(true)
     assert len(result.expected) < len(same.expected)
 
 
-def test_a_worker_searches_the_same_rows_of_the_same_table(table: Benchmark, tmp_path: Path) -> None:
+def test_a_worker_searches_the_same_rows_of_the_same_table(
+    table: Benchmark, tmp_path: Path
+) -> None:
     storage, evaluator = tmp_path / "j.log", TableEvaluator(table, METRICS)
     search(
-        Problem(table.space, evaluator, ",".join(METRICS)), sampler="random", evaluations=9, storage=storage, seconds=0
+        Problem(table.space, evaluator, ",".join(METRICS)),
+        sampler="random",
+        evaluations=9,
+        storage=storage,
+        seconds=0,
     )
     result = join(storage)
     assert len(result.evaluated.architectures) == 9
@@ -115,8 +151,14 @@ def test_a_table_without_any_complete_row_is_refused(cache: Path, tmp_path: Path
     lines = [f'"{SPACE.format(first)}",1,', f'"{SPACE.format(second)}",,2']
     (tmp_path / "gaps.csv").write_text("\n".join(["arch,x_accuracy,y_latency_ms", *lines]))
     table = load_benchmark(tmp_path / "gaps.csv", "tiny-resnet")
-    with pytest.raises(InputError, match="no row of gaps has all of the metrics x_accuracy, y_latency_ms"):
-        search(Problem(table.space, TableEvaluator(table, METRICS), ",".join(METRICS)), sampler="random", evaluations=3)
+    with pytest.raises(
+        InputError, match="no row of gaps has all of the metrics x_accuracy, y_latency_ms"
+    ):
+        search(
+            Problem(table.space, TableEvaluator(table, METRICS), ",".join(METRICS)),
+            sampler="random",
+            evaluations=3,
+        )
 
 
 def test_proposals_become_the_nearest_rows_that_are_not_taken() -> None:
@@ -145,7 +187,9 @@ def test_the_shipped_partial_table_is_searched(cache: Path) -> None:
     table = load_benchmark("digits-darts")
     objectives = "digits_accuracy,cpu_latency_ms"
     result = search(
-        Problem(table.space, TableEvaluator(table, objectives.split(",")), objectives), sampler="nsga2", evaluations=10
+        Problem(table.space, TableEvaluator(table, objectives.split(",")), objectives),
+        sampler="nsga2",
+        evaluations=10,
     )
     assert len(result.evaluated.architectures) == 10
     assert not result.failures

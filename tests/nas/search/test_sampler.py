@@ -47,17 +47,28 @@ class Oracle:
 
     def fit(self, texts: Sequence[str], metrics: dict[str, np.ndarray]) -> Self:
         type(self).fits += 1
-        assert all(np.isfinite(values).all() and len(values) == len(texts) for values in metrics.values())
+        assert all(
+            np.isfinite(values).all() and len(values) == len(texts) for values in metrics.values()
+        )
         return self
 
     def predict(
-        self, texts: Sequence[str], metrics: Sequence[str], given: Any = None, samples: int = 64, seed: int = 0
+        self,
+        texts: Sequence[str],
+        metrics: Sequence[str],
+        given: Any = None,
+        samples: int = 64,
+        seed: int = 0,
     ) -> Predictions:
-        truth = np.array([measure(text) for text in texts])[:, None, [METRICS.index(metric) for metric in metrics]]
+        truth = np.array([measure(text) for text in texts])[
+            :, None, [METRICS.index(metric) for metric in metrics]
+        ]
         noise = np.random.default_rng(seed).standard_normal((len(texts), samples, len(metrics)))
         return Predictions.of_samples(metrics, truth + 0.01 * noise)
 
-    def estimate(self, texts: Sequence[str], metrics: Sequence[str], given: Any = None) -> np.ndarray:
+    def estimate(
+        self, texts: Sequence[str], metrics: Sequence[str], given: Any = None
+    ) -> np.ndarray:
         return self.predict(texts, metrics, given).mean
 
 
@@ -120,36 +131,54 @@ class Slow(optuna.storages.InMemoryStorage):
 
 
 def test_threads_choose_different_architectures() -> None:
-    study = optuna.create_study(directions=DIRECTIONS, sampler=guided(refit_every=1), storage=Slow())
+    study = optuna.create_study(
+        directions=DIRECTIONS, sampler=guided(refit_every=1), storage=Slow()
+    )
     study.optimize(objective, n_trials=24, n_jobs=2)
     assert len({str(trial.params) for trial in study.trials}) == 24
 
 
 def test_networks_that_compute_nothing_do_not_move_the_reference_point() -> None:
-    """Else what is a little faster than they are, and as wrong, would seem to be worth more than what is accurate."""
-    useful = np.array([[9.0, 30.0], [10.0, 20.0], [12.0, 10.0], [15.0, 5.0], [20.0, 40.0]])  # errors, milliseconds
+    """Else what is a little faster than they are, and as wrong, would seem to be worth more than
+    what is accurate.
+    """
+    useful = np.array(
+        [[9.0, 30.0], [10.0, 20.0], [12.0, 10.0], [15.0, 5.0], [20.0, 40.0]]
+    )  # errors, milliseconds
     nothing = np.array([[90.0, 0.1], [91.0, 0.2]])
     ideal, reference = sampler.frame(useful[:4], useful)
     assert (ideal == [9, 5]).all()
     assert (reference == [21, 55]).all(), "a whole span beyond the nadir"
-    _, moved = sampler.frame(np.concatenate([useful[:4], nothing[:1]]), np.concatenate([useful, nothing]))
+    _, moved = sampler.frame(
+        np.concatenate([useful[:4], nothing[:1]]), np.concatenate([useful, nothing])
+    )
     assert moved[0] < 90, "they add nothing to the hypervolume"
 
 
 def test_an_accurate_network_counts_up_to_the_largest_costs_of_the_first_design() -> None:
     """Else a front of small networks hides larger ones, however accurate they are."""
-    first = np.array([[40.0, 2.0], [45.0, 4.0], [50.0, 6.0], [48.0, 8.0], [47.0, 12.0]])  # errors, milliseconds
+    first = np.array(
+        [[40.0, 2.0], [45.0, 4.0], [50.0, 6.0], [48.0, 8.0], [47.0, 12.0]]
+    )  # errors, milliseconds
     small = first[:1]
     least = np.array([-np.inf, first[:, 1].max()])
     assert sampler.frame(small, first)[1][1] < 12
     assert sampler.frame(small, first, least)[1][1] >= 12
-    assert sampler.frame(small, first, least)[1][0] == sampler.frame(small, first)[1][0], "errors as before"
+    assert sampler.frame(small, first, least)[1][0] == sampler.frame(small, first)[1][0], (
+        "errors as before"
+    )
     far = np.concatenate([first, [[49.0, 500.0]]])
-    assert sampler.frame(small, far, np.array([-np.inf, 500.0]))[1][1] < 60, "unless that is an outlier"
+    assert sampler.frame(small, far, np.array([-np.inf, 500.0]))[1][1] < 60, (
+        "unless that is an outlier"
+    )
 
 
-def test_evaluations_in_one_corner_do_not_narrow_the_frame_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a search that has looked at fast networks for long counts the accurate ones of its front as worthless."""
+def test_evaluations_in_one_corner_do_not_narrow_the_frame_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a search that has looked at fast networks for long counts the accurate ones of its front
+    as worthless.
+    """
     first = [[60.0, 2.0], [70.0, 5.0], [80.0, 10.0], [85.0, 20.0], [88.0, 35.0], [90.0, 40.0]]
     values = iter([*first, *([50 + i / 100, 1 + i / 1000] for i in range(30))])
     references: list[np.ndarray] = []
@@ -171,7 +200,9 @@ def test_evaluations_in_one_corner_do_not_narrow_the_frame_to_it(monkeypatch: py
     assert references[0][1] > 40
 
 
-def study_of(sampler: BaseSampler, n_trials: int, storage: Any = None, **options: Any) -> optuna.Study:
+def study_of(
+    sampler: BaseSampler, n_trials: int, storage: Any = None, **options: Any
+) -> optuna.Study:
     study = optuna.create_study(
         directions=DIRECTIONS, sampler=sampler, storage=storage, study_name="s", load_if_exists=True
     )
@@ -184,7 +215,9 @@ def architectures(study: optuna.Study, space: SearchSpace = SPACE) -> list[Archi
 
 
 class TestOptunaConformance(BasicSamplerTestCase, MultiObjectiveSamplerTestCase):
-    """Optuna's own suite for samplers: parameters that do not belong to the space are sampled at random."""
+    """Optuna's own suite for samplers: parameters that do not belong to the space are sampled at
+    random.
+    """
 
     @pytest.fixture
     def sampler(self, switches: SearchSpace) -> Callable[[], BaseSampler]:
@@ -201,12 +234,16 @@ def test_the_example_of_the_docstring_runs() -> None:
 @pytest.mark.slow
 def test_guided_search_beats_random_search() -> None:
     def volume(study: optuna.Study) -> float:
-        return hypervolume(np.array([trial.values for trial in study.trials]) * [-1, 1], [-98.6, 13.0])
+        return hypervolume(
+            np.array([trial.values for trial in study.trials]) * [-1, 1], [-98.6, 13.0]
+        )
 
     def mean(sampler: Callable[[int], BaseSampler]) -> float:
         return float(np.mean([volume(study_of(sampler(seed), 30)) for seed in range(3)]))
 
-    assert mean(lambda seed: guided(seed=seed)) > mean(lambda seed: create_sampler("random", SPACE, METRICS, seed))
+    assert mean(lambda seed: guided(seed=seed)) > mean(
+        lambda seed: create_sampler("random", SPACE, METRICS, seed)
+    )
 
 
 def test_no_architecture_is_chosen_twice_and_the_predictor_is_fitted_once_per_batch() -> None:
@@ -226,7 +263,8 @@ def test_candidates_stay_and_each_is_written_once(monkeypatch: pytest.MonkeyPatc
     assert Oracle.fits
     assert len(written) == len(set(written)), "no text is written twice"
     assert len(written) <= 6 * DRAWS_PER_ARCHITECTURE + Oracle.fits * 20
-    # Random networks that the first design did not take may be proposed later, but never one that was evaluated.
+    # Random networks that the first design did not take may be proposed later, but never one that
+    # was evaluated.
     before_last_fit = architectures(study)[:11]
     assert not set(before_last_fit) & set(sampler._candidates)
 
@@ -236,7 +274,9 @@ def test_a_sampler_by_name_chooses_as_one_with_the_predictor_of_that_name() -> N
         architectures(study_of(sampler, 13))
         for sampler in (
             create_sampler("ridge", SPACE, METRICS, 3, n_startup=6, fresh=20),
-            PredictorSampler(SPACE, lambda: create("ridge"), METRICS, seed=3, n_startup=6, fresh=20),
+            PredictorSampler(
+                SPACE, lambda: create("ridge"), METRICS, seed=3, n_startup=6, fresh=20
+            ),
         )
     ]
     assert chosen[0] == chosen[1]
@@ -270,7 +310,9 @@ def test_of_many_candidates_a_fit_estimates_the_best_and_some_of_the_others_agai
 
 
 class Repeats:
-    """Values of NAS-Bench-201 cells, of which many have the same text; accuracies are those of the text, or noisy."""
+    """Values of NAS-Bench-201 cells, of which many have the same text; accuracies are those of the
+    text, or noisy.
+    """
 
     space = get_space("nasbench201", channels=4, cells=1)
 
@@ -304,14 +346,20 @@ def test_fits_become_rarer_as_evaluations_become_many() -> None:
 
 def test_a_fit_adds_fewer_candidates_once_many_are_stored() -> None:
     many, some = sampler.MANY_STORED, guided(fresh=30)
-    assert some._new_candidates(0) == some._new_candidates(many - 1) == 30 > some._new_candidates(many)
+    assert (
+        some._new_candidates(0) == some._new_candidates(many - 1) == 30 > some._new_candidates(many)
+    )
     assert guided(fresh=1)._new_candidates(many) == 1, "a search goes on looking"
 
 
 @pytest.mark.slow
 def test_the_same_seed_chooses_the_same() -> None:
-    assert architectures(study_of(guided(seed=3), 15)) == architectures(study_of(guided(seed=3), 15))
-    assert architectures(study_of(guided(seed=3), 15)) != architectures(study_of(guided(seed=4), 15))
+    assert architectures(study_of(guided(seed=3), 15)) == architectures(
+        study_of(guided(seed=3), 15)
+    )
+    assert architectures(study_of(guided(seed=3), 15)) != architectures(
+        study_of(guided(seed=4), 15)
+    )
 
 
 def test_a_resumed_study_goes_on_without_repeating_anything() -> None:
@@ -327,13 +375,17 @@ def test_parallel_trials_get_different_architectures() -> None:
 
 
 def test_a_small_space_is_searched_completely_and_then_repeated(switches: SearchSpace) -> None:
-    study = optuna.create_study(directions=DIRECTIONS, sampler=guided(switches, n_startup=3, refit_every=2))
+    study = optuna.create_study(
+        directions=DIRECTIONS, sampler=guided(switches, n_startup=3, refit_every=2)
+    )
     study.optimize(lambda trial: objective(trial, switches), n_trials=10)
     assert len(set(architectures(study, switches)[:8])) == 8
 
 
 def test_an_enqueued_architecture_is_evaluated_as_given() -> None:
-    wanted = first_design(SPACE, 6, np.random.default_rng(0))[2]  # which the sampler would have chosen as its third
+    wanted = first_design(SPACE, 6, np.random.default_rng(0))[
+        2
+    ]  # which the sampler would have chosen as its third
     study = optuna.create_study(directions=DIRECTIONS, sampler=guided(seed=0))
     study.enqueue_trial(wanted.as_dict())
     study.optimize(objective, n_trials=6)
@@ -362,7 +414,9 @@ def test_failed_trials_are_neither_learned_from_nor_repeated() -> None:
 
 
 def test_the_predictor_learns_the_kind_that_an_objective_declares(switches: SearchSpace) -> None:
-    """The kind decides what is decoded first, and `usefulness` alone would be taken for a measurement."""
+    """The kind decides what is decoded first, and `usefulness` alone would be taken for a
+    measurement.
+    """
     learned: list[str] = []
 
     class Listening(Oracle):
@@ -370,7 +424,9 @@ def test_the_predictor_learns_the_kind_that_an_objective_declares(switches: Sear
             learned[:] = metrics
             return self
 
-        def predict(self, texts: Sequence[str], metrics: Sequence[str], *_: Any, **__: Any) -> Predictions:
+        def predict(
+            self, texts: Sequence[str], metrics: Sequence[str], *_: Any, **__: Any
+        ) -> Predictions:
             return Predictions.of_samples(metrics, np.ones((len(texts), 32, len(metrics))))
 
     objectives = ["usefulness:accuracy:max", "depth"]
@@ -384,7 +440,9 @@ def test_the_predictor_learns_the_kind_that_an_objective_declares(switches: Sear
 
 def test_candidates_that_break_a_constraint_are_avoided() -> None:
     bound = 12.0
-    study = optuna.create_study(directions=DIRECTIONS, sampler=guided(constraints=f"length_ms <= {bound}"))
+    study = optuna.create_study(
+        directions=DIRECTIONS, sampler=guided(constraints=f"length_ms <= {bound}")
+    )
 
     def constrained(trial: optuna.Trial) -> list[float]:
         values = objective(trial)
@@ -432,7 +490,9 @@ def test_an_unknown_sampler_names_the_nearest() -> None:
 # --- mistakes, and samplers that travel
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda sampler: pickle.loads(pickle.dumps(sampler))])
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda sampler: pickle.loads(pickle.dumps(sampler))]
+)
 def test_a_copied_sampler_chooses_as_the_original(copied: Callable[[Any], Any]) -> None:
     def chosen(change: Callable[[Any], Any]) -> list[Architecture]:
         study = study_of(guided(), 12)  # it has a fitted predictor and a queue
@@ -451,7 +511,9 @@ def test_a_sampler_by_name_can_be_pickled() -> None:
 
 def test_a_study_that_contradicts_the_samplers_objectives_is_refused() -> None:
     study = optuna.create_study(directions=DIRECTIONS[::-1], sampler=guided())
-    with pytest.raises(InputError, match=f"{METRICS[0]}: the study says minimize, its sampler maximize"):
+    with pytest.raises(
+        InputError, match=f"{METRICS[0]}: the study says minimize, its sampler maximize"
+    ):
         study.optimize(objective, n_trials=3)
     study = optuna.create_study(direction="maximize", sampler=guided())
     with pytest.raises(InputError, match="the study has 1 objectives, its sampler 2"):
@@ -459,7 +521,12 @@ def test_a_study_that_contradicts_the_samplers_objectives_is_refused() -> None:
 
 
 def test_a_constraint_that_no_trial_stores_is_an_error() -> None:
-    study = optuna.create_study(directions=DIRECTIONS, sampler=guided(constraints="params <= 5000", n_startup=3))
-    with pytest.raises(InputError, match=r"no trial stores violations of 'params <= 5000': call trial.set_constraint"):
+    study = optuna.create_study(
+        directions=DIRECTIONS, sampler=guided(constraints="params <= 5000", n_startup=3)
+    )
+    with pytest.raises(
+        InputError,
+        match=r"no trial stores violations of 'params <= 5000': call trial.set_constraint",
+    ):
         study.optimize(objective, n_trials=9)
     assert len([trial for trial in study.trials if trial.state.is_finished()]) >= 3

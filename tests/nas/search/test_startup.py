@@ -18,7 +18,9 @@ def test_networks_of_a_first_design_differ_more_than_random_ones() -> None:
 
     def nearest(architectures: list[Architecture]) -> float:
         """Mean distance of each network's state to the nearest other one's."""
-        states = compared(reader.states([space.to_text(architecture) for architecture in architectures]))
+        states = compared(
+            reader.states([space.to_text(architecture) for architecture in architectures])
+        )
         distances = np.linalg.norm(states[:, None] - states, axis=-1) + 1e9 * np.eye(len(states))
         return float(distances.min(1).mean())
 

@@ -15,7 +15,8 @@ from search_spaces import Architecture, get_space
 SPACE = get_space("nasbench201", cells=1)
 # `none` after a pooling or a skip connection: the same network, twice.
 DUPLICATE, OTHER_DUPLICATE = (
-    SPACE.parse(f"|{first}~0|+|none~0|none~1|+|nor_conv_3x3~0|none~1|none~2|") for first in ("none", "skip_connect")
+    SPACE.parse(f"|{first}~0|+|none~0|none~1|+|nor_conv_3x3~0|none~1|none~2|")
+    for first in ("none", "skip_connect")
 )
 STRANGER = SPACE.parse("|none~0|+|none~0|none~1|+|nor_conv_1x1~0|none~1|none~2|")
 
@@ -30,7 +31,12 @@ class Guess:
         return self
 
     def predict(
-        self, texts: Sequence[str], metrics: Sequence[str], given: dict[str, np.ndarray], samples: int, seed: int
+        self,
+        texts: Sequence[str],
+        metrics: Sequence[str],
+        given: dict[str, np.ndarray],
+        samples: int,
+        seed: int,
     ) -> Predictions:
         self.given = given
         draws = np.random.default_rng(seed).standard_normal((len(texts), samples, len(metrics)))
@@ -39,7 +45,9 @@ class Guess:
 
 
 def _surrogate(
-    evaluated: dict[Architecture, float], metrics: Sequence[str] = ("test_accuracy",), given: Sequence[str] = ()
+    evaluated: dict[Architecture, float],
+    metrics: Sequence[str] = ("test_accuracy",),
+    given: Sequence[str] = (),
 ) -> tuple[Surrogate, Guess]:
     guess = Guess()
     surrogate = Surrogate(SPACE, lambda: guess, metrics, given)  # type: ignore[arg-type, return-value]
@@ -74,7 +82,10 @@ def test_a_predictor_that_reads_choices_gets_architectures() -> None:
 
 def test_an_rlm_predicts_the_measured_value_for_a_duplicate() -> None:
     rng = np.random.default_rng(0)
-    values = {architecture: np.array([rng.normal(50, 5)]) for architecture in map(SPACE.sample, [rng] * 30)}
+    values = {
+        architecture: np.array([rng.normal(50, 5)])
+        for architecture in map(SPACE.sample, [rng] * 30)
+    }
     values |= {DUPLICATE: np.array([95.0])}
     surrogate = Surrogate(SPACE, lambda: create("rlm"), ("test_accuracy",), ())
     surrogate.fit(values, seed=0)
@@ -83,7 +94,9 @@ def test_an_rlm_predicts_the_measured_value_for_a_duplicate() -> None:
 
 
 def test_a_given_metric_is_exact_and_handed_to_the_predictor() -> None:
-    surrogate, guess = _surrogate({STRANGER: 60.0}, metrics=("test_accuracy", "params"), given=("params", "flops"))
+    surrogate, guess = _surrogate(
+        {STRANGER: 60.0}, metrics=("test_accuracy", "params"), given=("params", "flops")
+    )
     samples = surrogate.samples([DUPLICATE, STRANGER])
     params = [SPACE.params(DUPLICATE), SPACE.params(STRANGER)]
     np.testing.assert_array_equal(samples[:, :, 1], np.repeat(params, SAMPLES).reshape(2, SAMPLES))
@@ -92,7 +105,9 @@ def test_a_given_metric_is_exact_and_handed_to_the_predictor() -> None:
 
 
 def test_metrics_that_are_all_given_need_no_predictor() -> None:
-    surrogate = Surrogate(SPACE, lambda: pytest.fail("no predictor is needed"), ("params",), ("params",))
+    surrogate = Surrogate(
+        SPACE, lambda: pytest.fail("no predictor is needed"), ("params",), ("params",)
+    )
     surrogate.fit({DUPLICATE: np.array([float(SPACE.params(DUPLICATE))])}, seed=0)
     assert (surrogate.samples([STRANGER]) == SPACE.params(STRANGER)).all()
 

@@ -1,4 +1,6 @@
-"""Claims about trackers: each service, offline, holds every trial with its values, and none can end a search."""
+"""Claims about trackers: each service, offline, holds every trial with its values, and none can end
+a search.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ LIMIT = "params <= 40000"
 def tracked(tracker: str, folder: Path, evaluations: int = 4) -> Studies:
     """A search of a table, named mine-random-0."""
     options = SearchOptions(track=(tracker,))
-    return run_studies("digits201", GOALS, ["random"], evaluations, (0,), folder / "mine", [LIMIT], options=options)
+    return run_studies(
+        "digits201", GOALS, ["random"], evaluations, (0,), folder / "mine", [LIMIT], options=options
+    )
 
 
 def measured(studies: Studies) -> dict[int, list[float]]:
@@ -41,7 +45,9 @@ def measured(studies: Studies) -> dict[int, list[float]]:
 
 
 def wandb_records(data: bytes) -> Iterator[bytes]:
-    """The records of an offline run: a LevelDB log (blocks of 32 KiB) after a header of seven bytes."""
+    """The records of an offline run: a LevelDB log (blocks of 32 KiB) after a header of seven
+    bytes.
+    """
     at, parts = 7, b""
     while at + 7 <= len(data):
         if (rest := 32768 - at % 32768) < 7:  # no record begins there
@@ -66,12 +72,19 @@ def test_mlflow_has_a_run_for_every_trial_and_goes_on_with_the_search(
     studies = tracked(f"mlflow:{uri}", tmp_path, evaluations=6)
     client = mlflow.MlflowClient(tracking_uri=uri)
     experiment = client.get_experiment_by_name("mine-random-0")
-    runs = {int(run.info.run_name.split()[1]): run for run in client.search_runs([experiment.experiment_id])}
-    assert {n: [runs[n].data.metrics[m] for m in GOALS.split(",")] for n in runs} == measured(studies)
+    runs = {
+        int(run.info.run_name.split()[1]): run
+        for run in client.search_runs([experiment.experiment_id])
+    }
+    assert {n: [runs[n].data.metrics[m] for m in GOALS.split(",")] for n in runs} == measured(
+        studies
+    )
     for trial in studies.first.study.trials:
         run = runs[trial.number]
         assert run.info.status == "FINISHED"
-        assert run.data.params == {re.sub("[<>]", "_", name): value for name, value in trial.params.items()}
+        assert run.data.params == {
+            re.sub("[<>]", "_", name): value for name, value in trial.params.items()
+        }
         assert run.data.metrics["params"] > 0  # what only a constraint asks for
         space = studies.first.space
         assert space.parse(run.data.tags["network"]) == space.architecture(trial.params)
@@ -100,7 +113,9 @@ def test_stretches_of_a_search_by_cost_are_tracked_with_their_epochs() -> None:
 
         def close(self) -> None: ...
 
-    def evaluate(model: Any, architecture: Architecture, report: Any, epochs: int = 1) -> dict[str, float]:
+    def evaluate(
+        model: Any, architecture: Architecture, report: Any, epochs: int = 1
+    ) -> dict[str, float]:
         for epoch in range(1, 7):
             if not report(epoch, {"score": float(epoch)}):
                 break
@@ -110,7 +125,11 @@ def test_stretches_of_a_search_by_cost_are_tracked_with_their_epochs() -> None:
     tracker = Tracker(notes, "notes", TrialReader(space, parse_objectives("score:max"), ()))
     evaluator = nas.FunctionEvaluator(space, evaluate, ["score"])
     result = search(
-        Problem(space, evaluator, "score:max"), sampler="asha", fidelities=(2, 6), budget=40, callbacks=[tracker]
+        Problem(space, evaluator, "score:max"),
+        sampler="asha",
+        fidelities=(2, 6),
+        budget=40,
+        callbacks=[tracker],
     )
     assert len(notes.written) == len(result.study.trials)
     assert {trial.values["epochs"] for trial in notes.written.values()} == {2, 6}
@@ -122,36 +141,56 @@ def test_wandb_has_a_step_for_every_trial(tmp_path: Path, monkeypatch: pytest.Mo
     pytest.importorskip("wandb", reason="wandb is not installed")
     from wandb.proto.wandb_internal_pb2 import Record
 
-    for name, value in {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path), "WANDB_SILENT": "true"}.items():
+    for name, value in {
+        "WANDB_MODE": "offline",
+        "WANDB_DIR": str(tmp_path),
+        "WANDB_SILENT": "true",
+    }.items():
         monkeypatch.setenv(name, value)
     studies = tracked("wandb:project", tmp_path)
     (written,) = tmp_path.rglob("run-*.wandb")
     records: list[Any] = []
     deadline = time.monotonic() + 60
-    while not any(record.HasField("exit") for record in records):  # its own process may write a little longer
+    while not any(
+        record.HasField("exit") for record in records
+    ):  # its own process may write a little longer
         assert time.monotonic() < deadline
         time.sleep(0.1)
         records = [Record.FromString(data) for data in wandb_records(written.read_bytes())]
-    (name,) = {(record.run.project, record.run.display_name) for record in records if record.HasField("run")}
+    (name,) = {
+        (record.run.project, record.run.display_name)
+        for record in records
+        if record.HasField("run")
+    }
     assert name == ("project", "mine-random-0")
     found = {}
     for record in filter(lambda record: record.HasField("history"), records):
-        row = {i.key or "/".join(i.nested_key): json.loads(i.value_json) for i in record.history.item}
+        row = {
+            i.key or "/".join(i.nested_key): json.loads(i.value_json) for i in record.history.item
+        }
         found[row["_step"]] = [row[m] for m in GOALS.split(",")]
     assert found == measured(studies)
 
 
 @pytest.mark.parametrize(
     ("tracker", "message"),
-    [("mlfow:x", "unknown tracker 'mlfow'.*mlflow"), ("wandb", "write wandb:PROJECT"), ("mlflow:", "write mlflow:URI")],
+    [
+        ("mlfow:x", "unknown tracker 'mlfow'.*mlflow"),
+        ("wandb", "write wandb:PROJECT"),
+        ("mlflow:", "write mlflow:URI"),
+    ],
 )
-def test_another_tracker_is_refused_before_anything_is_evaluated(tracker: str, message: str, tmp_path: Path) -> None:
+def test_another_tracker_is_refused_before_anything_is_evaluated(
+    tracker: str, message: str, tmp_path: Path
+) -> None:
     with pytest.raises(InputError, match=message):
         tracked(tracker, tmp_path)
     assert not (tmp_path / "mine").exists()
 
 
-def test_a_missing_package_is_named_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_its_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(InputError, match=r"wandb:mine: .*pip install 'rlm-nas\[tracking\]'"):
         tracked("wandb:mine", tmp_path)
@@ -174,8 +213,12 @@ def test_a_service_that_is_away_does_not_end_the_search(
         studies = tracked("mlflow:http://away", tmp_path)
     assert len(measured(studies)) == 4
     first, close, last = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    assert re.fullmatch("mlflow:http://away: trial 0 was not tracked: .*ConnectionError: no route to host", first)
-    assert re.fullmatch("mlflow:http://away: could not be closed: .*ConnectionError: no route to host", close)
+    assert re.fullmatch(
+        "mlflow:http://away: trial 0 was not tracked: .*ConnectionError: no route to host", first
+    )
+    assert re.fullmatch(
+        "mlflow:http://away: could not be closed: .*ConnectionError: no route to host", close
+    )
     assert last == "mlflow:http://away: 4 trials were not tracked"
 
 

@@ -1,4 +1,6 @@
-"""Claims about values that do not count: huge ones, ones that are no numbers, and evaluations that are pruned."""
+"""Claims about values that do not count: huge ones, ones that are no numbers, and evaluations that
+are pruned.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ def test_one_bound_decides_and_squares_below_it_are_safe(value: float) -> None:
 
 @pytest.mark.parametrize("value", INVALID)
 @pytest.mark.parametrize("sampler", ["ridge", "tpe"])
-def test_the_trial_fails_and_the_search_and_its_resumption_go_on(tmp_path: Path, value: float, sampler: str) -> None:
+def test_the_trial_fails_and_the_search_and_its_resumption_go_on(
+    tmp_path: Path, value: float, sampler: str
+) -> None:
     storage = tmp_path / "search.journal"
     for evaluations in (12, 16):
         result = search(
@@ -79,20 +83,36 @@ def test_the_trial_fails_and_the_search_and_its_resumption_go_on(tmp_path: Path,
     assert all("perplexity is " in failure["reason"] for failure in result.failures)
 
 
-@pytest.mark.parametrize("sampler", ["ridge", "tpe", "nsga2", pytest.param("forest", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "sampler", ["ridge", "tpe", "nsga2", pytest.param("forest", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("value", [math.exp(400), -math.exp(400)])
-def test_a_study_that_stores_a_huge_value_resumes_and_is_reported(tmp_path: Path, sampler: str, value: float) -> None:
+def test_a_study_that_stores_a_huge_value_resumes_and_is_reported(
+    tmp_path: Path, sampler: str, value: float
+) -> None:
     """An earlier version took it for a result."""
     storage, space = tmp_path / "search.journal", Widths()
-    result = search(Problem(space, Diverging(space, 1.0), OBJECTIVES), sampler=sampler, evaluations=11, storage=storage)
+    result = search(
+        Problem(space, Diverging(space, 1.0), OBJECTIVES),
+        sampler=sampler,
+        evaluations=11,
+        storage=storage,
+    )
     chosen = next(a for a in space.enumerate() if a not in result.evaluated.architectures)
     parameters = optuna.distributions.CategoricalDistribution([1, 2, 3, 4])
     result.study.add_trial(
         optuna.trial.create_trial(
-            params=chosen.as_dict(), distributions=dict.fromkeys(chosen.as_dict(), parameters), values=[value, 5.0]
+            params=chosen.as_dict(),
+            distributions=dict.fromkeys(chosen.as_dict(), parameters),
+            values=[value, 5.0],
         )
     )
-    result = search(Problem(space, Diverging(space, 1.0), OBJECTIVES), sampler=sampler, evaluations=16, storage=storage)
+    result = search(
+        Problem(space, Diverging(space, 1.0), OBJECTIVES),
+        sampler=sampler,
+        evaluations=16,
+        storage=storage,
+    )
     at = result.evaluated.architectures.index(chosen)
     assert np.isnan(result.evaluated.values[at]).any()
     assert space.format(chosen) not in [row["architecture"] for row in result.front_rows]
@@ -104,7 +124,9 @@ def test_a_study_that_stores_a_huge_value_resumes_and_is_reported(tmp_path: Path
 
 def test_a_guided_sampler_of_your_own_study_ignores_huge_values() -> None:
     space = Widths()
-    sampler = PredictorSampler(space, lambda: create("ridge"), OBJECTIVES, n_startup=4, refit_every=2, fresh=10)
+    sampler = PredictorSampler(
+        space, lambda: create("ridge"), OBJECTIVES, n_startup=4, refit_every=2, fresh=10
+    )
     study = optuna.create_study(directions=["minimize", "minimize"], sampler=sampler)
     evaluator = Diverging(space, math.exp(400))
     study.optimize(lambda trial: tuple(evaluator([space.choose(trial)])[0]), n_trials=12)
@@ -117,7 +139,12 @@ def test_prior_observations_that_are_huge_are_failures() -> None:
     space = Widths()
     members = list(space.enumerate())[:6]
     prior = {a: [math.exp(400) if i % 2 else 1.0, space.params(a)] for i, a in enumerate(members)}
-    result = search(Problem(space, Diverging(space, 2.0), OBJECTIVES), sampler="ridge", evaluations=12, known=prior)
+    result = search(
+        Problem(space, Diverging(space, 2.0), OBJECTIVES),
+        sampler="ridge",
+        evaluations=12,
+        known=prior,
+    )
     assert len(result.failures) == 3
     assert len(result.evaluated.architectures) == 18
 
@@ -169,10 +196,16 @@ def test_the_trial_fails_with_the_metric_named(returned: Callable[[], Any], reas
     space = Widths()
 
     def evaluate(model: Any, architecture: Architecture, report: Any) -> Any:
-        return returned() if first_width(architecture) == 2 else {"q": torch.tensor([0.5]), "loss": np.array([1.0])}
+        return (
+            returned()
+            if first_width(architecture) == 2
+            else {"q": torch.tensor([0.5]), "loss": np.array([1.0])}
+        )
 
     result = search(
-        Problem(space, FunctionEvaluator(space, evaluate, ["q"]), "q:max"), sampler="random", evaluations=10
+        Problem(space, FunctionEvaluator(space, evaluate, ["q"]), "q:max"),
+        sampler="random",
+        evaluations=10,
     )
     failed = sum(first_width(a) == 2 for a in result.evaluated.architectures)
     assert 0 < failed < 10
@@ -189,7 +222,9 @@ def test_a_report_of_text_fails_the_trial_with_the_metric_named() -> None:
         return {"q": 0.5}
 
     result = search(
-        Problem(space, FunctionEvaluator(space, evaluate, ["q"]), "q:max"), sampler="random", evaluations=10
+        Problem(space, FunctionEvaluator(space, evaluate, ["q"]), "q:max"),
+        sampler="random",
+        evaluations=10,
     )
     assert "phase is 'warm-up' (str)" in result.failures[0]["reason"]
 
@@ -200,9 +235,13 @@ def test_a_report_of_text_fails_the_trial_with_the_metric_named() -> None:
 def test_an_evaluator_without_numbers_fails_the_trial(returned: Any, reason: str) -> None:
     class Odd(Diverging):
         def __call__(self, architectures: Sequence[Architecture]) -> Any:
-            return returned if first_width(architectures[0]) == 2 else super().__call__(architectures)
+            return (
+                returned if first_width(architectures[0]) == 2 else super().__call__(architectures)
+            )
 
-    result = search(Problem(Widths(), Odd(Widths(), 1.0), OBJECTIVES), sampler="random", evaluations=10)
+    result = search(
+        Problem(Widths(), Odd(Widths(), 1.0), OBJECTIVES), sampler="random", evaluations=10
+    )
     assert reason in result.failures[0]["reason"]
     assert len(result.evaluated.architectures) == 10
 
@@ -210,7 +249,9 @@ def test_an_evaluator_without_numbers_fails_the_trial(returned: Any, reason: str
 # --- pruning
 
 
-@pytest.mark.parametrize(("message", "reason"), [("", "the evaluator pruned it"), ("too slow", "pruned it: too slow")])
+@pytest.mark.parametrize(
+    ("message", "reason"), [("", "the evaluator pruned it"), ("too slow", "pruned it: too slow")]
+)
 def test_any_number_of_evaluations_may_be_pruned(message: str, reason: str) -> None:
     class Pruning(Diverging):
         def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
@@ -218,7 +259,9 @@ def test_any_number_of_evaluations_may_be_pruned(message: str, reason: str) -> N
                 raise optuna.TrialPruned(message)
             return super().__call__(architectures)
 
-    result = search(Problem(Widths(), Pruning(Widths(), 1.0), OBJECTIVES), sampler="random", evaluations=40)
+    result = search(
+        Problem(Widths(), Pruning(Widths(), 1.0), OBJECTIVES), sampler="random", evaluations=40
+    )
     assert len(result.evaluated.architectures) == 40
     pruned = sum(first_width(a) < 4 for a in result.evaluated.architectures)
     assert len(result.failures) == pruned > 20
@@ -228,7 +271,13 @@ def test_any_number_of_evaluations_may_be_pruned(message: str, reason: str) -> N
 def test_pruned_evaluations_do_not_hide_failures_in_a_row() -> None:
     class Failing(Diverging):
         def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
-            raise optuna.TrialPruned if first_width(architectures[0]) == 2 else RuntimeError("no data")
+            raise (
+                optuna.TrialPruned
+                if first_width(architectures[0]) == 2
+                else RuntimeError("no data")
+            )
 
     with pytest.raises(InputError, match=r"10 evaluations in a row failed; the last: .*no data"):
-        search(Problem(Widths(), Failing(Widths(), 1.0), OBJECTIVES), sampler="random", evaluations=40)
+        search(
+            Problem(Widths(), Failing(Widths(), 1.0), OBJECTIVES), sampler="random", evaluations=40
+        )

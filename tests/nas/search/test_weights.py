@@ -1,4 +1,6 @@
-"""Claims about trained weights: only networks on the front keep them, and they give the reported scores."""
+"""Claims about trained weights: only networks on the front keep them, and they give the reported
+scores.
+"""
 
 from __future__ import annotations
 
@@ -42,11 +44,19 @@ def data() -> Dataset:
     return digits(train_images=256)
 
 
-def run(space: SearchSpace, data: Dataset, folder: Path, evaluations: int = 6, name: str = "random-0") -> SearchResult:
-    evaluator = MeasuredEvaluator(space, Measurement(("digits_accuracy", "params"), data, training=TrainingTask(2)))
+def run(
+    space: SearchSpace, data: Dataset, folder: Path, evaluations: int = 6, name: str = "random-0"
+) -> SearchResult:
+    evaluator = MeasuredEvaluator(
+        space, Measurement(("digits_accuracy", "params"), data, training=TrainingTask(2))
+    )
     journal, weights = folder / "studies" / f"{name}.journal", folder / "studies" / "weights" / name
     return search(
-        Problem(space, evaluator, GOALS), sampler="random", evaluations=evaluations, storage=journal, weights=weights
+        Problem(space, evaluator, GOALS),
+        sampler="random",
+        evaluations=evaluations,
+        storage=journal,
+        weights=weights,
     )
 
 
@@ -81,13 +91,17 @@ def test_the_fronts_onnx_files_reproduce_the_reported_accuracies(
         said = {entry.key: entry.value for entry in onnx.load(model).metadata_props}
         assert said["weights"] == "trained"
         assert json.loads(said["values"]) == row | further
-        assert json.loads(said["scores"]) == {name: (row | further)[name] for name in (data.metric, data.test_metric)}
+        assert json.loads(said["scores"]) == {
+            name: (row | further)[name] for name in (data.metric, data.test_metric)
+        }
         state, _ = load_weights(model.with_suffix(".safetensors"))
         Trainable.of(space, space.parse(row["architecture"])).module().load_state_dict(state)
 
 
 @pytest.mark.slow
-def test_only_networks_on_the_front_keep_weights(space: SearchSpace, data: Dataset, tmp_path: Path) -> None:
+def test_only_networks_on_the_front_keep_weights(
+    space: SearchSpace, data: Dataset, tmp_path: Path
+) -> None:
     result = run(space, data, tmp_path)
     front = {space.parse(row["architecture"]) for row in result.front_rows}
     paths = {
@@ -129,9 +143,13 @@ def test_a_second_search_of_one_process_keeps_weights_that_the_first_one_removed
     space: SearchSpace, tmp_path: Path
 ) -> None:
     """Equal networks are trained once, but their weights may have been removed in the meantime."""
-    measurement = Measurement(("digits_accuracy", "params"), digits(train_images=64), training=TrainingTask(1))
+    measurement = Measurement(
+        ("digits_accuracy", "params"), digits(train_images=64), training=TrainingTask(1)
+    )
     evaluator = MeasuredEvaluator(space, measurement)
-    one = search(Problem(space, evaluator, GOALS), sampler="random", evaluations=4, weights=tmp_path / "one")
+    one = search(
+        Problem(space, evaluator, GOALS), sampler="random", evaluations=4, weights=tmp_path / "one"
+    )
     alone = {path.name for path in (tmp_path / "one").iterdir()}
     # The same architectures, but other objectives: all large networks are on this front.
     two = search(
@@ -154,14 +172,18 @@ def test_weights_are_found_in_a_folder_that_was_moved_and_missed_otherwise(
     assert result.missing_weights(tmp_path / "new") == {}
     result.save(tmp_path / "new")
     assert len(list((tmp_path / "new" / "front").glob("*.safetensors"))) == len(result.front_rows)
-    assert result.missing_weights(tmp_path / "elsewhere").keys() == set(range(len(result.front_rows)))
+    assert result.missing_weights(tmp_path / "elsewhere").keys() == set(
+        range(len(result.front_rows))
+    )
     result.save(tmp_path / "elsewhere")
     model = onnx.load(tmp_path / "elsewhere" / "front" / "00.onnx")
     assert {entry.key: entry.value for entry in model.metadata_props}["weights"] == "initial"
 
 
 @pytest.mark.slow
-def test_a_worker_keeps_weights_where_the_search_does(space: SearchSpace, data: Dataset, tmp_path: Path) -> None:
+def test_a_worker_keeps_weights_where_the_search_does(
+    space: SearchSpace, data: Dataset, tmp_path: Path
+) -> None:
     run(space, digits(), tmp_path, 2)
     journal = tmp_path / "studies" / "random-0.journal"
     begun = read_search(journal).study
@@ -221,8 +243,12 @@ def test_weights_are_found_where_they_were_written_and_in_the_results(tmp_path: 
     assert find_weights(str(written), tmp_path) == written
 
 
-def test_weights_that_the_users_function_leaves_are_kept(space: SearchSpace, tmp_path: Path) -> None:
-    def evaluate(model: torch.nn.Module, architecture: Architecture, report: Any) -> Mapping[str, float]:
+def test_weights_that_the_users_function_leaves_are_kept(
+    space: SearchSpace, tmp_path: Path
+) -> None:
+    def evaluate(
+        model: torch.nn.Module, architecture: Architecture, report: Any
+    ) -> Mapping[str, float]:
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.fill_(0.25)
@@ -230,7 +256,10 @@ def test_weights_that_the_users_function_leaves_are_kept(space: SearchSpace, tmp
 
     evaluator = FunctionEvaluator(space, evaluate, ["quality"], Measurement(("params",)))
     result = search(
-        Problem(space, evaluator, "quality:max,params"), sampler="random", evaluations=3, weights=tmp_path / "weights"
+        Problem(space, evaluator, "quality:max,params"),
+        sampler="random",
+        evaluations=3,
+        weights=tmp_path / "weights",
     )
     result.save(tmp_path)
     model = onnx.load(tmp_path / "front" / "00.onnx")
@@ -286,20 +315,32 @@ SEARCH = (
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "objectives",
-    [("--objectives", "params,flops"), ("--objectives", "quality,flops", "--evaluator", "large.py:evaluate")],
+    [
+        ("--objectives", "params,flops"),
+        ("--objectives", "quality,flops", "--evaluator", "large.py:evaluate"),
+    ],
 )
 def test_networks_above_the_limit_are_searched_if_nothing_needs_their_weights(
     objectives: tuple[str, ...], small_limit: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert command(monkeypatch, *SEARCH, *objectives) == 0
-    assert any(Path("found/front").glob("*.onnx")), "a file is written part by part, without the limit"
+    assert any(Path("found/front").glob("*.onnx")), (
+        "a file is written part by part, without the limit"
+    )
     assert command(monkeypatch, "evaluate", "large.py:build", "--metrics", "params,flops") == 0
 
 
 def test_the_limit_names_the_setting_that_raises_it(
     small_limit: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    evaluate = ("evaluate", "large.py:build", "--metrics", "cpu_latency_ms", "--arch", "{'width': 1}")
+    evaluate = (
+        "evaluate",
+        "large.py:build",
+        "--metrics",
+        "cpu_latency_ms",
+        "--arch",
+        "{'width': 1}",
+    )
     assert command(monkeypatch, *evaluate) == 2
     error = capsys.readouterr().err
     assert "3,010 weights, more than the limit of 1,000" in error
@@ -317,7 +358,17 @@ def test_the_weights_of_the_front_are_stored_once_beside_the_models(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("large.py").write_text(LARGE)
-    assert command(monkeypatch, *SEARCH, "--objectives", "quality:max,params", "--evaluator", "large.py:evaluate") == 0
+    assert (
+        command(
+            monkeypatch,
+            *SEARCH,
+            "--objectives",
+            "quality:max,params",
+            "--evaluator",
+            "large.py:evaluate",
+        )
+        == 0
+    )
     kept = {path.stat().st_ino for path in Path("found/studies/weights").rglob("*.safetensors")}
     shown = {path.stat().st_ino for path in Path("found/front").glob("*.safetensors")}
     assert shown

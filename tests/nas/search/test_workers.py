@@ -1,4 +1,6 @@
-"""Claims about searches that several processes share through files, databases and proxies, and that lose processes."""
+"""Claims about searches that several processes share through files, databases and proxies, and that
+lose processes.
+"""
 
 from __future__ import annotations
 
@@ -77,12 +79,18 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def start(storage: str | Path, log: Path, evaluations: int, host: str = "") -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", WORKER, str(storage), str(log), str(evaluations), host])
+def start(
+    storage: str | Path, log: Path, evaluations: int, host: str = ""
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", WORKER, str(storage), str(log), str(evaluations), host]
+    )
 
 
 def begun_by(log: Path, process: subprocess.Popen[bytes]) -> list[str]:
-    """Wait until the process has started to evaluate an architecture. Returns those that it has started."""
+    """Wait until the process has started to evaluate an architecture. Returns those that it has
+    started.
+    """
     while True:
         lines = log.read_text().splitlines() if log.exists() else []
         mine = [line.split(" ", 1)[1] for line in lines if line.startswith(f"{process.pid} ")]
@@ -93,7 +101,9 @@ def begun_by(log: Path, process: subprocess.Popen[bytes]) -> list[str]:
 
 
 def check_that_lost_trials_are_reclaimed(storage: str | Path, log: Path, hosts: list[str]) -> None:
-    """Start a worker per host and kill two. The others evaluate everything, including what these left."""
+    """Start a worker per host and kill two. The others evaluate everything, including what these
+    left.
+    """
     wanted = 40
     workers = [start(storage, log, wanted, host) for host in hosts]
     for worker in workers:
@@ -105,7 +115,9 @@ def check_that_lost_trials_are_reclaimed(storage: str | Path, log: Path, hosts: 
     assert [worker.wait() for worker in workers[2:]] == [0] * len(hosts[2:])
     study = optuna.load_study(study_name="search", storage=open_storage(storage))
     trials = study.get_trials(deepcopy=False)
-    done = [SPACE.format(SPACE.architecture(t.params)) for t in trials if t.state == TrialState.COMPLETE]
+    done = [
+        SPACE.format(SPACE.architecture(t.params)) for t in trials if t.state == TrialState.COMPLETE
+    ]
     assert set(lost) <= set(done)
     # Each of the others may be evaluating when one has counted to the end.
     assert wanted <= len(set(done)) < wanted + len(hosts) - 2
@@ -131,8 +143,15 @@ def test_workers_of_many_machines_reclaim_what_vanished_ones_left_in_a_database(
 def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """URL of a new PostgreSQL on a free port."""
     pytest.importorskip("psycopg", reason="psycopg, the driver, is not installed")
-    binaries = [*Path("/usr/lib/postgresql").glob("*/bin"), Path(shutil.which("initdb") or "/nowhere").parent]
-    found = [folder for folder in binaries if (folder / "initdb").exists() and (folder / "pg_ctl").exists()]
+    binaries = [
+        *Path("/usr/lib/postgresql").glob("*/bin"),
+        Path(shutil.which("initdb") or "/nowhere").parent,
+    ]
+    found = [
+        folder
+        for folder in binaries
+        if (folder / "initdb").exists() and (folder / "pg_ctl").exists()
+    ]
     if not found:
         pytest.skip("PostgreSQL is not installed (Debian package postgresql)")
     folder = Path("/tmp") / f"nas-postgresql-{os.getpid()}"
@@ -144,11 +163,15 @@ def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     def run(program: str, *arguments: str) -> None:
         command = [str(found[0] / program), "-D", str(folder / "data"), *arguments]
-        subprocess.run(command, user=user, cwd=folder, check=True, stdout=subprocess.DEVNULL, timeout=60)
+        subprocess.run(
+            command, user=user, cwd=folder, check=True, stdout=subprocess.DEVNULL, timeout=60
+        )
 
     try:
         run("initdb", "-U", "nas", "--auth=trust", "--no-sync")
-        options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c fsync=off"
+        options = (
+            f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c fsync=off"
+        )
         run("pg_ctl", "-w", "-l", str(folder / "log"), "-o", options, "start")
         yield f"postgresql://nas@127.0.0.1:{port}/postgres"
         run("pg_ctl", "-m", "immediate", "stop")
@@ -166,10 +189,17 @@ def test_a_proxy_serves_a_search(tmp_path: Path) -> None:
     )
     serve += "run(open_storage(sys.argv[1]), host='127.0.0.1', port=int(sys.argv[2]))"
     database = f"sqlite:///{tmp_path / 'study.db'}"
-    server = subprocess.Popen([sys.executable, "-c", serve, database, str(port)], stderr=subprocess.DEVNULL)
+    server = subprocess.Popen(
+        [sys.executable, "-c", serve, database, str(port)], stderr=subprocess.DEVNULL
+    )
     try:
         url = f"grpc://127.0.0.1:{port}"
-        found = search(Problem(SPACE, Costs(), "params:max,flops"), sampler="random", evaluations=5, storage=url)
+        found = search(
+            Problem(SPACE, Costs(), "params:max,flops"),
+            sampler="random",
+            evaluations=5,
+            storage=url,
+        )
         assert read_search(database).front_rows == found.front_rows
     finally:
         server.kill()
@@ -223,7 +253,9 @@ def test_one_of_two_processes_starts_or_gives_back_a_trial_in_an_sqlite_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: TrialState
 ) -> None:
     monkeypatch.setenv("NAS_STORAGE_TIMEOUT", "0")
-    first, second = (open_storage(f"sqlite:///{tmp_path / 'search.db'}?timeout=0.01") for _ in range(2))
+    first, second = (
+        open_storage(f"sqlite:///{tmp_path / 'search.db'}?timeout=0.01") for _ in range(2)
+    )
     assert isinstance(first, optuna.storages.RDBStorage)
     study = optuna.create_study(storage=first)
     study.enqueue_trial({"x": 1})
@@ -233,7 +265,9 @@ def test_one_of_two_processes_starts_or_gives_back_a_trial_in_an_sqlite_file(
     taken: list[bool] = []
 
     def second_comes_between(*_: object) -> None:
-        """Called after the first process has read the trial's state, before it writes the new one."""
+        """Called after the first process has read the trial's state, before it writes the new
+        one.
+        """
         with suppress(StorageError):
             taken.append(second.set_trial_state_values(id_, state))
 
@@ -261,7 +295,9 @@ def begun(storage: str, evaluations: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_finishes_what_another_process_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_finishes_what_another_process_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     storage = f"sqlite:///{tmp_path / 'study.db'}"
     begun(storage, 7)
     assert list_searches(storage) == ["mine-0"]
@@ -276,7 +312,9 @@ def test_a_worker_finishes_what_another_process_began(tmp_path: Path, monkeypatc
 
 def test_a_search_of_a_users_own_evaluator_is_joined_by_its_script_only(tmp_path: Path) -> None:
     path = tmp_path / "search.journal"
-    search(Problem(SPACE, Costs(), "params:max,flops"), sampler="random", evaluations=3, storage=path)
+    search(
+        Problem(SPACE, Costs(), "params:max,flops"), sampler="random", evaluations=3, storage=path
+    )
     with pytest.raises(InputError, match="script"):
         join(path)
 
@@ -319,7 +357,9 @@ def begin_table(storage: str, **limits: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_keeps_to_the_patience_and_time_of_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_keeps_to_the_patience_and_time_of_a_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     patient, hasty = f"sqlite:///{tmp_path / 'a.db'}", f"sqlite:///{tmp_path / 'b.db'}"
     with monkeypatch.context() as patch:
         patch.setattr(TableEvaluator, "__call__", interrupted)
@@ -337,7 +377,9 @@ def interrupted(*_: object) -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_takes_prior_observations_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_takes_prior_observations_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table, storage = load_benchmark("digits201"), f"sqlite:///{tmp_path / 's.db'}"
     known = {table.architectures[i]: [1.0 + i, 2.0] for i in range(5)}
     evaluator = TableEvaluator(table, ("digits_accuracy", "flops"))
@@ -368,14 +410,24 @@ def test_a_process_that_reuses_the_id_of_a_worker_is_not_that_worker(tmp_path: P
 
     path = tmp_path / "search.journal"
     with pytest.raises(Killed):
-        search(Problem(SPACE, Deadly(), "params:max,flops"), sampler="random", evaluations=3, storage=path)
+        search(
+            Problem(SPACE, Deadly(), "params:max,flops"),
+            sampler="random",
+            evaluations=3,
+            storage=path,
+        )
     study = optuna.load_study(study_name="search", storage=open_storage(path))
     (mine,) = [key for key in study.user_attrs if key.startswith("nas:worker:")]
     host = mine.split(":")[2]
-    for other in (f"nas:worker:{host}:{os.getppid()}:earlier-1", f"nas:worker:{host}:{os.getppid()}"):
+    for other in (
+        f"nas:worker:{host}:{os.getppid()}:earlier-1",
+        f"nas:worker:{host}:{os.getppid()}",
+    ):
         study.set_user_attr(other, "running")  # as a process left it that ended without a word
         set_owner(study, other.removeprefix("nas:worker:"))
-    found = search(Problem(SPACE, Costs(), "params:max,flops"), sampler="random", evaluations=3, storage=path)
+    found = search(
+        Problem(SPACE, Costs(), "params:max,flops"), sampler="random", evaluations=3, storage=path
+    )
     assert len(found.evaluated.architectures) == 3
 
 
@@ -390,15 +442,26 @@ def test_a_resumed_trial_keeps_the_curve_from_before_the_interrupt(tmp_path: Pat
             raise KeyboardInterrupt
 
     with suppress(KeyboardInterrupt, InputError):
-        search(Problem(SPACE, Interrupted(), "params:max,flops"), sampler="random", evaluations=2, storage=path)
+        search(
+            Problem(SPACE, Interrupted(), "params:max,flops"),
+            sampler="random",
+            evaluations=2,
+            storage=path,
+        )
     study = optuna.load_study(study_name="search", storage=open_storage(path))
     (waiting,) = study.get_trials(states=(TrialState.WAITING,))
     assert waiting.intermediate_values == {1: 0.5}
 
 
-def test_a_worker_sends_a_heartbeat_before_it_owns_a_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others wait for a trial's owner until its heartbeats stop, so the first one must come before the owner."""
-    monkeypatch.setattr(optuna_adapter, "get_heartbeat_thread", lambda *_: nullcontext())  # its thread has not run yet
+def test_a_worker_sends_a_heartbeat_before_it_owns_a_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others wait for a trial's owner until its heartbeats stop, so the first one must come before
+    the owner.
+    """
+    monkeypatch.setattr(
+        optuna_adapter, "get_heartbeat_thread", lambda *_: nullcontext()
+    )  # its thread has not run yet
     database = tmp_path / "search.db"
     study = optuna.create_study(study_name="search", storage=open_storage(f"sqlite:///{database}"))
     with Worker(study) as worker, worker.evaluating(study.ask()):
@@ -408,7 +471,9 @@ def test_a_worker_sends_a_heartbeat_before_it_owns_a_trial(tmp_path: Path, monke
 
 
 def test_a_worker_resumes_no_trial_of_one_that_starts_right_after_it(tmp_path: Path) -> None:
-    study = optuna.create_study(study_name="search", storage=open_storage(tmp_path / "search.journal"))
+    study = optuna.create_study(
+        study_name="search", storage=open_storage(tmp_path / "search.journal")
+    )
     left = study.ask()
     with Worker(study) as first:
         begun = study.ask()  # by another process, before the first one has read the study
@@ -422,8 +487,12 @@ def test_a_worker_resumes_no_trial_of_one_that_starts_right_after_it(tmp_path: P
 def test_a_worker_that_starts_while_another_registers_keeps_its_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Registering reads trials and workers. Whichever it reads first, the other worker starts right after that."""
-    study = optuna.create_study(study_name="search", storage=open_storage(tmp_path / "search.journal"))
+    """Registering reads trials and workers. Whichever it reads first, the other worker starts right
+    after that.
+    """
+    study = optuna.create_study(
+        study_name="search", storage=open_storage(tmp_path / "search.journal")
+    )
     first, begun = Worker(study), []
 
     def then_another_starts(read: Callable[..., Any]) -> Callable[..., Any]:
@@ -432,7 +501,9 @@ def test_a_worker_that_starts_while_another_registers_keeps_its_trial(
             if not begun:
                 begun.append(None)  # `ask` may read trials as well
                 pid = os.getppid()
-                study.set_user_attr(f"nas:worker:{first.host}:{pid}:{workers._started(pid)}", "running")
+                study.set_user_attr(
+                    f"nas:worker:{first.host}:{pid}:{workers._started(pid)}", "running"
+                )
                 begun.append(optuna_adapter.trial_id(study.ask()))
             return found
 
@@ -445,8 +516,12 @@ def test_a_worker_that_starts_while_another_registers_keeps_its_trial(
         assert begun[-1] not in first.interrupted
 
 
-def test_a_trial_that_was_given_back_is_not_given_back_again_while_a_worker_takes_it(tmp_path: Path) -> None:
-    study = optuna.create_study(study_name="search", storage=open_storage(tmp_path / "search.journal"))
+def test_a_trial_that_was_given_back_is_not_given_back_again_while_a_worker_takes_it(
+    tmp_path: Path,
+) -> None:
+    study = optuna.create_study(
+        study_name="search", storage=open_storage(tmp_path / "search.journal")
+    )
     gone = f"{socket.gethostname()}:{os.getpid()}:earlier-1"
     study.enqueue_trial({"x": 1})
     study.ask()
@@ -457,7 +532,9 @@ def test_a_trial_that_was_given_back_is_not_given_back_again_while_a_worker_take
         taken = first.ask()  # it does not name its worker yet
         assert taken.number == 1
         assert taken.user_attrs["nas:worker"] == f"{gone}#0"
-        study.set_user_attr(f"nas:worker:{gone}", "running")  # as the second has read it, before the first finished
+        study.set_user_attr(
+            f"nas:worker:{gone}", "running"
+        )  # as the second has read it, before the first finished
         second.reclaim_stale_trials()
         assert [trial.state for trial in study.trials] == [TrialState.FAIL, TrialState.RUNNING]
 
@@ -465,7 +542,9 @@ def test_a_trial_that_was_given_back_is_not_given_back_again_while_a_worker_take
 def test_a_worker_that_starts_alone_does_not_end_one_that_registers_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = optuna.create_study(study_name="search", storage=open_storage(tmp_path / "search.journal"))
+    study = optuna.create_study(
+        study_name="search", storage=open_storage(tmp_path / "search.journal")
+    )
     first, pid = Worker(study), os.getppid()
     other = f"nas:worker:{first.host}:{pid}:{workers._started(pid)}"
     dead = f"nas:worker:{first.host}:{pid}:earlier-1"
@@ -485,16 +564,23 @@ def test_a_worker_that_starts_alone_does_not_end_one_that_registers_at_once(
 
 
 @pytest.mark.parametrize("storage", ["sqlite:///{}/search.db", "{}/search.journal"])
-def test_a_trial_that_another_machine_never_started_is_not_waited_for(tmp_path: Path, storage: str) -> None:
+def test_a_trial_that_another_machine_never_started_is_not_waited_for(
+    tmp_path: Path, storage: str
+) -> None:
     place = storage.format(tmp_path)
-    search(Problem(SPACE, Costs(), "params:max,flops"), sampler="random", evaluations=2, storage=place)
+    search(
+        Problem(SPACE, Costs(), "params:max,flops"), sampler="random", evaluations=2, storage=place
+    )
     study = optuna.load_study(study_name="search", storage=open_storage(place))
     study.ask()
     study.set_user_attr("nas:worker:elsewhere:1:earlier-1", "running")
     assert (
         len(
             search(
-                Problem(SPACE, Costs(), "params:max,flops"), sampler="random", evaluations=3, storage=place
+                Problem(SPACE, Costs(), "params:max,flops"),
+                sampler="random",
+                evaluations=3,
+                storage=place,
             ).evaluated.architectures
         )
         == 3
@@ -510,7 +596,12 @@ def test_a_foreign_study_with_other_directions_is_refused_not_waited_for(tmp_pat
     path = tmp_path / "search.journal"
     optuna.create_study(study_name="search", storage=open_storage(path))
     with pytest.raises(InputError, match="was not made by a search"):
-        search(Problem(SPACE, Costs(), "params:max,flops"), sampler="random", evaluations=3, storage=path)
+        search(
+            Problem(SPACE, Costs(), "params:max,flops"),
+            sampler="random",
+            evaluations=3,
+            storage=path,
+        )
 
 
 def test_the_duration_of_a_resumed_trial_is_that_of_its_last_evaluation() -> None:

@@ -12,7 +12,9 @@ from predictors.rlm.predictor import RLM
 
 SMALL = ModelConfig(
     EncoderConfig(width=16, layers=1, windows=2, structure=24, frequencies=2),
-    ContextConfig(width=16, heads=2, layers=2, distance=4, kernels=2, number_width=8, number_layers=1),
+    ContextConfig(
+        width=16, heads=2, layers=2, distance=4, kernels=2, number_width=8, number_layers=1
+    ),
 )
 
 

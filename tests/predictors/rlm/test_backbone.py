@@ -1,4 +1,6 @@
-"""Claims about T5Gemma as the RLM's encoder: it reads texts, is saved by its name, and is refused with a reason."""
+"""Claims about T5Gemma as the RLM's encoder: it reads texts, is saved by its name, and is refused
+with a reason.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def t5gemma(tmp_path_factory: pytest.TempPathFactory) -> str:
 
     folder = tmp_path_factory.mktemp("t5gemma")
     words = ["<pad>", "<unk>", "width", "depth", *map(str, range(10))]
-    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
+    tokenizer = Tokenizer(
+        models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>")
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>").save_pretrained(folder)
     sizes = {
@@ -52,24 +56,32 @@ def test_states_do_not_depend_on_the_other_texts(t5gemma: str) -> None:
     together = reader.states(texts)
     assert together.shape == (3, HIDDEN + QUALITY + COUNTS + NEIGHBOURS + COMMON)
     assert np.isfinite(together).all()
-    np.testing.assert_allclose(together, np.concatenate([reader.states([text]) for text in texts]), atol=1e-5)
+    np.testing.assert_allclose(
+        together, np.concatenate([reader.states([text]) for text in texts]), atol=1e-5
+    )
     assert np.abs(together[0] - together[1]).max() > 1e-3
 
 
-def test_an_rlm_with_a_backbone_is_saved_with_its_name(t5gemma: str, small_base: str, tmp_path: Path) -> None:
+def test_an_rlm_with_a_backbone_is_saved_with_its_name(
+    t5gemma: str, small_base: str, tmp_path: Path
+) -> None:
     model = RLM(base=small_base, backbone=t5gemma).fit(TEXTS[:16], {"top1": VALUES["top1"][:16]})
     assert model.states(TEXTS).shape == (24, HIDDEN + QUALITY + COUNTS + NEIGHBOURS + COMMON)
     found = model.predict(TEXTS[16:], ["top1"], samples=8).samples
     assert np.isfinite(found).all()
     model.save(tmp_path)
-    np.testing.assert_array_equal(load(tmp_path).predict(TEXTS[16:], ["top1"], samples=8).samples, found)
+    np.testing.assert_array_equal(
+        load(tmp_path).predict(TEXTS[16:], ["top1"], samples=8).samples, found
+    )
 
 
 def test_tuning_leaves_the_backbone_frozen(t5gemma: str, small_base: str) -> None:
     before = RLM(base=small_base, backbone=t5gemma).states(TEXTS)
     model = RLM(base=small_base, backbone=t5gemma, steps=3).fit(TEXTS, VALUES)
     np.testing.assert_array_equal(model.states(TEXTS), before)
-    np.testing.assert_allclose(before, T5GemmaReader(t5gemma).states(TEXTS), rtol=1e-3, atol=1e-6)  # 16 bits
+    np.testing.assert_allclose(
+        before, T5GemmaReader(t5gemma).states(TEXTS), rtol=1e-3, atol=1e-6
+    )  # 16 bits
 
 
 def test_texts_that_the_backbone_cannot_read_are_refused(t5gemma: str) -> None:
@@ -80,7 +92,9 @@ def test_texts_that_the_backbone_cannot_read_are_refused(t5gemma: str) -> None:
         reader.states(["width" + " 1" * 100])
 
 
-def test_another_model_and_a_missing_one_are_refused_with_the_remedy(small_base: str, tmp_path: Path) -> None:
+def test_another_model_and_a_missing_one_are_refused_with_the_remedy(
+    small_base: str, tmp_path: Path
+) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(InputError, match="a bert model; the backbone of an rlm must be a t5gemma"):
         RLM(base=small_base, backbone=str(tmp_path)).fit(TEXTS, VALUES)

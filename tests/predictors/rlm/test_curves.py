@@ -14,7 +14,9 @@ N, QUERIES = 50, 60
 
 @pytest.fixture(scope="module")
 def curves() -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Texts of digits201, values at fidelity 4, and final values: correlated, with independent noise."""
+    """Texts of digits201, values at fidelity 4, and final values: correlated, with independent
+    noise.
+    """
     benchmark = load_benchmark("digits201")
     rng = np.random.default_rng(0)
     rows = rng.permutation(len(benchmark))[: N + QUERIES]
@@ -26,7 +28,9 @@ def curves() -> tuple[list[str], np.ndarray, np.ndarray]:
     )
 
 
-def test_known_early_values_improve_predictions_of_the_end(curves: tuple[list[str], np.ndarray, np.ndarray]) -> None:
+def test_known_early_values_improve_predictions_of_the_end(
+    curves: tuple[list[str], np.ndarray, np.ndarray],
+) -> None:
     texts, early, late = curves
     model = predictors.create("rlm").fit(texts[:N], {"top1@4": early[:N], "top1": late[:N]})
     alone = model.predict(texts[N:], ["top1"], samples=8).mean[:, 0]
@@ -41,7 +45,10 @@ def test_unfinished_trainings_are_examples_for_early_values(
     late = np.where(np.arange(len(late)) < 12, late, np.nan)
     model = predictors.create("rlm").fit(texts[:N], {"top1": late[:N], "top1@4": early[:N]})
     few = predictors.create("rlm").fit(texts[:12], {"top1": late[:12], "top1@4": early[:12]})
-    taus = [kendalltau(m.predict(texts[N:], ["top1@4"]).mean[:, 0], early[N:]).statistic for m in (model, few)]
+    taus = [
+        kendalltau(m.predict(texts[N:], ["top1@4"]).mean[:, 0], early[N:]).statistic
+        for m in (model, few)
+    ]
     assert taus[0] > taus[1]
 
 

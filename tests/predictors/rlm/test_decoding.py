@@ -1,4 +1,6 @@
-"""Claims about decoding: samples follow the digits' distributions, in order, and are always numbers."""
+"""Claims about decoding: samples follow the digits' distributions, in order, and are always
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def _sampled(decoder: NumberDecoder, gathered: torch.Tensor, quantiles: np.ndarr
     """Scores (q, samples) for gathered states (q, D), all at the same quantiles (samples,)."""
     conditions = decoder.conditions(gathered)
     rows = np.repeat(np.arange(len(gathered)), len(quantiles))
-    return sample_scores(decoder, conditions, rows, np.tile(quantiles, len(gathered))).reshape(len(gathered), -1)
+    return sample_scores(decoder, conditions, rows, np.tile(quantiles, len(gathered))).reshape(
+        len(gathered), -1
+    )
 
 
 @torch.inference_mode()

@@ -9,16 +9,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.rlm.digits import MAX_SCORE, MINUS, NUMBER_LENGTH, NUMBER_TOKENS, PLUS, ZERO, allowed, decode, encode
+from predictors.rlm.digits import (
+    MAX_SCORE,
+    MINUS,
+    NUMBER_LENGTH,
+    NUMBER_TOKENS,
+    PLUS,
+    ZERO,
+    allowed,
+    decode,
+    encode,
+)
 
 SCORES = st.floats(-MAX_SCORE, MAX_SCORE)
 
 
 @pytest.mark.parametrize(
     ("score", "sign", "written"),
-    [(-1.234, MINUS, (1, 2, 3)), (0.0, PLUS, (0, 0, 0)), (-0.001, PLUS, (0, 0, 0)), (0.996, PLUS, (1, 0, 0))],
+    [
+        (-1.234, MINUS, (1, 2, 3)),
+        (0.0, PLUS, (0, 0, 0)),
+        (-0.001, PLUS, (0, 0, 0)),
+        (0.996, PLUS, (1, 0, 0)),
+    ],
 )
-def test_scores_are_rounded_to_hundredths(score: float, sign: int, written: tuple[int, ...]) -> None:
+def test_scores_are_rounded_to_hundredths(
+    score: float, sign: int, written: tuple[int, ...]
+) -> None:
     assert encode(np.array(score)).tolist() == [sign, *(ZERO + digit for digit in written)]
 
 

@@ -1,4 +1,6 @@
-"""Claims about kernel regression as a layer: it is regression, and examples read what queries would read."""
+"""Claims about kernel regression as a layer: it is regression, and examples read what queries would
+read.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def _task(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @torch.inference_mode()
-def _features(layer: KernelRegression, x: torch.Tensor, y: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
+def _features(
+    layer: KernelRegression, x: torch.Tensor, y: torch.Tensor, queries: torch.Tensor
+) -> torch.Tensor:
     return layer(queries, layer.solve(layer.factor(x), y)[1])
 
 
@@ -38,14 +42,18 @@ def test_an_example_reads_what_a_query_reads_without_it(n: int, seed: int) -> No
     layer, (x, y) = _layer(), _task(n, seed)
     own, _ = layer.solve(layer.factor(x), y)
     without = _features(layer, x[:, 1:], y[:, 1:], x[:, :1])
-    per_head = 3 * HEADS  # what comes after depends on the errors of all examples, also of the one that is left out
+    per_head = (
+        3 * HEADS
+    )  # what comes after depends on the errors of all examples, also of the one that is left out
     torch.testing.assert_close(own[:, :1, :per_head], without[..., :per_head], atol=2e-4, rtol=1e-3)
 
 
 def test_each_head_is_kernel_ridge_regression() -> None:
     layer, (x, y), (queries, _) = _layer(), _task(40, 1), _task(10, 2)
     found = _features(layer, x, y, queries)[0].numpy()
-    scaled = [(part[0].numpy() * layer.log_scales[2].detach().exp().numpy()) for part in (x, queries)]
+    scaled = [
+        (part[0].numpy() * layer.log_scales[2].detach().exp().numpy()) for part in (x, queries)
+    ]
     a, b = scaled
     linear = float(layer.log_linear[2].detach().exp())
 
@@ -75,7 +83,9 @@ def test_the_stacked_prediction_is_ridge_regression_from_the_weighted_mean() -> 
         expected = heads[left_out] @ stacked(np.delete(np.arange(60), left_out))
         assert found[left_out, -2] == pytest.approx(expected, abs=1e-3)
     asked = layer(queries, solved)[0].numpy()
-    np.testing.assert_allclose(asked[:, -2], asked[:, :HEADS] @ solved.weights[0].numpy(), atol=1e-4)
+    np.testing.assert_allclose(
+        asked[:, -2], asked[:, :HEADS] @ solved.weights[0].numpy(), atol=1e-4
+    )
 
 
 def test_the_stacked_prediction_follows_the_heads_that_predict_the_examples_best() -> None:
@@ -108,6 +118,8 @@ def test_the_evidence_is_that_of_gaussian_processes_with_their_best_variances() 
     for inverse in layer.factor(x).inverse[0].double():
         kernel = ((inverse + inverse.T) / 2).inverse()
         variance = scores @ torch.linalg.solve(kernel, scores) / 30
-        process = torch.distributions.MultivariateNormal(torch.zeros(30).double(), variance * (kernel + kernel.T) / 2)
+        process = torch.distributions.MultivariateNormal(
+            torch.zeros(30).double(), variance * (kernel + kernel.T) / 2
+        )
         expected.append(process.log_prob(scores).item() / 30 + (1 + np.log(2 * np.pi)) / 2)
     assert found == pytest.approx(np.mean(expected), abs=0.01)

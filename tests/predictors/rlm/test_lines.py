@@ -78,7 +78,9 @@ def test_totals_are_the_costs_of_the_network(name: str, seed: int) -> None:
     space: SearchSpace = SPACES[name]
     arch = space.sample(np.random.default_rng(seed))
     found = lines(space.to_text(arch))
-    np.testing.assert_allclose(2.0 ** found.totals[:2] - 1, [space.params(arch), space.flops(arch)], rtol=1e-5)
+    np.testing.assert_allclose(
+        2.0 ** found.totals[:2] - 1, [space.params(arch), space.flops(arch)], rtol=1e-5
+    )
     assert found.numbers.shape == (len(found.starts), LINE_NUMBERS)
     params = (2.0 ** found.numbers[:, 0].astype(float) - 1).sum()
     assert params == pytest.approx(space.params(arch), rel=1e-4)
@@ -99,7 +101,9 @@ def test_a_function_called_twice_is_its_body_twice() -> None:
     flat = _program("a = Relu (x); b = Sigmoid (a); c = Relu (b); y = Sigmoid (c)")
     one, other = lines(called), lines(flat)
     assert _bag(one) == _bag(other)
-    assert sorted(one.edges.T.tolist()) == sorted(other.edges.T.tolist()) == [[0, 1], [1, 2], [2, 3]]
+    assert (
+        sorted(one.edges.T.tolist()) == sorted(other.edges.T.tolist()) == [[0, 1], [1, 2], [2, 3]]
+    )
     np.testing.assert_array_equal(one.totals, other.totals)
 
 
@@ -109,21 +113,30 @@ BODY = "F (x) => (y); a = Relu (x); y = Sigmoid (a)"
 
 def test_lines_of_equal_calls_are_encoded_once() -> None:
     called = lines(_program(TWICE, BODY))
-    flat = lines(_program("a = Relu (x); b = Sigmoid (a); c = Relu (x); d = Sigmoid (c); y = Add (b, d)"))
+    flat = lines(
+        _program("a = Relu (x); b = Sigmoid (a); c = Relu (x); d = Sigmoid (c); y = Add (b, d)")
+    )
     assert called.shared.tolist() == [0, 1, 0, 1, 2]
     assert flat.shared.tolist() == [0, 1, 2, 3, 4]
     assert len(Flow(collate([called])).times) == 3
-    # Both calls have the same surroundings, so the state is exactly that of the network without functions.
+    # Both calls have the same surroundings, so the state is exactly that of the network without
+    # functions.
     np.testing.assert_allclose(_states([called]), _states([flat]), rtol=1e-5, atol=1e-6)
     both = _states([called, lines(_program("y = net.F (x)", BODY)), called])
-    np.testing.assert_allclose(both[[0, 2]], np.repeat(_states([called]), 2, 0), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        both[[0, 2]], np.repeat(_states([called]), 2, 0), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_calls_with_other_arguments_or_input_shapes_have_lines_of_their_own() -> None:
     function = "F <c> (x) => (y); y = net.Conv <channels: int = @c, kernel = [1,1]> (x)"
-    found = lines(_program("a = net.F <c = 5> (x); b = net.F <c = 5> (a); y = net.F <c = 5> (b)", function))
+    found = lines(
+        _program("a = net.F <c = 5> (x); b = net.F <c = 5> (a); y = net.F <c = 5> (b)", function)
+    )
     assert found.shared.tolist() == [0, 1, 1]  # x has 3 channels, a and b have 5
-    found = lines(_program("a = net.F <c = 3> (x); b = net.F <c = 5> (x); y = net.F <c = 3> (x)", function))
+    found = lines(
+        _program("a = net.F <c = 3> (x); b = net.F <c = 5> (x); y = net.F <c = 3> (x)", function)
+    )
     assert found.shared.tolist() == [0, 1, 0]
 
 
@@ -140,9 +153,13 @@ def test_shared_lines_change_the_states_of_networks_little(name: str) -> None:
     read_lines = [lines(text) for text in _texts(name, 12)]
     apart = [found._replace(shared=np.arange(len(found.starts))) for found in read_lines]
     with torch.inference_mode():
-        together, alone = (torch.cat([encoder(collate([one])) for one in some]) for some in (read_lines, apart))
+        together, alone = (
+            torch.cat([encoder(collate([one])) for one in some]) for some in (read_lines, apart)
+        )
     different = (together - together.mean(0)) - (alone - alone.mean(0))
-    assert sum(found.shared.max() + 1 for found in read_lines) < 0.8 * sum(len(one.starts) for one in read_lines)
+    assert sum(found.shared.max() + 1 for found in read_lines) < 0.8 * sum(
+        len(one.starts) for one in read_lines
+    )
     assert 0 < float(different.norm() / (alone - alone.mean(0)).norm()) < 0.1
 
 
@@ -184,15 +201,21 @@ UNREADABLE = {
     "empty functions": _program("a = net.F0 (x); y = Relu (a)", *DOUBLING, "F28 (x) => (x)"),
     "inputs": _program("y = net.F (x, x)", "F (x) => (y); y = Relu (x)"),
     "outputs": _program("a, y = net.F (x)", "F (x) => (y); y = Relu (x)"),
-    "parameter": _program("y = net.F (x)", "F <c> (x) => (y); y = net.Conv <channels: int = @c, kernel = [1,1]> (x)"),
+    "parameter": _program(
+        "y = net.F (x)", "F <c> (x) => (y); y = net.Conv <channels: int = @c, kernel = [1,1]> (x)"
+    ),
     "syntax": HEAD + "not a network",
     "long": "7 " * MAX_LINES,
 }
 
 
 @pytest.mark.parametrize("text", UNREADABLE.values(), ids=UNREADABLE)
-def test_what_cannot_be_read_is_refused_in_one_line(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("predictors.rlm.lines.MAX_LINES", MAX_LINES // 20)  # which is reached sooner
+def test_what_cannot_be_read_is_refused_in_one_line(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "predictors.rlm.lines.MAX_LINES", MAX_LINES // 20
+    )  # which is reached sooner
     with pytest.raises(InputError) as raised:
         lines(text)
     assert "\n" not in str(raised.value)
@@ -209,7 +232,9 @@ def test_networks_that_differ_have_different_states(name: str) -> None:
 
 
 def test_a_state_does_not_depend_on_the_other_texts_of_a_batch() -> None:
-    read_lines = [lines(text) for text in (*_texts("nasbench201", 3), "width 3", *_texts("fbnet", 1))]
+    read_lines = [
+        lines(text) for text in (*_texts("nasbench201", 3), "width 3", *_texts("fbnet", 1))
+    ]
     together = _states(read_lines)
     alone = np.concatenate([_states([found]) for found in read_lines])
     np.testing.assert_allclose(together, alone, rtol=1e-3, atol=1e-3)
@@ -224,7 +249,9 @@ def _kinds(found: Lines) -> frozenset[tuple[object, int]]:
 
 
 @pytest.mark.parametrize("name", SPACES)
-def test_counts_are_those_of_the_graph_and_differ_between_networks_of_other_operators(name: str) -> None:
+def test_counts_are_those_of_the_graph_and_differ_between_networks_of_other_operators(
+    name: str,
+) -> None:
     rng = np.random.default_rng(1)
     graphs = [SPACES[name].graph(SPACES[name].sample(rng)) for _ in range(5)]
     texts = [SPACES[name].to_text(SPACES[name].sample(np.random.default_rng(1))), *_texts(name, 4)]

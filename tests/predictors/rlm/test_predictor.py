@@ -1,4 +1,6 @@
-"""Claims about the RLM as a predictor: examples in context, given metrics, tables of any size, for any weights."""
+"""Claims about the RLM as a predictor: examples in context, given metrics, tables of any size, for
+any weights.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from predictors.rlm.sketches import COUNTS, NEIGHBOURS
 from search_spaces import InputError, get_space
 
 SPACE = get_space("nasbench201", channels=4, cells=1)
-TEXTS = list(dict.fromkeys(SPACE.to_text(SPACE.sample(np.random.default_rng(seed))) for seed in range(60)))
+TEXTS = list(
+    dict.fromkeys(SPACE.to_text(SPACE.sample(np.random.default_rng(seed))) for seed in range(60))
+)
 RNG = np.random.default_rng(0)
 VALUES = {"top1": RNG.normal(size=40), "a_latency_ms": RNG.random(40), "energy_mj": RNG.random(40)}
 
@@ -28,15 +32,21 @@ def _fitted(base: str, **options: int) -> RLM:
 @settings(max_examples=5, deadline=None)
 @given(order=st.permutations(range(40)))
 def test_the_order_of_examples_does_not_matter(small_base: str, order: list[int]) -> None:
-    shuffled = RLM(base=small_base).fit([TEXTS[i] for i in order], {n: v[order] for n, v in VALUES.items()})
+    shuffled = RLM(base=small_base).fit(
+        [TEXTS[i] for i in order], {n: v[order] for n, v in VALUES.items()}
+    )
     one, other = (m.predict(TEXTS[40:], ["top1"]).samples for m in (_fitted(small_base), shuffled))
-    assert np.mean(np.abs(one - other) > 0.05) < 0.01  # sums differ in their last digits, and so may a digit
+    assert (
+        np.mean(np.abs(one - other) > 0.05) < 0.01
+    )  # sums differ in their last digits, and so may a digit
 
 
 def test_a_prediction_does_not_depend_on_the_other_queries(small_base: str) -> None:
     model = _fitted(small_base)
     together = model.predict(TEXTS[40:], list(VALUES), samples=8).samples
-    alone = np.concatenate([model.predict([text], list(VALUES), samples=8).samples for text in TEXTS[40:]])
+    alone = np.concatenate(
+        [model.predict([text], list(VALUES), samples=8).samples for text in TEXTS[40:]]
+    )
     assert np.mean(np.abs(together - alone) > 0.05) < 0.01
 
 
@@ -52,7 +62,9 @@ def test_rows_with_and_without_a_given_value_are_predicted_as_if_separate(small_
     known = np.where(np.arange(len(TEXTS) - 40) % 2, np.nan, 0.5)
     model = _fitted(small_base)
     mixed = model.predict(TEXTS[40:], ["top1"], given={"a_latency_ms": known}, samples=8).samples
-    with_value = model.predict(TEXTS[40::2], ["top1"], given={"a_latency_ms": known[::2]}, samples=8).samples
+    with_value = model.predict(
+        TEXTS[40::2], ["top1"], given={"a_latency_ms": known[::2]}, samples=8
+    ).samples
     without = model.predict(TEXTS[41::2], ["top1"], samples=8).samples
     assert np.mean(np.abs(mixed[::2] - with_value) > 0.05) < 0.02
     assert np.mean(np.abs(mixed[1::2] - without) > 0.05) < 0.02
@@ -65,7 +77,10 @@ def test_an_extreme_given_value_gives_finite_predictions(small_base: str) -> Non
 
 
 def test_one_model_of_all_metrics_is_for_each_the_model_of_it_alone(small_base: str) -> None:
-    values = {name: np.where(np.arange(40) % 3 == i, np.nan, column) for i, (name, column) in enumerate(VALUES.items())}
+    values = {
+        name: np.where(np.arange(40) % 3 == i, np.nan, column)
+        for i, (name, column) in enumerate(VALUES.items())
+    }
     together = RLM(base=small_base).fit(TEXTS[:40], values)
     for name, column in values.items():
         rows = np.flatnonzero(~np.isnan(column))
@@ -91,14 +106,18 @@ def _many(count: int) -> list[str]:
 
 @pytest.fixture
 def large(small_base: str, monkeypatch: pytest.MonkeyPatch) -> RLM:
-    """A model with 410 examples, of which a query sees 200; 30 of them have a latency, two an energy."""
+    """A model with 410 examples, of which a query sees 200; 30 of them have a latency, two an
+    energy.
+    """
     monkeypatch.setattr(examples, "MAX_EXAMPLES", 200)
     count = 410
     some = np.full(count, np.nan)
     some[RNG.permutation(count)[:30]] = RNG.random(30)
     two = np.full(count, np.nan)
     two[[17, 400]] = 3.0, 4.0
-    return RLM(base=small_base).fit(_many(count), {"top1": RNG.random(count), "a_latency_ms": some, "b_mj": two})
+    return RLM(base=small_base).fit(
+        _many(count), {"top1": RNG.random(count), "a_latency_ms": some, "b_mj": two}
+    )
 
 
 def test_a_query_sees_a_bounded_number_of_examples_chosen_by_its_state(large: RLM) -> None:
@@ -142,7 +161,9 @@ def test_a_context_is_read_once_and_forgotten_with_its_examples(
     assert (model.fit(TEXTS[:40], turned).estimate(TEXTS[40:], list(VALUES)) == fresh).all()
 
 
-def test_predictions_do_not_depend_on_the_batch_size(small_base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predictions_do_not_depend_on_the_batch_size(
+    small_base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = _fitted(small_base).predict(TEXTS, list(VALUES), samples=8).samples
     monkeypatch.setattr("predictors.rlm.predictor.MAX_NUMBERS", 50)
     parts = _fitted(small_base).predict(TEXTS, list(VALUES), samples=8).samples
@@ -169,7 +190,9 @@ def test_examples_are_known_and_other_networks_are_farther(small_base: str) -> N
     own, others = model.novelty(TEXTS[:40]), model.novelty(TEXTS[40:])
     np.testing.assert_allclose(own, 0, atol=1e-3)
     assert (others > 0).all()
-    assert RLM(base=small_base).fit(TEXTS[:1], {"top1": [1.0]}).novelty(TEXTS[1:2]) == 0  # one has no distances
+    assert (
+        RLM(base=small_base).fit(TEXTS[:1], {"top1": [1.0]}).novelty(TEXTS[1:2]) == 0
+    )  # one has no distances
 
 
 def test_only_examples_with_the_metric_make_a_network_known(small_base: str) -> None:
@@ -179,12 +202,16 @@ def test_only_examples_with_the_metric_make_a_network_known(small_base: str) -> 
     np.testing.assert_allclose(model.novelty(TEXTS[:10], ["a_ms"]), 0, atol=1e-3)
     assert (model.novelty(TEXTS[10:40], ["a_ms"]) > 0.01).all()
     both = model.novelty(TEXTS, ["top1", "a_ms"])
-    np.testing.assert_allclose(both, np.maximum(model.novelty(TEXTS, ["top1"]), model.novelty(TEXTS, ["a_ms"])))
+    np.testing.assert_allclose(
+        both, np.maximum(model.novelty(TEXTS, ["top1"]), model.novelty(TEXTS, ["a_ms"]))
+    )
     with pytest.raises(InputError, match="unknown metric 'b_ms'"):
         model.novelty(TEXTS, ["b_ms"])
 
 
-def test_all_examples_count_as_known_however_many(small_base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_examples_count_as_known_however_many(
+    small_base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(predictor, "MAX_EXAMPLES", 10)  # more are stored than a query attends to
     monkeypatch.setattr(predictor, "NEIGHBOUR_ROWS", 20)
     np.testing.assert_allclose(_fitted(small_base).novelty(TEXTS[:40]), 0, atol=1e-3)
@@ -224,13 +251,19 @@ def test_an_estimate_of_several_metrics_is_that_of_each_alone(small_base: str) -
 
 @pytest.mark.slow
 def test_a_metric_of_any_name_is_learned_beside_others() -> None:
-    """It depends on the network's size; accuracy and latency, which are learned with it, depend on something else."""
+    """It depends on the network's size; accuracy and latency, which are learned with it, depend on
+    something else.
+    """
     space = get_space("tiny-resnet")
-    architectures = list(dict.fromkeys(space.sample(np.random.default_rng(seed)) for seed in range(160)))[:120]
+    architectures = list(
+        dict.fromkeys(space.sample(np.random.default_rng(seed)) for seed in range(160))
+    )[:120]
     texts = [space.to_text(a) for a in architectures]
     size = np.log([space.params(a) for a in architectures])
     other = np.log([space.flops(a) / space.params(a) for a in architectures])
     for name in ("goodness", "val_loss", "top1"):
-        model = RLM().fit(texts[:60], {"test_accuracy": other[:60], "cpu_ms": other[:60] + 1, name: size[:60]})
+        model = RLM().fit(
+            texts[:60], {"test_accuracy": other[:60], "cpu_ms": other[:60] + 1, name: size[:60]}
+        )
         found = model.predict(texts[60:], ["test_accuracy", "cpu_ms", name], samples=16)[name]
         assert kendalltau(found, size[60:]).statistic > 0.6

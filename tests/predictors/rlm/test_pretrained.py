@@ -1,4 +1,6 @@
-"""Claims about the shipped model: what its weights have learned, on tables and networks that it has not seen."""
+"""Claims about the shipped model: what its weights have learned, on tables and networks that it has
+not seen.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,17 @@ def digits() -> tuple[list[str], np.ndarray]:
     """Texts and accuracies of 180 trained residual networks. Pretraining has not seen them."""
     table = load_benchmark("digits-resnet")
     rows = np.random.default_rng(0).permutation(len(table))[:180]
-    return [table.space.to_text(table.architectures[i]) for i in rows], table.values("digits_accuracy")[rows]
+    return [table.space.to_text(table.architectures[i]) for i in rows], table.values(
+        "digits_accuracy"
+    )[rows]
 
 
-def _tau(model: RLM, texts: list[str], truth: np.ndarray, given: dict[str, np.ndarray] | None = None) -> float:
-    return float(kendalltau(model.predict(texts, ["top1"], given, samples=16)["top1"], truth).statistic)
+def _tau(
+    model: RLM, texts: list[str], truth: np.ndarray, given: dict[str, np.ndarray] | None = None
+) -> float:
+    return float(
+        kendalltau(model.predict(texts, ["top1"], given, samples=16)["top1"], truth).statistic
+    )
 
 
 @pytest.mark.slow
@@ -50,7 +58,11 @@ def test_a_noisy_copy_of_the_metric_predicts_it(digits: tuple[list[str], np.ndar
 
 
 def test_an_example_with_the_same_text_moves_the_prediction_towards_its_value() -> None:
-    texts = list(dict.fromkeys(SPACE.to_text(SPACE.sample(np.random.default_rng(seed))) for seed in range(40)))
+    texts = list(
+        dict.fromkeys(
+            SPACE.to_text(SPACE.sample(np.random.default_rng(seed))) for seed in range(40)
+        )
+    )
     values = np.random.default_rng(0).normal(size=len(texts))
     query, rest = texts[:1], texts[1:]
     without = RLM().fit(rest, {"top1": values[1:]}).predict(query, ["top1"])["top1"][0]
@@ -68,7 +80,11 @@ def test_intervals_are_approximately_calibrated(digits: tuple[list[str], np.ndar
 
 
 def test_correlated_metrics_have_correlated_samples() -> None:
-    texts = list(dict.fromkeys(SPACE.to_text(SPACE.sample(np.random.default_rng(seed))) for seed in range(80)))
+    texts = list(
+        dict.fromkeys(
+            SPACE.to_text(SPACE.sample(np.random.default_rng(seed))) for seed in range(80)
+        )
+    )
     values = np.random.default_rng(1).normal(size=len(texts))  # nothing in the text tells them
     model = RLM().fit(texts[:60], {"top1": values[:60], "a_latency_ms": 3 - values[:60]})
     samples = model.predict(texts[60:], ["top1", "a_latency_ms"]).samples
@@ -80,7 +96,9 @@ def test_networks_of_another_kind_are_far_and_their_intervals_are_wide() -> None
     known, strange = get_space("nasbench201"), get_space("ofa-resnet50")
     drawn = [known.sample(np.random.default_rng(seed)) for seed in range(80)]
     texts = [known.to_text(architecture) for architecture in drawn]
-    model = RLM().fit(texts[:60], {"top1": [np.log(1 + known.flops(architecture)) for architecture in drawn[:60]]})
+    model = RLM().fit(
+        texts[:60], {"top1": [np.log(1 + known.flops(architecture)) for architecture in drawn[:60]]}
+    )
     far = [strange.to_text(strange.sample(np.random.default_rng(seed))) for seed in range(5)]
     assert model.novelty(far).min() > 1 > np.median(model.novelty(texts[60:]))
     near_std, far_std = (np.median(model.predict(some, ["top1"]).std) for some in (texts[60:], far))
@@ -126,6 +144,8 @@ def test_the_shipped_zoo_ranks_two_real_networks_by_speed_and_accuracy() -> None
     from search_spaces.sources import read_source
 
     metrics = ["imagenet_top1_accuracy", "rtx4090_ms", "i7_12700h_ms"]
-    small, large = load("rlm-zoo").predict([read_source(f"timm:resnet{n}") for n in (18, 50)], metrics).median
+    small, large = (
+        load("rlm-zoo").predict([read_source(f"timm:resnet{n}") for n in (18, 50)], metrics).median
+    )
     assert (small < large).all()
     assert 0.2 < small[1] / large[1] < 0.8

@@ -1,4 +1,6 @@
-"""Claims about the quantiles of samples: similar networks err alike, networks like an example hardly err alike."""
+"""Claims about the quantiles of samples: similar networks err alike, networks like an example
+hardly err alike.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def _texts(count: int) -> list[str]:
     return [f"text {i}" for i in range(count)]
 
 
-def _quantiles(known: np.ndarray, states: np.ndarray, metrics: int = 1, seed: int = 0) -> np.ndarray:
+def _quantiles(
+    known: np.ndarray, states: np.ndarray, metrics: int = 1, seed: int = 0
+) -> np.ndarray:
     return joint_quantiles(known, (SAMPLES, metrics), (0, seed))(states, _texts(len(states)))
 
 
@@ -37,9 +41,13 @@ def _relation(known: np.ndarray, states: np.ndarray) -> float:
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 20), st.integers(1, 5), st.integers(1, 3), st.integers(0, 1000))
-def test_each_metric_covers_its_distribution_evenly(known: int, queries: int, metrics: int, seed: int) -> None:
+def test_each_metric_covers_its_distribution_evenly(
+    known: int, queries: int, metrics: int, seed: int
+) -> None:
     rng = np.random.default_rng(seed)
-    found = _quantiles(rng.standard_normal((known, SIZE)), rng.standard_normal((queries, SIZE)), metrics, seed)
+    found = _quantiles(
+        rng.standard_normal((known, SIZE)), rng.standard_normal((queries, SIZE)), metrics, seed
+    )
     evenly = (np.arange(SAMPLES) + 0.5) / SAMPLES
     assert (np.sort(found, 1) == evenly[:, None]).all()
 

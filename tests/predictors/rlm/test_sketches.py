@@ -39,7 +39,9 @@ def test_copies_add_up() -> None:
 def test_signs_of_different_kinds_are_almost_orthogonal() -> None:
     none = np.zeros((2, 0), int)
     signs = np.stack([of([word], none) for word in range(200)])
-    cosines = (signs @ signs.T) / (np.linalg.norm(signs, axis=1)[:, None] * np.linalg.norm(signs, axis=1))
+    cosines = (signs @ signs.T) / (
+        np.linalg.norm(signs, axis=1)[:, None] * np.linalg.norm(signs, axis=1)
+    )
     assert np.abs(cosines - np.eye(200)).max() < 6 * NEIGHBOURS**-0.5
 
 

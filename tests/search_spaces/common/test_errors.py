@@ -11,7 +11,8 @@ from search_spaces.common.errors import describe
 
 
 @pytest.mark.parametrize(
-    ("folder", "named"), [("mine", True), (".local/lib/python3/site-packages", False), ("lib/dist-packages", False)]
+    ("folder", "named"),
+    [("mine", True), (".local/lib/python3/site-packages", False), ("lib/dist-packages", False)],
 )
 def test_only_the_users_own_files_are_named(folder: str, named: bool, tmp_path: Path) -> None:
     file = tmp_path / folder / "code.py"

@@ -1,4 +1,6 @@
-"""Claims about threads: one by default, more for a large training, and the user's own number has priority."""
+"""Claims about threads: one by default, more for a large training, and the user's own number has
+priority.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,27 @@ SHOW = "import nas.cli, os, torch; print(os.environ['OMP_WAIT_POLICY'], torch.ge
 @pytest.mark.slow
 @pytest.mark.parametrize(("given", "expected"), [({}, "PASSIVE 1"), ({"OMP_NUM_THREADS": "2"}, "PASSIVE 2"), ({
     "OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE 1")])  # fmt: skip
-def test_the_command_line_uses_one_thread_unless_the_user_says_otherwise(given: dict[str, str], expected: str) -> None:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "NAS_CHOSE"))}
+def test_the_command_line_uses_one_thread_unless_the_user_says_otherwise(
+    given: dict[str, str], expected: str
+) -> None:
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("OMP_", "NAS_CHOSE"))
+    }
     made = subprocess.run(
-        [sys.executable, "-c", SHOW], env=environment | given, capture_output=True, text=True, check=True
+        [sys.executable, "-c", SHOW],
+        env=environment | given,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert made.stdout.strip() == expected
 
 
-def test_a_large_training_step_gets_more_threads_and_a_small_one_a_single_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_training_step_gets_more_threads_and_a_small_one_a_single_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def used(multiply_adds: float) -> int:
         with threads_for(multiply_adds):
             return torch.get_num_threads()
@@ -70,13 +84,19 @@ with one_thread():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "of_openblas", "loaded"),
-    [("2", "1", "['scipy', 'sklearn', 'torch']"), ("1", "2", "['scipy', 'sklearn', 'torch']"), ("1", "1", "[]")],
+    [
+        ("2", "1", "['scipy', 'sklearn', 'torch']"),
+        ("1", "2", "['scipy', 'sklearn', 'torch']"),
+        ("1", "1", "[]"),
+    ],
 )
 def test_libraries_that_a_comparison_loads_for_its_first_score_use_one_thread_too(
     number: str, of_openblas: str, loaded: str
 ) -> None:
     environment = os.environ | {"OMP_NUM_THREADS": number, "OPENBLAS_NUM_THREADS": of_openblas}
-    made = subprocess.run([sys.executable, "-c", LATE], env=environment, capture_output=True, text=True, check=True)
+    made = subprocess.run(
+        [sys.executable, "-c", LATE], env=environment, capture_output=True, text=True, check=True
+    )
     assert made.stdout.splitlines() == [loaded, "{1} 1"]
 
 
@@ -125,7 +145,9 @@ print(sorted(names), sorted(inside), numbers() == before)
 
 def in_python(first: str = "", **variables: str) -> str:
     environment = {
-        k: v for k, v in os.environ.items() if not k.endswith("NUM_THREADS") and not k.startswith("NAS_CHOSE")
+        k: v
+        for k, v in os.environ.items()
+        if not k.endswith("NUM_THREADS") and not k.startswith("NAS_CHOSE")
     }
     done = subprocess.run(
         [sys.executable, "-c", IN_PYTHON],
@@ -148,14 +170,18 @@ def test_searches_and_predictors_use_one_thread_in_python_and_restore_the_number
     ("first", "variables", "expected"),
     [("torch.set_num_threads(3)", {}, 3), ("", {"OPENBLAS_NUM_THREADS": "2"}, 2)],
 )
-def test_a_number_that_the_user_has_set_is_kept_in_python(first: str, variables: dict[str, str], expected: int) -> None:
+def test_a_number_that_the_user_has_set_is_kept_in_python(
+    first: str, variables: dict[str, str], expected: int
+) -> None:
     shown = in_python(first, **variables)
     assert shown.startswith("['evaluate', 'fit'] [")
     assert f"{expected}" in shown.split("] [")[1], "the number is used"
     assert shown.endswith("True")
 
 
-def test_blocks_in_several_threads_end_with_the_numbers_from_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_in_several_threads_end_with_the_numbers_from_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in (threads.VARIABLE, *threads._OVERRIDING):
         monkeypatch.delenv(name, raising=False)
     before, cores = torch.get_num_threads(), max(2, os.cpu_count() or 1)

@@ -1,4 +1,6 @@
-"""`Network.repeated`: blocks that are built once and copied give the graph that building them again gives."""
+"""`Network.repeated`: blocks that are built once and copied give the graph that building them again
+gives.
+"""
 
 from __future__ import annotations
 

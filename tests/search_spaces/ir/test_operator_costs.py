@@ -9,7 +9,8 @@ from search_spaces.common.errors import InputError
 from search_spaces.ir.graph import Attrs, Shape, Typed
 from search_spaces.ir.operator_costs import COUNTED, FREE, multiply_accumulates
 
-# Operators that no graph has: control flow, sequences, optional values, strings, files, and removed ones.
+# Operators that no graph has: control flow, sequences, optional values, strings, files, and removed
+# ones.
 NOT_IN_GRAPHS = {
     "If", "Loop", "Scan", "SequenceMap", "ConcatFromSequence", "SplitToSequence", "SequenceAt", "SequenceConstruct",
     "SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceLength", "Optional", "OptionalGetElement",
@@ -25,7 +26,9 @@ def test_every_operator_of_onnx_is_counted_free_or_in_no_graph() -> None:
 
 
 def test_an_unknown_operator_is_refused_by_name() -> None:
-    with pytest.raises(InputError, match="how many multiply-accumulates operator FlexAttention takes"):
+    with pytest.raises(
+        InputError, match="how many multiply-accumulates operator FlexAttention takes"
+    ):
         multiply_accumulates("FlexAttention", (), ((2, 3),))
 
 
@@ -49,11 +52,15 @@ def int8(*dims: int) -> Shape:
         ("Attention", (), ((1, 2, 6, 8), (1, 2, 9, 8), (1, 2, 9, 4)), 2 * 6 * 9 * (8 + 4)),
     ],
 )
-def test_multiply_accumulates(op: str, attrs: Attrs, shapes: tuple[Shape, ...], products: int) -> None:
+def test_multiply_accumulates(
+    op: str, attrs: Attrs, shapes: tuple[Shape, ...], products: int
+) -> None:
     assert multiply_accumulates(op, attrs, shapes) == products
 
 
-@pytest.mark.parametrize(("rule", "updates"), [("linear", 1), ("gated", 1), ("delta", 2), ("gated_delta", 2)])
+@pytest.mark.parametrize(
+    ("rule", "updates"), [("linear", 1), ("gated", 1), ("delta", 2), ("gated_delta", 2)]
+)
 def test_linear_attention(rule: str, updates: int) -> None:
     """Per token: the update of each state, and the read of each query."""
     attrs: Attrs = (("kv_num_heads", 2), ("q_num_heads", 4), ("update_rule", rule))

@@ -1,4 +1,6 @@
-"""Claims about operators beyond NAS-Bench-201's: each survives the way from builder to model to text and back."""
+"""Claims about operators beyond NAS-Bench-201's: each survives the way from builder to model to
+text and back.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,16 @@ import numpy as np
 import onnx
 import pytest
 
-from search_spaces import InputError, Network, SearchSpace, Tensor, flops, from_text, params, to_text
+from search_spaces import (
+    InputError,
+    Network,
+    SearchSpace,
+    Tensor,
+    flops,
+    from_text,
+    params,
+    to_text,
+)
 from search_spaces.ir.costs import graph_peak_activations
 from search_spaces.ir.onnx import from_model, to_model
 from search_spaces.testing import check_space
@@ -23,7 +34,9 @@ class EveryOperator(SearchSpace):
         x = net.channel_shuffle(net.conv_bn(x, kernel=1, groups=2), 2)
         x = net.squeeze_excite(net.hard_swish(x), width // 2)
         x = net.squeeze_excite(net.batch_norm(x, affine=False), width // 2, gate="sigmoid")
-        x = net.add(net.avg_pool(x, 2, stride=2, ceil=True), net.max_pool(x, 2, stride=2, ceil=True))
+        x = net.add(
+            net.avg_pool(x, 2, stride=2, ceil=True), net.max_pool(x, 2, stride=2, ceil=True)
+        )
         left, right = net.slice(x, 1, 0, width // 2), net.slice(x, 1, width // 2, width)
         shifted = net.slice(net.slice(x, 2, 1, 3), 3, 1, 3)
         x = net.concat(net.slice(net.slice(net.mul(left, right), 2, 0, 2), 3, 0, 2), shifted)
@@ -35,7 +48,9 @@ def test_every_operator_conforms() -> None:
 
 
 def test_a_value_is_held_until_it_is_read_for_the_last_time() -> None:
-    """While a residual block computes its sum, it holds the sum and both terms. The logits are small."""
+    """While a residual block computes its sum, it holds the sum and both terms. The logits are
+    small.
+    """
     net = Network((2, 4, 4), 3)
     x = net.add(net.input, net.relu(net.relu(net.input)))
     assert graph_peak_activations(net.graph(net.classifier(x))) == 3 * 2 * 4 * 4
@@ -44,7 +59,10 @@ def test_a_value_is_held_until_it_is_read_for_the_last_time() -> None:
 def test_depthwise_convolution_has_one_text_for_every_width() -> None:
     space = EveryOperator()
     texts = [space.to_text(space.architecture({"width": width})) for width in (4, 8)]
-    assert all("depthwise = 1" in text and "group = 4" not in text and "group = 8" not in text for text in texts)
+    assert all(
+        "depthwise = 1" in text and "group = 4" not in text and "group = 8" not in text
+        for text in texts
+    )
 
 
 def test_an_explicit_group_is_read_as_depthwise() -> None:
@@ -57,7 +75,11 @@ def test_normalization_without_scale_and_shift_has_no_trained_weights() -> None:
     def count(affine: bool) -> int:
         net = Network((3, 4, 4), 2)
         return params(
-            to_model(net.graph(net.classifier(net.batch_norm(net.conv_bn(net.input, affine=affine), affine))))
+            to_model(
+                net.graph(
+                    net.classifier(net.batch_norm(net.conv_bn(net.input, affine=affine), affine))
+                )
+            )
         )
 
     assert count(affine=True) - count(affine=False) == 4 * 3
@@ -73,7 +95,9 @@ def test_fused_operators_do_not_depend_on_the_order_of_nodes() -> None:
     assert to_text(shuffled) == to_text(model)
 
 
-def _random_topological_order(model: onnx.ModelProto, rng: np.random.Generator) -> list[onnx.NodeProto]:
+def _random_topological_order(
+    model: onnx.ModelProto, rng: np.random.Generator
+) -> list[onnx.NodeProto]:
     known = {"", model.graph.input[0].name, *(t.name for t in model.graph.initializer)}
     waiting, order = list(model.graph.node), []
     while waiting:
@@ -112,8 +136,14 @@ def test_wrong_attributes_are_named(old: str, new: str, message: str) -> None:
             "b = AveragePool <ceil_mode = nan, kernel_shape = [2,2]> (x)",
             "AveragePool: ceil_mode = nan is not of type int",
         ),
-        ("b = net.Pad <pads = [0,-4,0,0,0,0,0,0]> (x)", r"Pad turns .* into float\[N,-1,8,8\]: sizes must not be neg"),
-        ("b = net.Pad <pads = [0,-9223372036854775808,0,0,0,0,0,0]> (x)", "sizes must not be negative"),
+        (
+            "b = net.Pad <pads = [0,-4,0,0,0,0,0,0]> (x)",
+            r"Pad turns .* into float\[N,-1,8,8\]: sizes must not be neg",
+        ),
+        (
+            "b = net.Pad <pads = [0,-9223372036854775808,0,0,0,0,0,0]> (x)",
+            "sizes must not be negative",
+        ),
     ],
 )
 def test_impossible_operators_are_named(line: str, message: str) -> None:
@@ -142,7 +172,8 @@ def test_pooling_with_ceil_starts_no_window_in_the_padding() -> None:
         assert result.shape[1:] == graph.shapes[-1][1:]
 
 
-# --- operators as one line of text: the input's shape, the line, params, multiply-accumulates -------------------------
+# --- operators as one line of text: the input's shape, the line, params, multiply-accumulates
+# -------------------------
 
 LINES = [
     ("float[N,4,8]", "net.LayerNormalization (x)", 16, 0),
@@ -159,14 +190,16 @@ LINES = [
     ),
     (
         "float[N,4,6,6]",
-        "net.ConvTranspose <group = 2, kernel_shape = [3,3], output_padding = [1,1], strides = [2,2]> (x)",
+        "net.ConvTranspose <group = 2, kernel_shape = [3,3], output_padding = [1,1], strides = "
+        "[2,2]> (x)",
         72,
         2592,
     ),
     ("float[N,4,9]", "net.Conv <channels = 6, kernel = [3], strides = [2]> (x)", 72, 360),
     ("float[N,2,4,4,4]", "net.ConvBn <channels = 3, kernel = [1,3,3]> (x)", 60, 3456),
     ("float[5,N,8]", "net.LSTM <hidden_size = 6> (x)", 384, 1680),
-    ("float[5,N,8]", "net.GRU <bias = 0, direction = \"bidirectional\", hidden_size = 6, output = 1> (x)", 504, 2520),
+    ("float[5,N,8]", "net.GRU <bias = 0, direction = \"bidirectional\", hidden_size = 6, output = "
+                     "1> (x)", 504, 2520),
     ("float[5,N,8]", "net.RNN <hidden_size = 6> (x)", 96, 420),
     ("float[N,5,8]", "net.Linear <bias = 0, features = 3> (x)", 24, 120),
     ("int64[N,5]", "net.Embedding <features = 4, rows = 10> (x)", 40, 0),
@@ -208,9 +241,13 @@ def test_line_of_text_runs_and_counts(shape: str, call: str, trained: int, produ
     assert (to_text(model), params(model)) == (text, trained)
     if "L" not in shape:
         assert flops(model) == products
-    kind = getattr(np, shape.partition("[")[0].replace("float", "float32").replace("3216", "16"), np.float32)
+    kind = getattr(
+        np, shape.partition("[")[0].replace("float", "float32").replace("3216", "16"), np.float32
+    )
     dims = [{"N": 2, "L": 3}.get(d) or int(d) for d in shape.partition("[")[2][:-1].split(",")]
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     result = session.run(None, {"input": np.ones(dims).astype(kind)})[0]
     inferred = from_model(model).shapes[-1]
     assert [d for d in inferred if isinstance(d, int)] == [

@@ -1,4 +1,6 @@
-"""FBNet exactly as HW-NAS-Bench measured it: parameters by a closed formula, notation, small variants."""
+"""FBNet exactly as HW-NAS-Bench measured it: parameters by a closed formula, notation, small
+variants.
+"""
 
 from __future__ import annotations
 
@@ -24,18 +26,30 @@ blocks = st.lists(st.integers(0, 8), min_size=LAYERS, max_size=LAYERS)
 def _formula(chosen: list[int], head: int, classes: int) -> int:
     """Trained weights of the published skeleton, written down without the network builder.
 
-    A convolution from a to b channels in g groups has k² a b / g weights, batch normalization 2 per channel.
+    A convolution from a to b channels in g groups has k² a b / g weights, batch normalization 2 per
+    channel.
     """
     per_layer = [16] + [24] * 4 + [32] * 4 + [64] * 4 + [112] * 4 + [184] * 4 + [352]
     total = 3 * 9 * 16 + 2 * 16
     before = 16
     for layer, (block, after) in enumerate(zip(chosen, per_layer, strict=True)):
         if block == 8:
-            total += 0 if before == after and layer not in (5, 9, 17) else before * after + 2 * after
+            total += (
+                0 if before == after and layer not in (5, 9, 17) else before * after + 2 * after
+            )
         else:
-            kernel, (expansion, groups) = (3, 5)[block // 4], ((1, 1), (1, 2), (3, 1), (6, 1))[block % 4]
+            kernel, (expansion, groups) = (
+                (3, 5)[block // 4],
+                ((1, 1), (1, 2), (3, 1), (6, 1))[block % 4],
+            )
             inner = before * expansion
-            total += before * inner // groups + kernel**2 * inner + inner * after // groups + 4 * inner + 2 * after
+            total += (
+                before * inner // groups
+                + kernel**2 * inner
+                + inner * after // groups
+                + 4 * inner
+                + 2 * after
+            )
         before = after
     return total + 352 * head + 2 * head + head * classes + classes
 
@@ -78,7 +92,9 @@ def test_skips_that_keep_the_shape_compute_nothing() -> None:
 @given(blocks, blocks)
 @settings(max_examples=50, deadline=None)
 def test_different_networks_have_different_texts(a: list[int], b: list[int]) -> None:
-    """Two lists give the same network only if they differ in the position of identity skips within a stage."""
+    """Two lists give the same network only if they differ in the position of identity skips within
+    a stage.
+    """
 
     def network(chosen: list[int]) -> list[list[int]]:
         stages = [chosen[:1], *(chosen[i : i + 4] for i in range(1, 21, 4)), chosen[21:]]

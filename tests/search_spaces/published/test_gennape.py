@@ -1,4 +1,6 @@
-"""The GENNAPE families: parameters by closed formulas from the notation, exact notation, the families' rules."""
+"""The GENNAPE families: parameters by closed formulas from the notation, exact notation, the
+families' rules.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ def _conv(area: int, before: int, after: int, bias: int = 0) -> int:
     return area * before * after + (2 + bias) * after
 
 
-# --- HiAML -----------------------------------------------------------------------------------------------------------
+# --- HiAML
+# -----------------------------------------------------------------------------------------------------------
 
 # 3×3, 1×1 and 1×3-3×1 convolutions of a block that keeps its channels
 REGULAR = {
@@ -45,7 +48,8 @@ REGULAR = {
     "hiaml_src7": (0, 1, 2),
     "hiaml_src8": (0, 2, 1),
 }
-# of a block that doubles them: those from c to 2c channels, and those that keep c (the others keep 2c)
+# of a block that doubles them: those from c to 2c channels, and those that keep c (the others keep
+# 2c)
 WIDENING = {
     "hiaml_z": (1, 0, 0),
     "hiaml_a22": (1, 0, 0),
@@ -107,7 +111,8 @@ def test_hiaml_has_38416_different_networks() -> None:
         assert len({space.to_text(space.parse(repr(native))) for native in names}) == len(BLOCKS)
 
 
-# --- Two-Path --------------------------------------------------------------------------------------------------------
+# --- Two-Path
+# --------------------------------------------------------------------------------------------------------
 
 
 def _two_path_operation(name: str, before: int, after: int) -> int:
@@ -118,7 +123,9 @@ def _two_path_operation(name: str, before: int, after: int) -> int:
         return _conv(k * k, before, after)
     if name.startswith("inception_s"):
         return _conv(k, before, after) + _conv(k, after, after)
-    inner = {"r2": before // 2, "r4": before // 4, "e2": before * 2}.get(name.split("-")[1] if "-" in name else "")
+    inner = {"r2": before // 2, "r4": before // 4, "e2": before * 2}.get(
+        name.split("-")[1] if "-" in name else ""
+    )
     return _conv(k * k, before, inner or before) + _conv(k * k, inner or before, after)
 
 
@@ -134,7 +141,9 @@ def test_two_path_params_follow_the_operations(seed: int) -> None:
         for b, operations in enumerate(native[path]):
             widen = b in native[f"{path}_reduce_inds"]
             for name in operations:
-                widens = widen and "pool" not in name and name != "conv1x1" and not name.endswith("k1")
+                widens = (
+                    widen and "pool" not in name and name != "conv1x1" and not name.endswith("k1")
+                )
                 after = 2 * width if widens else width
                 expected += _two_path_operation(name, width, after)
                 width, widen = after, widen and not widens
@@ -161,7 +170,8 @@ def test_two_path_size_counts_pairs_of_paths() -> None:
     assert get_space("two-path").size == (blocks**2 + 3 * blocks**3 + 6 * blocks**4) ** 2
 
 
-# --- Inception -------------------------------------------------------------------------------------------------------
+# --- Inception
+# -------------------------------------------------------------------------------------------------------
 
 RESIZING = ("conv", "inception", "depthwise", "double")
 
@@ -214,14 +224,19 @@ def test_inception_params_follow_the_operations(seed: int) -> None:
 @settings(max_examples=40, deadline=None)
 def test_inception_networks_keep_the_rules(seed: int) -> None:
     space = get_space("inception")
-    for number, stage in enumerate(ast.literal_eval(space.format(space.sample(np.random.default_rng(seed))))):
+    for number, stage in enumerate(
+        ast.literal_eval(space.format(space.sample(np.random.default_rng(seed))))
+    ):
         paths = stage["paths"]
         lengths = [len(path["ops"]) for path in paths]
         least, most = {1: (1, 3), 2: (1, 4), 3: (2, 8), 4: (2, 10)}[len(paths)]
         assert min(lengths) >= least
         assert sum(lengths) <= most
         assert 2 <= stage["n_blocks"] <= 6
-        assert all(sum(name in ("conv1x1", "double1x1") or "pool" in name for name in p["ops"]) <= 1 for p in paths)
+        assert all(
+            sum(name in ("conv1x1", "double1x1") or "pool" in name for name in p["ops"]) <= 1
+            for p in paths
+        )
         assert all(path["C_internal"] >= 16 and path["C_out"] >= 16 for path in paths)
         assert number == 0 or sum(path["C_out"] for path in paths) >= 32 * 2**number
 
@@ -241,10 +256,13 @@ def test_inception_size_counts_the_choices() -> None:
     three = 8**3 * 3 + 3 * 64 * 2 * 3 + 3 * 64 * 2 * 3
     assert count == 8 + two + three
     assert _count_blocks(64) > count
-    assert get_space("inception").size == np.prod([5 * _count_blocks(32 * 2**n) for n in range(4)], dtype=object)
+    assert get_space("inception").size == np.prod(
+        [5 * _count_blocks(32 * 2**n) for n in range(4)], dtype=object
+    )
 
 
-# --- all three -------------------------------------------------------------------------------------------------------
+# --- all three
+# -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -273,7 +291,9 @@ def test_optuna_trials_can_choose(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("native", ["", "7", "[]", "{}", "{[]: 1}", "[{}, {}, {}, {}]", "[1, 2, 3, 4]", "(" * 9999])
+@pytest.mark.parametrize(
+    "native", ["", "7", "[]", "{}", "{[]: 1}", "[{}, {}, {}, {}]", "[1, 2, 3, 4]", "(" * 9999]
+)
 def test_malformed_notation_is_refused(name: str, native: str) -> None:
     with pytest.raises(InputError):
         get_space(name).parse(native)
@@ -300,7 +320,9 @@ def test_wrong_notation_is_refused() -> None:
         inception.parse(repr(stages))
 
 
-@pytest.mark.parametrize("options", [{"channels": 2}, {"num_classes": 0}, {"input_shape": (3, 0, 32)}])
+@pytest.mark.parametrize(
+    "options", [{"channels": 2}, {"num_classes": 0}, {"input_shape": (3, 0, 32)}]
+)
 def test_impossible_options_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(InputError, match="must be positive"):
         get_space("two-path", **options)

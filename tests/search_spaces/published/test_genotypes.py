@@ -16,7 +16,9 @@ from search_spaces.published.genotypes import Genotype
 PAIRS = ([("max_pool_3x3", 0), ("sep_conv_5x5", 1)], [("dil_conv_5x5", 1), ("skip_connect", 0)])
 WANTED = Genotype(tuple(PAIRS[0]), (2,), tuple(PAIRS[1]), (2,), 32, 8)
 
-edges = st.lists(st.tuples(st.sampled_from(genotypes.COMPACT_OPERATIONS), st.integers(0, 6)), max_size=10).map(tuple)
+edges = st.lists(
+    st.tuples(st.sampled_from(genotypes.COMPACT_OPERATIONS), st.integers(0, 6)), max_size=10
+).map(tuple)
 concats = st.lists(st.integers(2, 6), max_size=5).map(tuple)
 numbers = st.none() | st.integers(1, 99)
 
@@ -26,7 +28,10 @@ def test_notations_are_read_alike() -> None:
     arguments = ", ".join(f"{name}={value!r}" for name, value in fields.items())
     record = {"width": 32, "depth": 8, "aux": False, "genotype": fields}
     assert genotypes.read(f"Genotype({arguments}), width=32, cells=8") == WANTED
-    assert genotypes.read(f"Genotype({arguments.replace('[2]', 'range(2, 3)')}), width=32, cells=8") == WANTED
+    assert (
+        genotypes.read(f"Genotype({arguments.replace('[2]', 'range(2, 3)')}), width=32, cells=8")
+        == WANTED
+    )
     assert genotypes.read(f"{json.dumps(fields)}, width=32, cells=8") == WANTED
     assert genotypes.read(json.dumps(record)) == WANTED
     assert genotypes.read(json.dumps({"params": 1.5e6, "net": record, "optim": None})) == WANTED

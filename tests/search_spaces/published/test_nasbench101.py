@@ -1,4 +1,6 @@
-"""NAS-Bench-101 exactly as published: parameters, FLOPs, and one text for every class of isomorphic cells."""
+"""NAS-Bench-101 exactly as published: parameters, FLOPs, and one text for every class of isomorphic
+cells.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,11 @@ CONV3X3, CONV1X1, MAXPOOL = OPERATIONS
 Matrix = list[list[int]]
 
 needs_table = pytest.mark.skipif(
-    not (os.environ.get("NAS_DATA") and Path(os.environ["NAS_DATA"], "nasbench101.csv.gz").exists()),
-    reason="the real NAS-Bench-101 table is not there: set NAS_DATA to a folder with nasbench101.csv.gz",
+    not (
+        os.environ.get("NAS_DATA") and Path(os.environ["NAS_DATA"], "nasbench101.csv.gz").exists()
+    ),
+    reason="the real NAS-Bench-101 table is not there: set NAS_DATA to a folder with "
+    "nasbench101.csv.gz",
 )
 
 
@@ -45,12 +50,16 @@ def _cells(vertices: int) -> Iterator[tuple[frozenset[tuple[int, int]], tuple[st
     pairs = list(combinations(range(vertices), 2))
     for count in range(1, MAX_EDGES + 1):
         for edges in map(frozenset, combinations(pairs, count)):
-            if {s for s, _ in edges} == set(range(vertices - 1)) and {t for _, t in edges} == set(range(1, vertices)):
+            if {s for s, _ in edges} == set(range(vertices - 1)) and {t for _, t in edges} == set(
+                range(1, vertices)
+            ):
                 yield from ((edges, labels) for labels in product(OPERATIONS, repeat=vertices - 2))
 
 
 def _isomorphism_class(edges: frozenset[tuple[int, int]], labels: tuple[str, ...]) -> object:
-    """The same for two cells if and only if a renumbering of the vertices makes them equal (brute force)."""
+    """The same for two cells if and only if a renumbering of the vertices makes them equal (brute
+    force).
+    """
     last = len(labels) + 1
     renamed = []
     for order in permutations(range(1, last)):
@@ -60,11 +69,13 @@ def _isomorphism_class(edges: frozenset[tuple[int, int]], labels: tuple[str, ...
     return str(min(renamed))
 
 
-# --- published numbers -----------------------------------------------------------------------------------------------
+# --- published numbers
+# -----------------------------------------------------------------------------------------------
 
 
 def _flops_of_the_table(graph: Graph) -> int:
-    """Multiply-accumulates, and for every output of a batch normalization 2, of a ReLU 1, of a pool its window's size.
+    """Multiply-accumulates, and for every output of a batch normalization 2, of a ReLU 1, of a pool
+    its window's size.
 
     Adding, concatenating, global pooling and the classifier's bias count nothing.
     """
@@ -86,7 +97,10 @@ def test_costs_of_all_rows_equal_the_table() -> None:
     for row in rows:
         native = f'{{"matrix": {row["matrix"]}, "ops": {row["operations"]}}}'
         graph = space.graph(space.parse(native))
-        if (graph_params(graph), _flops_of_the_table(graph)) != (float(row["params"]), float(row["flops"])):
+        if (graph_params(graph), _flops_of_the_table(graph)) != (
+            float(row["params"]),
+            float(row["flops"]),
+        ):
             wrong.append(native)
     assert len(rows) == 350
     assert not wrong
@@ -107,17 +121,22 @@ def test_published_example_has_its_published_parameters(canonical: bool) -> None
 
 @pytest.mark.slow
 def test_texts_are_one_to_one_with_the_isomorphism_classes_of_up_to_five_vertices() -> None:
-    """Including channels that do not divide evenly: 8 by three sources of the output. 2,532 as published."""
+    """Including channels that do not divide evenly: 8 by three sources of the output. 2,532 as
+    published.
+    """
     space = get_space("nasbench101", channels=8, stacks=1, modules=1, canonical=True)
     pairs = set()
     for vertices in range(2, 6):
         for edges, labels in _cells(vertices):
             arch = space.parse(_native(_matrix(vertices, edges), labels))
             pairs.add((space.to_text(arch), _isomorphism_class(edges, labels)))
-    assert len(pairs) == len({text for text, _ in pairs}) == len({kind for _, kind in pairs}) == 2532
+    assert (
+        len(pairs) == len({text for text, _ in pairs}) == len({kind for _, kind in pairs}) == 2532
+    )
 
 
-# --- cells -----------------------------------------------------------------------------------------------------------
+# --- cells
+# -----------------------------------------------------------------------------------------------------------
 
 
 def _ops(count: int) -> st.SearchStrategy[list[str]]:
@@ -125,7 +144,9 @@ def _ops(count: int) -> st.SearchStrategy[list[str]]:
 
 
 def _edge_sets() -> st.SearchStrategy[frozenset[tuple[int, int]]]:
-    return st.frozensets(st.sampled_from(list(combinations(range(7), 2))), min_size=5, max_size=MAX_EDGES)
+    return st.frozensets(
+        st.sampled_from(list(combinations(range(7), 2))), min_size=5, max_size=MAX_EDGES
+    )
 
 
 def _on_paths(edges: frozenset[tuple[int, int]]) -> set[int]:
@@ -142,7 +163,9 @@ def _on_paths(edges: frozenset[tuple[int, int]]) -> set[int]:
 
 @given(_edge_sets(), _ops(5))
 @settings(max_examples=150, deadline=None)
-def test_every_matrix_can_be_chosen_and_is_pruned_to_the_paths(edges: frozenset, labels: list[str]) -> None:
+def test_every_matrix_can_be_chosen_and_is_pruned_to_the_paths(
+    edges: frozenset, labels: list[str]
+) -> None:
     kept = _on_paths(edges)
     assume({0, 6} <= kept)
     space = get_space("nasbench101")
@@ -186,7 +209,10 @@ def test_sources_of_the_output_share_its_channels_and_the_first_get_the_remainde
     ):
         projections = 128 * 128 + 2 * 128
         rest = 27 * 128 + 2 * 128 + 2 * 128 + 1290
-        assert space.params(space.parse(_native(_matrix(5, edges), labels))) == weights + projections + rest
+        assert (
+            space.params(space.parse(_native(_matrix(5, edges), labels)))
+            == weights + projections + rest
+        )
 
 
 def test_vertex_that_feeds_a_narrower_one_is_cut() -> None:
@@ -194,25 +220,32 @@ def test_vertex_that_feeds_a_narrower_one_is_cut() -> None:
     edges = {(0, 1), (0, 2), (1, 3), (1, 4), (2, 4), (3, 4)}
     graph = space.graph(space.parse(_native(_matrix(5, edges), [CONV1X1, MAXPOOL, MAXPOOL])))
     cuts = [node for node in graph.nodes if node.op == "Slice"]
-    assert [(graph.shapes[n.inputs[0]][1], graph.shapes[n.outputs[0]][1]) for n in cuts] == [(43, 42)]
+    assert [(graph.shapes[n.inputs[0]][1], graph.shapes[n.outputs[0]][1]) for n in cuts] == [
+        (43, 42)
+    ]
 
 
 def test_random_cells_are_mostly_large_and_different() -> None:
     space, rng = get_space("nasbench101", channels=8, modules=1), np.random.default_rng(0)
     archs = [space.sample(rng) for _ in range(150)]
-    sizes = [6 - [dict(arch.choices)[f"op{v}"] for v in range(1, 6)].count("none") for arch in archs]
+    sizes = [
+        6 - [dict(arch.choices)[f"op{v}"] for v in range(1, 6)].count("none") for arch in archs
+    ]
     assert np.mean(sizes) > 4.5
     assert len({space.to_text(arch) for arch in archs}) > 140
 
 
 @pytest.mark.parametrize("canonical", [False, True])
 def test_small_network_for_tiny_images_conforms(canonical: bool) -> None:
-    space = get_space("nasbench101", channels=8, modules=1, input_shape=(1, 8, 8), canonical=canonical)
+    space = get_space(
+        "nasbench101", channels=8, modules=1, input_shape=(1, 8, 8), canonical=canonical
+    )
     check_space(space, count=10)
     assert get_space("nasbench101", **space.options).options == space.options
 
 
-# --- notation --------------------------------------------------------------------------------------------------------
+# --- notation
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_json_is_read_too() -> None:
@@ -232,7 +265,10 @@ def test_json_is_read_too() -> None:
         (_native([[0, 1], [1, 0]], []), "upper triangular"),
         (_native([[0, 2], [0, 0]], []), "0 or 1"),
         (_native([[0, 0], [0, 0]], []), "no path"),
-        (_native(_matrix(7, set(combinations(range(7), 2))), [MAXPOOL] * 5), "21 edges, but 9 at most"),
+        (
+            _native(_matrix(7, set(combinations(range(7), 2))), [MAXPOOL] * 5),
+            "21 edges, but 9 at most",
+        ),
         ('{"matrix": [[0, 1], [0, 0]], "ops": ["output", "input"]}', "from 'input' to 'output'"),
         (_native(_matrix(3, {(0, 1), (1, 2)}), ["conv3x3"]), "did you mean 'conv3x3-bn-relu'"),
     ],

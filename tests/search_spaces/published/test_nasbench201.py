@@ -18,8 +18,11 @@ from search_spaces.ir.text.program import compact, expand
 from search_spaces.ir.text.syntax import read, write
 
 needs_table = pytest.mark.skipif(
-    not (os.environ.get("NAS_DATA") and Path(os.environ["NAS_DATA"], "nasbench201.csv.gz").exists()),
-    reason="the real NAS-Bench-201 table is not there: set NAS_DATA to a folder with nasbench201.csv.gz",
+    not (
+        os.environ.get("NAS_DATA") and Path(os.environ["NAS_DATA"], "nasbench201.csv.gz").exists()
+    ),
+    reason="the real NAS-Bench-201 table is not there: set NAS_DATA to a folder with "
+    "nasbench201.csv.gz",
 )
 
 
@@ -32,10 +35,13 @@ def _rows(name: str) -> list[dict[str, str]]:
 @pytest.mark.slow
 @needs_table
 @pytest.mark.parametrize(
-    ("data_set", "classes", "size"), [("cifar10", 10, 32), ("cifar100", 100, 32), ("imagenet16_120", 120, 16)]
+    ("data_set", "classes", "size"),
+    [("cifar10", 10, 32), ("cifar100", 100, 32), ("imagenet16_120", 120, 16)],
 )
 def test_costs_of_all_networks_equal_the_table(data_set: str, classes: int, size: int) -> None:
-    """FLOPs convention of the table: multiply-accumulates, and one addition per class for the classifier's bias."""
+    """FLOPs convention of the table: multiply-accumulates, and one addition per class for the
+    classifier's bias.
+    """
     space = get_space("nasbench201", num_classes=classes, input_shape=(3, size, size))
     wrong = []
     for row in _rows("nasbench201.csv.gz"):

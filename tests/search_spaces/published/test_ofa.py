@@ -1,4 +1,6 @@
-"""Once-for-all exactly as published: parameters and MACs, the authors' lists, elastic resolution."""
+"""Once-for-all exactly as published: parameters and MACs, the authors' lists, elastic
+resolution.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def _native(row: dict[str, str]) -> str:
 @pytest.mark.slow
 @_needs("ofa_mbv3_accuracy.csv.gz")
 def test_costs_of_all_networks_equal_the_table() -> None:
-    """Params and MACs of the table: at resolution 224, convolutions and linear layers, squeeze-and-excitation's too."""
+    """Params and MACs of the table: at resolution 224, convolutions and linear layers,
+    squeeze-and-excitation's too.
+    """
     space, wrong = get_space("ofa-mbv3"), []
     rows = _rows("ofa_mbv3_accuracy.csv.gz")
     for row in rows:
@@ -57,13 +61,20 @@ def test_costs_of_all_networks_equal_the_table() -> None:
 
 @_needs("ofa_mbv3_latency.csv.gz")
 def test_lists_of_the_table_are_read_and_written() -> None:
-    """Entries beyond a stage's depth, which the table fills at random, become 0; all others stay."""
+    """Entries beyond a stage's depth, which the table fills at random, become 0; all others
+    stay.
+    """
     space = get_space("ofa-mbv3")
     for row in _rows("ofa_mbv3_latency.csv.gz")[:200]:
-        given, written = ast.literal_eval(_native(row)), ast.literal_eval(space.format(space.parse(_native(row))))
+        given, written = (
+            ast.literal_eval(_native(row)),
+            ast.literal_eval(space.format(space.parse(_native(row)))),
+        )
         used = [i % 4 < given["d"][i // 4] for i in range(20)]
         for key in ("ks", "e"):
-            assert written[key] == [entry if use else 0 for entry, use in zip(given[key], used, strict=True)]
+            assert written[key] == [
+                entry if use else 0 for entry, use in zip(given[key], used, strict=True)
+            ]
         assert (written["d"], written["r"]) == (given["d"], given["r"])
 
 
@@ -89,7 +100,9 @@ def test_mobile_networks_cost_what_the_authors_package_counts(
     last = [1] if name == "ofa-proxyless" else []
     layers = 20 + len(last)
     space = get_space(name, resolution=224, width=width)
-    arch = space.parse(repr({"ks": [kernel] * layers, "e": [expansion] * layers, "d": [depth] * 5 + last}))
+    arch = space.parse(
+        repr({"ks": [kernel] * layers, "e": [expansion] * layers, "d": [depth] * 5 + last})
+    )
     assert (space.params(arch), space.flops(arch)) == (params, macs)
 
 
@@ -102,21 +115,29 @@ def test_mobile_networks_cost_what_the_authors_package_counts(
         ({"d": [2, 1, 2, 2, 1], "e": [0.25] * 18, "w": [2] * 6}, 25576264, 4328824832),
     ],
 )
-def test_resnets_cost_what_the_authors_package_counts(lists: dict[str, list], params: int, macs: int) -> None:
+def test_resnets_cost_what_the_authors_package_counts(
+    lists: dict[str, list], params: int, macs: int
+) -> None:
     space = get_space("ofa-resnet50", resolution=224)
     arch = space.parse(repr(lists))
     assert (space.params(arch), space.flops(arch)) == (params, macs)
 
 
 def test_sizes_are_the_published_ones() -> None:
-    assert get_space("ofa-mbv3", resolution=224).size == (9**2 + 9**3 + 9**4) ** 5  # "roughly 2 × 10^19"
+    assert (
+        get_space("ofa-mbv3", resolution=224).size == (9**2 + 9**3 + 9**4) ** 5
+    )  # "roughly 2 × 10^19"
     assert get_space("ofa-mbv3").size == 25 * (9**2 + 9**3 + 9**4) ** 5
     assert get_space("ofa-proxyless", resolution=224).size == 9 * (9**2 + 9**3 + 9**4) ** 5
-    assert get_space("ofa-resnet50", resolution=224).size == 2 * 3**6 * (9 + 27 + 81) ** 3 * (81 + 243 + 729)
+    assert get_space("ofa-resnet50", resolution=224).size == 2 * 3**6 * (9 + 27 + 81) ** 3 * (
+        81 + 243 + 729
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "options"), [(NAMES[0], {"width": 0.5}), (NAMES[1], {"width": 0.5}), (NAMES[2], {})])
+@pytest.mark.parametrize(
+    ("name", "options"), [(NAMES[0], {"width": 0.5}), (NAMES[1], {"width": 0.5}), (NAMES[2], {})]
+)
 def test_every_promise_of_a_search_space_is_kept(name: str, options: dict[str, float]) -> None:
     check_space(get_space(name, resolution=36, num_classes=7, **options), count=2)
 

@@ -1,4 +1,6 @@
-"""Sub-networks of a trained module: what belongs together, what can be left out, and the smaller modules."""
+"""Sub-networks of a trained module: what belongs together, what can be left out, and the smaller
+modules.
+"""
 
 from search_spaces.ir.pytorch.subnetworks.analysis import Choice, Prunable, Settings, atoms_inside
 from search_spaces.ir.pytorch.subnetworks.groups import Group

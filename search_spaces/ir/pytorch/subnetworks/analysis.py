@@ -2,7 +2,8 @@
 
 1. Read the module once (`reading`), and couple the axes of its tensors (`coupling`).
 2. Find groups of channels, heads, blocks and kernels (`groups`).
-3. Try them: the sliced module runs, and has the graph that was computed for it. What fails, stays whole and is named.
+3. Try them: the sliced module runs, and has the graph that was computed for it. What fails, stays
+   whole and is named.
 """
 
 from __future__ import annotations
@@ -99,7 +100,9 @@ class Prunable:
         InputError: if the module cannot be read, or a name in `keep` is unknown.
     """
 
-    def __init__(self, module: nn.Module, example: Example, settings: Settings, importance: Importance) -> None:
+    def __init__(
+        self, module: nn.Module, example: Example, settings: Settings, importance: Importance
+    ) -> None:
         self.module, self.example, self.settings = module.eval(), example, settings
         self.reading: Reading = read_module(module, example)
         self.coupling: Coupling = couple(self.reading)
@@ -114,7 +117,9 @@ class Prunable:
         groups = [member for group in self.choices.groups for member in group.members]
         self.scores = importance.scores(self.module, self.reading, self.coupling, groups)
         # From the most to the least important position; equal ones in their order.
-        self.order = {atom: np.argsort(-score, kind="stable") for atom, score in self.scores.items()}
+        self.order = {
+            atom: np.argsort(-score, kind="stable") for atom, score in self.scores.items()
+        }
 
     def _fix_kept(self) -> None:
         """Let the channels stay whole that kept layers make."""
@@ -138,7 +143,9 @@ class Prunable:
             if len(group.sizes) > 1:
                 choices.groups.append(group)
             elif any(ratio < 1 for ratio in settings.width):
-                choices.unpruned[group.name] = f"{group.atom.size * group.unit} channels are too few for round_to"
+                choices.unpruned[group.name] = (
+                    f"{group.atom.size * group.unit} channels are too few for round_to"
+                )
         if settings.depth:
             blocks = find_blocks(self.reading, self.coupling, self.module)
             choices.blocks = [block for block in blocks if not self._is_kept(block.name)]
@@ -153,7 +160,9 @@ class Prunable:
     def _is_kept(self, name: str) -> bool:
         parts = name.split(".")
         prefixes = [".".join(parts[: i + 1]) for i in range(len(parts))]
-        return any(fnmatchcase(prefix, pattern) for prefix in prefixes for pattern in self.settings.keep)
+        return any(
+            fnmatchcase(prefix, pattern) for prefix in prefixes for pattern in self.settings.keep
+        )
 
     def _prepare(self) -> None:
         """Set up slicing and resizing for the current choices."""
@@ -170,7 +179,9 @@ class Prunable:
         """The graph of a sub-network, computed from that of the module."""
         sizes = _atom_sizes(choice)
         kernels = {
-            kernel.value: (size,) * len(kernel.size) for kernel, size in choice.kernels.items() if size < kernel.size[0]
+            kernel.value: (size,) * len(kernel.size)
+            for kernel, size in choice.kernels.items()
+            if size < kernel.size[0]
         }
         return fuse(self.resizer(sizes, choice.skipped, kernels))
 
@@ -182,27 +193,40 @@ class Prunable:
             meta: make parameters without data.
         """
         sizes = _atom_sizes(choice)
-        kernels = {kernel.layer: (kernel, size) for kernel, size in choice.kernels.items() if size < kernel.size[0]}
+        kernels = {
+            kernel.layer: (kernel, size)
+            for kernel, size in choice.kernels.items()
+            if size < kernel.size[0]
+        }
         return self.slicer(kept_of(sizes, self.order), choice.skipped, kernels, meta)
 
     def ranked(self, share: float) -> dict[Group, int]:
         """Numbers of channels by one threshold for all groups, as in global pruning.
 
         Args:
-            share: of all channels, to stay. The importance of a channel counts relative to the mean of its group.
+            share: of all channels, to stay. The importance of a channel counts relative to the mean
+                of its group.
         """
         scores = {group: self.scores[group.atom] for group in self.choices.groups}
         relative = {group: score / max(score.mean(), 1e-30) for group, score in scores.items()}
         threshold = np.quantile(np.concatenate([*relative.values(), np.zeros(1)]), 1 - share)
         stays = {group: int((score >= threshold).sum()) for group, score in relative.items()}
-        return {group: min(group.sizes, key=lambda size: abs(size - stays[group])) for group in stays}
+        return {
+            group: min(group.sizes, key=lambda size: abs(size - stays[group])) for group in stays
+        }
 
     # --- trials
 
     def _drop_what_fails(self) -> None:
-        """Keep the choices with which the module runs and has the computed graph; name the others."""
+        """Keep the choices with which the module runs and has the computed graph; name the
+        others.
+        """
         choices = self.choices
-        everything: list[Group | Block | Kernel] = [*choices.groups, *choices.blocks, *choices.kernels]
+        everything: list[Group | Block | Kernel] = [
+            *choices.groups,
+            *choices.blocks,
+            *choices.kernels,
+        ]
         if not everything or self._failure(everything) is None:
             return
         if (assignment := self._working_assignment(everything)) is not None:
@@ -211,7 +235,10 @@ class Prunable:
         reasons: dict[Group | Block | Kernel, str] = {}
         working: list[Group | Block | Kernel] = []
         for batch in _alike(everything):
-            if self._failure(batch) is not None and (assignment := self._working_assignment(batch)) is not None:
+            if (
+                self._failure(batch) is not None
+                and (assignment := self._working_assignment(batch)) is not None
+            ):
                 self.slicer.assignment = self._assignment = assignment
             working += self._working(batch, reasons)
         # Choices may work one by one, but not together.
@@ -228,15 +255,24 @@ class Prunable:
         failing = [choice for choice in choices.groups if choice not in working]
         tied: set[Group | Block | Kernel] = set()
         for group in tie(self.coupling, failing):
-            if time.monotonic() < self._started + MAX_TRIAL_SECONDS and self._failure([*working, group]) is None:
+            if (
+                time.monotonic() < self._started + MAX_TRIAL_SECONDS
+                and self._failure([*working, group]) is None
+            ):
                 working.append(group)
                 everything.append(group)
                 choices.groups.append(group)
-                tied.update(choice for choice in failing if choice.atom in {one.atom for one in group.members})
+                tied.update(
+                    choice
+                    for choice in failing
+                    if choice.atom in {one.atom for one in group.members}
+                )
         stays = set(working)
         for choice in everything:
             if choice not in stays and choice not in tied:
-                choices.unpruned[_label(choice)] = reasons.get(choice, "the module does not run without it")
+                choices.unpruned[_label(choice)] = reasons.get(
+                    choice, "the module does not run without it"
+                )
         choices.groups = [group for group in choices.groups if group in stays]
         choices.blocks = [block for block in choices.blocks if block in stays]
         choices.kernels = [kernel for kernel in choices.kernels if kernel in stays]
@@ -262,9 +298,18 @@ class Prunable:
         middle = len(tried) // 2
         return [*self._working(tried[:middle], reasons), *self._working(tried[middle:], reasons)]
 
-    def _working_assignment(self, tried: Sequence[Group | Block | Kernel]) -> dict[tuple[type, str], str] | None:
-        """Another meaning of the module's attributes with which choices work; None if there is none."""
-        touched = {member.atom for choice in tried if isinstance(choice, Group) for member in choice.members}
+    def _working_assignment(
+        self, tried: Sequence[Group | Block | Kernel]
+    ) -> dict[tuple[type, str], str] | None:
+        """Another meaning of the module's attributes with which choices work; None if there is
+        none.
+        """
+        touched = {
+            member.atom
+            for choice in tried
+            if isinstance(choice, Group)
+            for member in choice.members
+        }
         if not touched:
             return None
         usual = dict(self.slicer.assignment)
@@ -313,7 +358,11 @@ class Prunable:
 
 def _atom_sizes(choice: Choice) -> dict[Atom, int]:
     """The numbers of positions of the atoms that are shortened."""
-    sizes = {atom: n for group, size in choice.sizes.items() for atom, n in group.atom_sizes(size).items()}
+    sizes = {
+        atom: n
+        for group, size in choice.sizes.items()
+        for atom, n in group.atom_sizes(size).items()
+    }
     return {atom: size for atom, size in sizes.items() if size < atom.size}
 
 
@@ -326,7 +375,9 @@ def _label(choice: Group | Block | Kernel) -> str:
 
 
 def _alike(choices: Iterable[Group | Block | Kernel]) -> list[list[Group | Block | Kernel]]:
-    """Choices of the same kind and the same last part of the name, such as all heads of a network's attentions."""
+    """Choices of the same kind and the same last part of the name, such as all heads of a network's
+    attentions.
+    """
     batches: dict[tuple[str, str], list[Group | Block | Kernel]] = {}
     for choice in choices:
         kind = choice.kind if isinstance(choice, Group) else type(choice).__name__

@@ -15,8 +15,8 @@ from search_spaces.common.errors import InputError
 class NarrowMultiheadAttention(nn.MultiheadAttention):
     """`nn.MultiheadAttention` whose heads have another total width than its inputs.
 
-    torch's own forward computes the width of a head as embed_dim / num_heads. Everything else, names of parameters
-    and arguments of `forward`, is as there.
+    torch's own forward computes the width of a head as embed_dim / num_heads. Everything else,
+    names of parameters and arguments of `forward`, is as there.
     """
 
     @staticmethod
@@ -51,9 +51,15 @@ class NarrowMultiheadAttention(nn.MultiheadAttention):
         """As `nn.MultiheadAttention.forward`."""
         is_batched = query.dim() == 3
         key_padding_mask = F._canonical_mask(
-            key_padding_mask, "key_padding_mask", F._none_or_dtype(attn_mask), "attn_mask", query.dtype
+            key_padding_mask,
+            "key_padding_mask",
+            F._none_or_dtype(attn_mask),
+            "attn_mask",
+            query.dtype,
         )
-        attn_mask = F._canonical_mask(attn_mask, "attn_mask", None, "", query.dtype, check_other=False)
+        attn_mask = F._canonical_mask(
+            attn_mask, "attn_mask", None, "", query.dtype, check_other=False
+        )
         is_self = query is key and key is value
         if is_batched and self.batch_first:
             if is_self:
@@ -67,7 +73,15 @@ class NarrowMultiheadAttention(nn.MultiheadAttention):
             query, key, value = (x.unsqueeze(1) for x in (query, key, value))
             key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
         made, weights = self._attended(
-            query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal, is_self
+            query,
+            key,
+            value,
+            key_padding_mask,
+            need_weights,
+            attn_mask,
+            average_attn_weights,
+            is_causal,
+            is_self,
         )
         if not is_batched:
             made = made.squeeze(1)
@@ -78,10 +92,13 @@ class NarrowMultiheadAttention(nn.MultiheadAttention):
         self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None, need_weights: bool,
         attn_mask: Tensor | None, average: bool, is_causal: bool, is_self: bool,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        """Sequence first (L, N, E), in the steps of `torch.nn.functional.multi_head_attention_forward`."""
+        """Sequence first (L, N, E), in the steps of
+        `torch.nn.functional.multi_head_attention_forward`.
+        """
         if self.bias_k is not None or self.add_zero_attn:
             raise InputError(
-                "heads of attention with bias_k or add_zero_attn cannot be left out: the layer stays whole"
+                "heads of attention with bias_k or add_zero_attn cannot be left out: the layer "
+                "stays whole"
             )
         if is_causal and key_padding_mask is None and not need_weights:
             attn_mask = None
@@ -96,22 +113,40 @@ class NarrowMultiheadAttention(nn.MultiheadAttention):
         if self.separate:
             weights = self.q_proj_weight, self.k_proj_weight, self.v_proj_weight
             biases = (None, None, None) if bias is None else bias.chunk(3)
-            q, k, v = (F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True))
+            q, k, v = (
+                F.linear(x, w, b)
+                for x, w, b in zip((query, key, value), weights, biases, strict=True)
+            )
         elif is_self:
             joined = F.linear(query, self.in_proj_weight, bias)
-            joined = joined.unflatten(-1, (3, inner)).unsqueeze(0).transpose(0, -2).squeeze(-2).contiguous()
+            joined = (
+                joined.unflatten(-1, (3, inner))
+                .unsqueeze(0)
+                .transpose(0, -2)
+                .squeeze(-2)
+                .contiguous()
+            )
             q, k, v = joined[0], joined[1], joined[2]
         elif key is value:
             w_q, w_kv = self.in_proj_weight.split([inner, 2 * inner])
             b_q, b_kv = (None, None) if bias is None else bias.split([inner, 2 * inner])
             q = F.linear(query, w_q, b_q)
             joined = F.linear(key, w_kv, b_kv)
-            joined = joined.unflatten(-1, (2, inner)).unsqueeze(0).transpose(0, -2).squeeze(-2).contiguous()
+            joined = (
+                joined.unflatten(-1, (2, inner))
+                .unsqueeze(0)
+                .transpose(0, -2)
+                .squeeze(-2)
+                .contiguous()
+            )
             k, v = joined[0], joined[1]
         else:
             thirds = self.in_proj_weight.chunk(3)
             biases = (None, None, None) if bias is None else bias.chunk(3)
-            q, k, v = (F.linear(x, w, b) for x, w, b in zip((query, key, value), thirds, biases, strict=True))
+            q, k, v = (
+                F.linear(x, w, b)
+                for x, w, b in zip((query, key, value), thirds, biases, strict=True)
+            )
         # 2. Heads side by side: (N · heads, L, size).
         q = q.view(length, batch * heads, size).transpose(0, 1)
         k = k.view(k.shape[0], batch * heads, size).transpose(0, 1)
@@ -140,7 +175,9 @@ class NarrowMultiheadAttention(nn.MultiheadAttention):
             return made, scores.mean(dim=1) if average else scores
         if attn_mask is not None:
             shared = attn_mask.size(0) == 1 and attn_mask.dim() == 3
-            attn_mask = attn_mask.unsqueeze(0) if shared else attn_mask.view(batch, heads, -1, source)
+            attn_mask = (
+                attn_mask.unsqueeze(0) if shared else attn_mask.view(batch, heads, -1, source)
+            )
         q = q.view(batch, heads, length, size)
         k, v = k.view(batch, heads, source, size), v.view(batch, heads, source, size)
         made = F.scaled_dot_product_attention(q, k, v, attn_mask, dropout, is_causal)

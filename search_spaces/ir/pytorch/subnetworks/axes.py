@@ -1,14 +1,16 @@
 """Axes of tensors as expressions over atoms, and the unification that couples them.
 
-An *atom* is a set of positions that are kept or removed together everywhere: 64 channels of a residual stream, 12
-attention heads. The axes of all tensors of a network are expressions over atoms:
+An *atom* is a set of positions that are kept or removed together everywhere: 64 channels of a
+residual stream, 12 attention heads. The axes of all tensors of a network are expressions over
+atoms:
 
     Product(heads, features of a head)      a flattened axis; the first factor varies slowest
     Concat(channels, other channels)        a concatenation
     Product(3, heads, features of a head)   the rows of a fused query, key and value
 
-Operators state which axes are equal. `unify` makes two expressions equal by refining atoms: splitting 768 into
-(12, 64), or 256 into 128 and 128. Where no common refinement exists, all atoms involved are fixed: they stay whole.
+Operators state which axes are equal. `unify` makes two expressions equal by refining atoms:
+splitting 768 into (12, 64), or 256 into 128 and 128. Where no common refinement exists, all atoms
+involved are fixed: they stay whole.
 """
 
 from __future__ import annotations
@@ -90,7 +92,9 @@ def factors_of(axis: Axis) -> list[Axis]:
 
 
 def terms_of(axis: Axis) -> list[Axis]:
-    """The axis as a flat list of terms, none of which is a concatenation: (a + b) · c is a · c + b · c."""
+    """The axis as a flat list of terms, none of which is a concatenation: (a + b) · c is a · c + b
+    · c.
+    """
     axis = resolve(axis)
     if isinstance(axis, Concat):
         return [inner for term in axis.terms for inner in terms_of(term)]
@@ -159,7 +163,11 @@ def _unify_terms(left: list[Axis], right: list[Axis], reason: str) -> None:
             if len(other) == 1 and len({term.size for term in one}) == 1:
                 for term in one[1:]:
                     unify(one[0], term, reason)
-                _unify_factors([Atom(len(one), "a number of parts"), *factors_of(one[0])], factors_of(other[0]), reason)
+                _unify_factors(
+                    [Atom(len(one), "a number of parts"), *factors_of(one[0])],
+                    factors_of(other[0]),
+                    reason,
+                )
                 return
     left, right = left[::-1], right[::-1]  # the next term is the last item
     while left and right:
@@ -183,21 +191,28 @@ def _unify_terms(left: list[Axis], right: list[Axis], reason: str) -> None:
 
 def _cuts_exist(left: list[Axis], right: list[Axis]) -> bool:
     """True if both concatenations can be cut where the other one has a border."""
-    borders = [{sum(term.size for term in terms[: i + 1]) for i in range(len(terms))} for terms in (left, right)]
+    borders = [
+        {sum(term.size for term in terms[: i + 1]) for i in range(len(terms))}
+        for terms in (left, right)
+    ]
     for terms, others in ((left, borders[1]), (right, borders[0])):
         start = 0
         for term in terms:
             inside = [border - start for border in others if 0 < border - start < term.size]
             factors = factors_of(term)
             inner = term.size // factors[0].size
-            if any(border % inner for border in inside) or (inside and not isinstance(factors[0], Atom)):
+            if any(border % inner for border in inside) or (
+                inside and not isinstance(factors[0], Atom)
+            ):
                 return False
             start += term.size
     return True
 
 
 def _unify_factors(left: list[Axis], right: list[Axis], reason: str) -> None:
-    """Unify two products of the same size, from the slowest factor on, and from the fastest where that fails."""
+    """Unify two products of the same size, from the slowest factor on, and from the fastest where
+    that fails.
+    """
     left, right = list(left), list(right)
     for end in (0, -1):
         while left and right:
@@ -217,7 +232,9 @@ def _unify_factors(left: list[Axis], right: list[Axis], reason: str) -> None:
 
 
 def _factorized(axis: Axis, size: int, outer: bool) -> list[Axis] | None:
-    """The axis as two factors, of which the outer or the inner one has this size; None if it has no such factors."""
+    """The axis as two factors, of which the outer or the inner one has this size; None if it has no
+    such factors.
+    """
     axis = resolve(axis)
     if axis.size % size:
         return None
@@ -236,7 +253,9 @@ def _factorized(axis: Axis, size: int, outer: bool) -> list[Axis] | None:
 
 
 def cut(axis: Axis, position: int) -> tuple[Axis, Axis] | None:
-    """The axis before and from a position inside of it; None if the cut is inside of a product's inner factors."""
+    """The axis before and from a position inside of it; None if the cut is inside of a product's
+    inner factors.
+    """
     terms, start = terms_of(axis), 0
     for i, term in enumerate(terms):
         inside = position - start
@@ -261,7 +280,8 @@ def _cut_term(term: Axis, position: int) -> tuple[Axis, Axis] | None:
     return product([parts[0], *rest]), product([parts[1], *rest])
 
 
-# --- sizes and positions of a choice ---------------------------------------------------------------------------------
+# --- sizes and positions of a choice
+# ---------------------------------------------------------------------------------
 
 
 def size_of(axis: Axis, sizes: Mapping[Atom, int]) -> int:
@@ -281,7 +301,9 @@ def positions_of(axis: Axis, kept: Kept) -> np.ndarray:
         return kept[axis] if axis in kept else np.arange(axis.size)
     if isinstance(axis, Concat):
         starts = np.cumsum([0, *[term.size for term in axis.terms]])
-        return np.concatenate([s + positions_of(t, kept) for s, t in zip(starts, axis.terms, strict=False)])
+        return np.concatenate(
+            [s + positions_of(t, kept) for s, t in zip(starts, axis.terms, strict=False)]
+        )
     positions = np.zeros(1, dtype=int)
     for factor in axis.factors:
         positions = (positions[:, None] * factor.size + positions_of(factor, kept)).reshape(-1)

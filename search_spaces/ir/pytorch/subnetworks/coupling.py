@@ -1,7 +1,9 @@
-"""Which positions of which tensors belong together: every operator states the equalities of its axes.
+"""Which positions of which tensors belong together: every operator states the equalities of its
+axes.
 
-`couple` gives every value of a graph its axes as expressions over atoms (`axes`). Afterwards an atom that is not fixed
-may be shortened everywhere at once. Operators without a rule fix all atoms that they read.
+`couple` gives every value of a graph its axes as expressions over atoms (`axes`). Afterwards an
+atom that is not fixed may be shortened everywhere at once. Operators without a rule fix all atoms
+that they read.
 """
 
 from __future__ import annotations
@@ -15,7 +17,16 @@ from search_spaces.ir.convolutions import convolution
 from search_spaces.ir.graph import BATCH, Dim, Graph, Node, Shape
 from search_spaces.ir.owned_weights import RECURRENT
 from search_spaces.ir.pytorch.recorder import BATCH_SIZE
-from search_spaces.ir.pytorch.subnetworks.axes import Atom, Axis, concat, cut, fix, is_fixed, product, unify
+from search_spaces.ir.pytorch.subnetworks.axes import (
+    Atom,
+    Axis,
+    concat,
+    cut,
+    fix,
+    is_fixed,
+    product,
+    unify,
+)
 from search_spaces.ir.pytorch.subnetworks.reading import Reading
 
 Axes = tuple[Axis, ...]
@@ -31,7 +42,9 @@ _BROADCASTING = frozenset(
     {"Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod",
      "Mul", "Or", "PRelu", "Pow", "Sub", "Sum", "Where", "Xor"}
 )  # fmt: skip
-_SPATIAL = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "LpPool", "GlobalLpPool"})
+_SPATIAL = frozenset(
+    {"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "LpPool", "GlobalLpPool"}
+)
 
 
 class Role(NamedTuple):
@@ -41,7 +54,8 @@ class Role(NamedTuple):
         value: the weight in the graph of weights.
         makes: its axes along which it makes channels.
         reads: its axes along which it reads channels.
-        owner: output value of the operator that owns it; None for a weight that is a value of its own.
+        owner: output value of the operator that owns it; None for a weight that is a value of its
+            own.
     """
 
     value: int
@@ -57,10 +71,14 @@ class Coupling:
     Attributes:
         axes: of every value of the graph, by its number.
         weights: of every value of the graph of weights, by its number.
-        groups: number of groups of convolutions and group normalizations, by the operator's output value.
-        cuts: for every Slice, by output value, and axis: what stands before the slice, and the slice.
-        normalized: atoms over which an operator computes a statistic: removing even zeros changes its result.
-        contracted: atoms that two values of the graph are multiplied along, such as queries and keys.
+        groups: number of groups of convolutions and group normalizations, by the operator's output
+            value.
+        cuts: for every Slice, by output value, and axis: what stands before the slice, and the
+            slice.
+        normalized: atoms over which an operator computes a statistic: removing even zeros changes
+            its result.
+        contracted: atoms that two values of the graph are multiplied along, such as queries and
+            keys.
         roles: what each weight does.
     """
 
@@ -89,21 +107,36 @@ def fixed(size: int, reason: str) -> Axis:
 def fresh(dim: Dim, reason: str = "") -> Axis:
     """A new axis for a dimension of a shape; the batch is a factor that stays."""
     parts = [BATCH_SIZE if part == BATCH else int(part) for part in str(dim).split("_")]
-    return product([Atom(part, reason or ("the batch" if part == BATCH_SIZE else "")) for part in parts])
+    return product(
+        [Atom(part, reason or ("the batch" if part == BATCH_SIZE else "")) for part in parts]
+    )
 
 
 class _Walk:
     """Applies the rules to the nodes of a graph in order."""
 
     def __init__(
-        self, graph: Graph, coupling: Coupling, axes: dict[int, Axes], reading: Reading, weights: bool
+        self,
+        graph: Graph,
+        coupling: Coupling,
+        axes: dict[int, Axes],
+        reading: Reading,
+        weights: bool,
     ) -> None:
-        self.graph, self.coupling, self.axes, self.reading, self.weights = graph, coupling, axes, reading, weights
+        self.graph, self.coupling, self.axes, self.reading, self.weights = (
+            graph,
+            coupling,
+            axes,
+            reading,
+            weights,
+        )
         self.dynamic = set(graph.inputs)  # values that depend on the input
 
     def run(self) -> None:
         for value in self.graph.inputs:
-            self.axes[value] = tuple([fresh(dim, "an axis of the input") for dim in self.graph.shapes[value]])
+            self.axes[value] = tuple(
+                [fresh(dim, "an axis of the input") for dim in self.graph.shapes[value]]
+            )
         for node in self.graph.nodes:
             number = node.outputs[0]
             if not self.dynamic.isdisjoint(node.inputs):
@@ -136,11 +169,15 @@ class _Walk:
         unify(a, b, f"{node.op} arranges it in another way")
 
     def owned(self, node: Node) -> list[Axes | None]:
-        """Axes of the weights that a node owns; None for a weight that is not followed to parameters."""
+        """Axes of the weights that a node owns; None for a weight that is not followed to
+        parameters.
+        """
         values = self.reading.owned.get(node.outputs[0])
         return [None if value is None else self.coupling.weights[value] for value in values or ()]
 
-    def note(self, node: Node, index: int, makes: Sequence[Axis], reads: Sequence[Axis] = ()) -> None:
+    def note(
+        self, node: Node, index: int, makes: Sequence[Axis], reads: Sequence[Axis] = ()
+    ) -> None:
         """Note the role of a weight that a node owns."""
         value = self.reading.owned[node.outputs[0]][index]
         if value is not None:
@@ -161,7 +198,8 @@ def _unknown(walk: _Walk, node: Node) -> Axes:
     return walk.new_axes(node, f"an operator {node.op} makes it")
 
 
-# --- operators without weights ---------------------------------------------------------------------------------------
+# --- operators without weights
+# ---------------------------------------------------------------------------------------
 
 
 def _elementwise(walk: _Walk, node: Node) -> Axes:
@@ -172,7 +210,9 @@ def _elementwise(walk: _Walk, node: Node) -> Axes:
 
 
 def _broadcasting(walk: _Walk, node: Node) -> Axes:
-    """Equal axes are one; an axis of size 1 is repeated. Numbers that are written for each position fix it."""
+    """Equal axes are one; an axis of size 1 is repeated. Numbers that are written for each position
+    fix it.
+    """
     shape = walk.shape(node.outputs[0])
     written = any(isinstance(value, tuple) and len(value) > 1 for _, value in node.attrs)
     made: list[Axis] = []
@@ -216,7 +256,13 @@ def _reducing(walk: _Walk, node: Node) -> Axes:
     if node.op in ("ArgMax", "ArgMin"):
         for axis in axes:
             fix(own[axis], f"an operator {node.op} reads its positions")
-    return tuple([fixed(1, "size 1") if i in axes else axis for i, axis in enumerate(own) if keeps or i not in axes])
+    return tuple(
+        [
+            fixed(1, "size 1") if i in axes else axis
+            for i, axis in enumerate(own)
+            if keeps or i not in axes
+        ]
+    )
 
 
 def _softmax(walk: _Walk, node: Node) -> Axes:
@@ -272,7 +318,9 @@ def _reshape(walk: _Walk, node: Node) -> Axes:
 
 def _squeeze(walk: _Walk, node: Node) -> Axes:
     own = walk.axes[node.inputs[0]]
-    chosen: Any = dict(node.attrs).get("axes", tuple([i for i, axis in enumerate(own) if axis.size == 1]))
+    chosen: Any = dict(node.attrs).get(
+        "axes", tuple([i for i, axis in enumerate(own) if axis.size == 1])
+    )
     axes = {axis % len(own) for axis in chosen}
     return tuple([axis for i, axis in enumerate(own) if i not in axes])
 
@@ -304,7 +352,9 @@ def _slice(walk: _Walk, node: Node) -> Axes:
     shape = walk.shape(node.outputs[0])
     steps = attrs.get("steps", (1,) * len(attrs["axes"]))
     cuts: dict[int, tuple[Axis | None, Axis]] = {}
-    for axis, start, end, step in zip(attrs["axes"], attrs["starts"], attrs["ends"], steps, strict=True):
+    for axis, start, end, step in zip(
+        attrs["axes"], attrs["starts"], attrs["ends"], steps, strict=True
+    ):
         whole, size = own[axis], _number(shape[axis])
         if step != 1:
             fix(whole, "a slice with a step")
@@ -363,7 +413,9 @@ def _tile(walk: _Walk, node: Node) -> Axes:
     if repeats is None:
         return _unknown(walk, node)
     own = walk.axes[node.inputs[0]]
-    return tuple([product([fixed(n, "repetitions"), axis]) for n, axis in zip(repeats, own, strict=True)])
+    return tuple(
+        [product([fixed(n, "repetitions"), axis]) for n, axis in zip(repeats, own, strict=True)]
+    )
 
 
 def _pad(walk: _Walk, node: Node) -> Axes:
@@ -386,7 +438,10 @@ def _resize(walk: _Walk, node: Node) -> Axes:
     if len(node.inputs) > 1 or "axes" not in attrs:
         return _unknown(walk, node)
     return tuple(
-        [fixed(_number(shape[i]), "an axis of the image") if i in attrs["axes"] else axis for i, axis in enumerate(own)]
+        [
+            fixed(_number(shape[i]), "an axis of the image") if i in attrs["axes"] else axis
+            for i, axis in enumerate(own)
+        ]
     )
 
 
@@ -448,7 +503,8 @@ def _filled(walk: _Walk, node: Node) -> Axes:
     return walk.new_axes(node, "constant numbers")
 
 
-# --- operators with weights ------------------------------------------------------------------------------------------
+# --- operators with weights
+# ------------------------------------------------------------------------------------------
 
 
 def _param(walk: _Walk, node: Node) -> Axes:
@@ -471,7 +527,9 @@ def _buffer(walk: _Walk, node: Node) -> Axes:
 
 def _constant(walk: _Walk, node: Node) -> Axes:
     """Written numbers stay, unless they are a buffer of which only weights are computed."""
-    return walk.new_axes(node, "" if walk.weights and node.outputs[0] in walk.reading.sources else "constant numbers")
+    return walk.new_axes(
+        node, "" if walk.weights and node.outputs[0] in walk.reading.sources else "constant numbers"
+    )
 
 
 def _conv(walk: _Walk, node: Node) -> Axes:
@@ -581,7 +639,10 @@ def _group_norm(walk: _Walk, node: Node) -> Axes:
     if len(node.inputs) > 1:
         return _unknown(walk, node)
     number = int(dict(node.attrs)["num_groups"])  # type: ignore[arg-type]
-    groups, inner = Atom(number, "the one group of a normalization" if number == 1 else ""), Atom(x[1].size // number)
+    groups, inner = (
+        Atom(number, "the one group of a normalization" if number == 1 else ""),
+        Atom(x[1].size // number),
+    )
     walk.unify(x[1], product([groups, inner]), node)
     walk.coupling.groups[node.outputs[0]] = groups
     walk.coupling.normalized.append(inner)
@@ -610,7 +671,9 @@ def _layer_norm(walk: _Walk, node: Node) -> Axes:
 
 
 def _recurrent(walk: _Walk, node: Node) -> Axes:
-    """Weights in torch's order: of the input, of the state, and their biases; for each direction."""
+    """Weights in torch's order: of the input, of the state, and their biases; for each
+    direction.
+    """
     weights = walk.owned(node)
     x, shape = walk.axes[node.inputs[0]], walk.shape(node.outputs[0])
     if len(node.inputs) > 1 or not weights or any(one is None for one in weights):
@@ -628,7 +691,10 @@ def _recurrent(walk: _Walk, node: Node) -> Axes:
     walk.coupling.groups[node.outputs[0]] = hidden
     # All layers of a module have one number of hidden units.
     for value, other in walk.coupling.groups.items():
-        if walk.reading.recorder.recurrent_calls.get(value) == walk.reading.recorder.recurrent_calls[node.outputs[0]]:
+        if (
+            walk.reading.recorder.recurrent_calls.get(value)
+            == walk.reading.recorder.recurrent_calls[node.outputs[0]]
+        ):
             walk.unify(hidden, other, node)
     made = [fresh(dim, "an axis of the input") for dim in shape[:-1]]
     if len(made) == 3:  # all states: time, directions, batch, hidden

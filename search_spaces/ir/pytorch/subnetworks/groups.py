@@ -17,7 +17,9 @@ from search_spaces.ir.pytorch.subnetworks.resizing import Block
 
 WIDTH, HEADS = "width", "heads"
 # A residual path from a block's input to its result consists of these operators.
-_RESIDUAL = frozenset({"Add", "Relu", "Clip", "LayerNormalization", "Identity", "Gelu", "Transpose", "Reshape"})
+_RESIDUAL = frozenset(
+    {"Add", "Relu", "Clip", "LayerNormalization", "Identity", "Gelu", "Transpose", "Reshape"}
+)
 _MIN_KERNEL = 3
 
 
@@ -30,12 +32,12 @@ class Group:
         kind: `WIDTH` or `HEADS`.
         atom: the positions.
         unit: channels of each position, such as those of one head.
-        exact: True if removing positions without an influence changes nothing. A normalization over them, for example,
-            makes it False.
+        exact: True if removing positions without an influence changes nothing. A normalization over
+            them, for example, makes it False.
         tensors: names of the parameters and buffers that they are part of.
         sizes: numbers of positions to choose from, ascending; the last one is all.
-        tied: groups of heads that follow, because the module's code computes the width of a head as the number of
-            these channels divided by the number of heads.
+        tied: groups of heads that follow, because the module's code computes the width of a head as
+            the number of these channels divided by the number of heads.
     """
 
     name: str
@@ -96,7 +98,9 @@ class Choices:
 
 
 def source_names(module: nn.Module, reading: Reading) -> dict[int, str]:
-    """Names of the parameters and buffers in the graph of weights, by value, in the module's order."""
+    """Names of the parameters and buffers in the graph of weights, by value, in the module's
+    order.
+    """
     names: dict[int, str] = {}
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         names.setdefault(id(tensor), name)
@@ -104,10 +108,14 @@ def source_names(module: nn.Module, reading: Reading) -> dict[int, str]:
     return {values[i]: name for i, name in names.items() if i in values}
 
 
-def find_groups(module: nn.Module, reading: Reading, coupling: Coupling) -> tuple[list[Group], dict[str, str]]:
-    """The groups of channels and heads, in the order of the module's parameters, and what stays whole.
+def find_groups(
+    module: nn.Module, reading: Reading, coupling: Coupling
+) -> tuple[list[Group], dict[str, str]]:
+    """The groups of channels and heads, in the order of the module's parameters, and what stays
+    whole.
 
-    Of a product, the slowest atom that is not fixed is offered: of heads and their channels, the heads.
+    Of a product, the slowest atom that is not fixed is offered: of heads and their channels, the
+        heads.
     """
     names = source_names(module, reading)
     # 1. Atoms along which tensors can be shortened, and those inside of them.
@@ -142,7 +150,9 @@ def find_groups(module: nn.Module, reading: Reading, coupling: Coupling) -> tupl
         layer = (first.rpartition(".")[0] or first).partition(".parametrizations.")[0]
         if atom in inner or atom in contracted:
             if atom in contracted and atom not in inner:
-                unpruned[_unused(layer, unpruned)] = "its width is multiplied with that of another value, as of keys"
+                unpruned[_unused(layer, unpruned)] = (
+                    "its width is multiplied with that of another value, as of keys"
+                )
             continue
         is_heads = units[atom] > 1 and _has_heads(atom, coupling, names, contracted)
         kind = HEADS if is_heads else WIDTH
@@ -187,7 +197,8 @@ def _makers(coupling: Coupling, names: dict[int, str]) -> dict[Atom, str]:
     order = {value: i for i, value in enumerate(names)}
     for role in coupling.roles:
         if role.value in names:
-            # Matrices come before scales, and before weights of their own, such as those of a class token.
+            # Matrices come before scales, and before weights of their own, such as those of a class
+            # token.
             axes = coupling.weights[role.value]
             is_own = role.owner is None and any(axis.size == 1 for axis in axes)
             candidate = len(axes) < 2 or is_own, order[role.value], names[role.value]
@@ -196,29 +207,40 @@ def _makers(coupling: Coupling, names: dict[int, str]) -> dict[Atom, str]:
     return {atom: name for atom, (*_, name) in makers.items()}
 
 
-def _has_heads(atom: Atom, coupling: Coupling, names: dict[int, str], contracted: set[Atom]) -> bool:
-    """True if an axis is a product of this atom and of one that queries and keys are multiplied along."""
+def _has_heads(
+    atom: Atom, coupling: Coupling, names: dict[int, str], contracted: set[Atom]
+) -> bool:
+    """True if an axis is a product of this atom and of one that queries and keys are multiplied
+    along.
+    """
     for value in names:
         for axis in coupling.weights[value]:
             for term in terms_of(axis):
                 chosen, rest = _outermost(term)
-                if chosen is atom and any(a in contracted for factor in rest for a in atoms_of(factor)):
+                if chosen is atom and any(
+                    a in contracted for factor in rest for a in atoms_of(factor)
+                ):
                     return True
     return False
 
 
 def size_options(group: Group, ratios: Sequence[float], round_to: int) -> tuple[int, ...]:
-    """Numbers of positions for these shares: channels are multiples of `round_to`, at least one such multiple."""
+    """Numbers of positions for these shares: channels are multiples of `round_to`, at least one
+    such multiple.
+    """
     whole = group.atom.size
     step = round_to // gcd(round_to, group.unit)
     least = min(step, whole)
-    options = {whole if ratio >= 1 else max(least, round(whole * ratio / step) * step) for ratio in ratios}
+    options = {
+        whole if ratio >= 1 else max(least, round(whole * ratio / step) * step) for ratio in ratios
+    }
     return tuple(sorted({min(option, whole) for option in options} | {whole}))
 
 
 def tie(coupling: Coupling, failing: Sequence[Group]) -> list[Group]:
-    """Groups of channels with the heads of the attentions that read them, which may work together where neither does
-    alone: in `x.view(n, length, heads, channels // heads)`, the code fixes the width of a head by both.
+    """Groups of channels with the heads of the attentions that read them, which may work together
+    where neither does alone: in `x.view(n, length, heads, channels // heads)`, the code fixes the
+    width of a head by both.
 
     Args:
         coupling: the axes of the network.
@@ -240,16 +262,21 @@ def tie(coupling: Coupling, failing: Sequence[Group]) -> list[Group]:
         ]
         if wide.kind == WIDTH and heads and len({group.unit for group in heads}) == 1:
             sizes = tuple([number * heads[0].unit for number in heads[0].sizes])
-            tensors = tuple(dict.fromkeys([*wide.tensors, *[name for group in heads for name in group.tensors]]))
-            ties.append(Group(wide.name, WIDTH, wide.atom, wide.unit, False, tensors, sizes, tuple(heads)))
+            tensors = tuple(
+                dict.fromkeys([*wide.tensors, *[name for group in heads for name in group.tensors]])
+            )
+            ties.append(
+                Group(wide.name, WIDTH, wide.atom, wide.unit, False, tensors, sizes, tuple(heads))
+            )
     return ties
 
 
 def find_blocks(reading: Reading, coupling: Coupling, module: nn.Module) -> list[Block]:
-    """The residual blocks: layers whose result is their input plus something, and may be replaced by the input.
+    """The residual blocks: layers whose result is their input plus something, and may be replaced
+    by the input.
 
-    Of layers inside each other, the members of containers (`nn.Sequential`, `nn.ModuleList`) are preferred, and of
-    these the smallest.
+    Of layers inside each other, the members of containers (`nn.Sequential`, `nn.ModuleList`) are
+    preferred, and of these the smallest.
     """
     nodes = reading.graph.nodes
     made = {node.outputs[0]: node for node in nodes}
@@ -271,7 +298,9 @@ def find_blocks(reading: Reading, coupling: Coupling, module: nn.Module) -> list
             if block is not None:
                 candidates[call.name] = block
     containers = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
-    members = [n for n in candidates if isinstance(module.get_submodule(n.rpartition(".")[0]), containers)]
+    members = [
+        n for n in candidates if isinstance(module.get_submodule(n.rpartition(".")[0]), containers)
+    ]
     chosen = [n for n in members if not any(other.startswith(f"{n}.") for other in members)]
     others = [n for n in candidates if not any(_related(n, other) for other in members)]
     chosen += [n for n in others if not any(other.startswith(f"{n}.") for other in others)]
@@ -319,7 +348,9 @@ def _block(
         return None
     # 3. Nothing else from inside is read outside, but constants.
     for value in inside & dynamic:
-        if value != result and any(not call.start <= at < call.end for at in readers.get(value, ())):
+        if value != result and any(
+            not call.start <= at < call.end for at in readers.get(value, ())
+        ):
             return None
     own = {v for v in inside if v in dynamic}
     # Constants and weights of the block go with it, unless others read them, too.
@@ -338,7 +369,9 @@ def _open_atoms(axis: Axis) -> list[Atom]:
 
 
 def _adds(source: int, result: int, made: dict[int, Node], inside: set[int]) -> bool:
-    """True if a path of residual operators with at least one addition leads from one value to another."""
+    """True if a path of residual operators with at least one addition leads from one value to
+    another.
+    """
     todo, seen = [(result, False)], set()
     while todo:
         value, added = todo.pop()
@@ -346,7 +379,12 @@ def _adds(source: int, result: int, made: dict[int, Node], inside: set[int]) -> 
             if added:
                 return True
             continue
-        if (value, added) in seen or value not in inside or value not in made or made[value].op not in _RESIDUAL:
+        if (
+            (value, added) in seen
+            or value not in inside
+            or value not in made
+            or made[value].op not in _RESIDUAL
+        ):
             continue
         seen.add((value, added))
         node = made[value]
@@ -367,11 +405,17 @@ def find_kernels(module: nn.Module, reading: Reading, names: dict[int, str]) -> 
         conv = convolution(node.attrs, reading.graph.shapes[node.inputs[0]])
         layer = names[value].rpartition(".")[0]
         rank = len(conv.kernel)
-        room = all(2 * conv.pads[i] >= d * (k - _MIN_KERNEL) for i, (k, d) in enumerate(_pairs(conv)))
+        room = all(
+            2 * conv.pads[i] >= d * (k - _MIN_KERNEL) for i, (k, d) in enumerate(_pairs(conv))
+        )
         equal = conv.pads[:rank] == conv.pads[rank:] and len(set(conv.kernel)) == 1
         single = sum(v == value for weights in reading.owned.values() for v in weights) == 1
         if equal and room and single and conv.kernel[0] % 2 == 1 and conv.kernel[0] > _MIN_KERNEL:
-            kernels.append(Kernel(f"kernel.{layer}", layer, node.outputs[0], reading.sources[value], conv.kernel))
+            kernels.append(
+                Kernel(
+                    f"kernel.{layer}", layer, node.outputs[0], reading.sources[value], conv.kernel
+                )
+            )
     return kernels
 
 
@@ -382,5 +426,9 @@ def _pairs(conv: object) -> Iterator[tuple[int, int]]:
 def kernel_options(kernel: Kernel, chosen: Sequence[int] | bool) -> tuple[int, ...]:
     """Kernel sizes: all odd ones from 3 for True, or the given ones up to the kernel's."""
     (whole, *_) = kernel.size
-    options = range(_MIN_KERNEL, whole + 1, 2) if chosen is True else [k for k in chosen or () if k % 2 and k < whole]
+    options = (
+        range(_MIN_KERNEL, whole + 1, 2)
+        if chosen is True
+        else [k for k in chosen or () if k % 2 and k < whole]
+    )
     return tuple(sorted({*options, whole}))

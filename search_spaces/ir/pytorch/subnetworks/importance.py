@@ -1,6 +1,7 @@
 """Which channels stay: an importance of every position of a group, computed once per module.
 
-A channel matters as much as what it is made of times what reads it: one that no layer reads has importance 0.
+A channel matters as much as what it is made of times what reads it: one that no layer reads has
+importance 0.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ class Importance:
     Attributes:
         kind: "magnitude": norms of the weights that make a channel, times those that read it.
             "taylor": the change of the loss without the channel, to first order, on `data`.
-            "activation": mean absolute value of the channel on `data`, times the norms of the weights that read it.
-        data: pairs of inputs and targets for "taylor", inputs for "activation". Each is a batch: a tensor, a tuple or
-            a dictionary, as the example input.
-        loss: of outputs and targets, for "taylor"; None for the cross-entropy of classes, or, for pairs without
-            targets, for the squared outputs.
+            "activation": mean absolute value of the channel on `data`, times the norms of the
+            weights that read it.
+        data: pairs of inputs and targets for "taylor", inputs for "activation". Each is a batch: a
+            tensor, a tuple or a dictionary, as the example input.
+        loss: of outputs and targets, for "taylor"; None for the cross-entropy of classes, or, for
+            pairs without targets, for the squared outputs.
     """
 
     kind: str = "magnitude"
@@ -47,12 +49,16 @@ class Importance:
         if self.kind not in kinds:
             raise unknown("importance", self.kind, kinds)
         if self.kind != "magnitude" and not len(self.data):
-            raise InputError(f"importance {self.kind!r} needs data: give importance_data, a list of batches")
+            raise InputError(
+                f"importance {self.kind!r} needs data: give importance_data, a list of batches"
+            )
 
     def scores(
         self, module: nn.Module, reading: Reading, coupling: Coupling, groups: Sequence[Group]
     ) -> dict[Atom, np.ndarray]:
-        """The importance (size,) of each position of each group's atom; equal ones for a module without weights."""
+        """The importance (size,) of each position of each group's atom; equal ones for a module
+        without weights.
+        """
         if any(x.is_meta for x in module.parameters()):
             return {group.atom: np.ones(group.atom.size) for group in groups}
         if self.kind == "taylor":
@@ -63,7 +69,8 @@ class Importance:
                 atom: norm for atom, norm in made.items() if not np.isfinite(norm).all()
             }
         return {
-            group.atom: made.get(group.atom, np.ones(group.atom.size)) * read.get(group.atom, np.ones(group.atom.size))
+            group.atom: made.get(group.atom, np.ones(group.atom.size))
+            * read.get(group.atom, np.ones(group.atom.size))
             for group in groups
         }
 
@@ -86,7 +93,9 @@ class Importance:
                         continue
                     product = (parameter.detach() * parameter.grad).double()
                     others = [i for i in range(product.dim()) if i != dim]
-                    per_position = product.sum(others).cpu().numpy() if others else product.cpu().numpy()
+                    per_position = (
+                        product.sum(others).cpu().numpy() if others else product.cpu().numpy()
+                    )
                     _add(change[atom], labels, per_position)
                 for atom, total in totals.items():
                     total += np.abs(change[atom])
@@ -109,7 +118,9 @@ class Importance:
     def _activations(
         self, module: nn.Module, reading: Reading, coupling: Coupling, groups: Sequence[Group]
     ) -> dict[Atom, np.ndarray]:
-        """Mean absolute value of each position in the results of layers, relative to the mean of the layer."""
+        """Mean absolute value of each position in the results of layers, relative to the mean of
+        the layer.
+        """
         chosen = {group.atom for group in groups}
         totals = {group.atom: np.zeros(group.atom.size) for group in groups}
         handles = []
@@ -153,7 +164,9 @@ class Importance:
 def _norms(
     reading: Reading, coupling: Coupling, groups: Sequence[Group]
 ) -> tuple[dict[Atom, np.ndarray], dict[Atom, np.ndarray]]:
-    """Norms of what makes and of what reads each position: squares, each weight relative to its mean, added up."""
+    """Norms of what makes and of what reads each position: squares, each weight relative to its
+    mean, added up.
+    """
     chosen = {group.atom for group in groups}
     made: dict[Atom, np.ndarray] = {}
     read: dict[Atom, np.ndarray] = {}

@@ -1,4 +1,6 @@
-"""Read a module once: its graph, the tensors of the module behind every operator, and the calls of its layers."""
+"""Read a module once: its graph, the tensors of the module behind every operator, and the calls of
+its layers.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ class Call:
         start: number of nodes before the call.
         end: number of nodes after the call.
         source: value of its first tensor argument; None if that is no value of the graph.
-        results: values of the tensors that it returned; None for tensors that are no values of the graph.
+        results: values of the tensors that it returned; None for tensors that are no values of the
+            graph.
     """
 
     name: str
@@ -44,12 +47,13 @@ class LinkedRecorder(Recorder):
     """A recorder that notes which tensors of the module its operators own.
 
     Attributes:
-        owned: tensors of each operator by its output value, in the order of `graph.owned_weights.weights`, each with
-            True if the operator has it transposed.
+        owned: tensors of each operator by its output value, in the order of
+            `graph.owned_weights.weights`, each with True if the operator has it transposed.
         params: tensor of each `Param` by its output value.
         statistics: mean and variance of each batch normalization by its output value.
         recurrent: weights of each recurrent operator by its output value, in torch's order.
-        recurrent_calls: a number that the operators of one call of a recurrent module share, by their output value.
+        recurrent_calls: a number that the operators of one call of a recurrent module share, by
+            their output value.
         calls: calls of layers, in the order of their ends.
     """
 
@@ -81,7 +85,8 @@ class LinkedRecorder(Recorder):
     def take(self, x: Tensor, transposed: bool = False) -> tuple[int, ...]:
         before = len(self.nodes)
         shape = super().take(x, transposed)
-        # A computed weight has further sources, such as the learned scale of a normalized weight; each is a `Param`.
+        # A computed weight has further sources, such as the learned scale of a normalized weight;
+        # each is a `Param`.
         sources = dict(self.weights.sources(x))
         sources.pop(next(i for i, p in sources.items() if p.numel() == x.numel()))
         for node, source in zip(self.nodes[before:], sources.values(), strict=True):
@@ -109,7 +114,9 @@ class LinkedRecorder(Recorder):
             self.params[self.nodes[-1].outputs[0]] = x
         return made
 
-    def _handled(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _handled(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         name, before = function_name(func), len(self.nodes)
         if name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
             return self._recurrent_call(func, args, kwargs)
@@ -119,10 +126,15 @@ class LinkedRecorder(Recorder):
             given = dict(zip(names, args, strict=False)) | kwargs
             for node in self.nodes[before:]:
                 if node.op == "BatchNorm":
-                    self.statistics[node.outputs[0]] = given.get("running_mean"), given.get("running_var")
+                    self.statistics[node.outputs[0]] = (
+                        given.get("running_mean"),
+                        given.get("running_var"),
+                    )
         return made
 
-    def _recurrent_call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _recurrent_call(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         before = len(self.nodes)
         made = super()._handled(func, args, kwargs)
         params, num_layers = args[2], args[4]
@@ -133,7 +145,9 @@ class LinkedRecorder(Recorder):
         for i, node in enumerate(nodes):
             layer = i // outputs_per_layer
             if len(node.inputs) == 1:  # it owns its weights
-                self.recurrent[node.outputs[0]] = list(params[layer * per_layer : (layer + 1) * per_layer])
+                self.recurrent[node.outputs[0]] = list(
+                    params[layer * per_layer : (layer + 1) * per_layer]
+                )
         return made
 
     def number_of(self, x: Any) -> int | None:
@@ -149,14 +163,16 @@ class Reading:
     Attributes:
         graph: the graph before fusion.
         recorder: the recorder of that call.
-        owned: values of `weight_graph` that each operator owns, by its output value; None for a weight that cannot be
-            followed to parameters.
+        owned: values of `weight_graph` that each operator owns, by its output value; None for a
+            weight that cannot be followed to parameters.
         params: value of `weight_graph` of each `Param`, by its output value; None as above.
         weight_graph: computes the weights of all operators from the module's parameters.
-        sources: the parameter or buffer of each `Param` and `Buffer` of `weight_graph`, by its value.
-        numbers: compute the numbers of the weights in `owned` and `params`, by their value of `weight_graph`.
-        standardized: values of `weight_graph` that stand for a parameter of the same shape, normalized over all axes
-            but the first.
+        sources: the parameter or buffer of each `Param` and `Buffer` of `weight_graph`, by its
+            value.
+        numbers: compute the numbers of the weights in `owned` and `params`, by their value of
+            `weight_graph`.
+        standardized: values of `weight_graph` that stand for a parameter of the same shape,
+            normalized over all axes but the first.
         buffers: the module's buffer of each `Buffer` of the graph, by its value.
     """
 
@@ -188,7 +204,9 @@ def read_module(module: nn.Module, example: Example) -> Reading:
     Raises:
         InputError: as `search_spaces.ir.pytorch.record`.
     """
-    graph, recorder = recording.recorded(module, example, True, partial(LinkedRecorder, module=module))
+    graph, recorder = recording.recorded(
+        module, example, True, partial(LinkedRecorder, module=module)
+    )
     assert isinstance(recorder, LinkedRecorder)
     return _linked(graph, recorder, module)
 
@@ -225,7 +243,9 @@ def _noting_calls(module: nn.Module, recorder: LinkedRecorder) -> Iterator[None]
 
 def _linked(graph: Graph, recorder: LinkedRecorder, module: nn.Module) -> Reading:
     """Add the graph that computes the weights of all operators from the module's parameters."""
-    tensors = Recorder(frozenset(id(p) for p in module.parameters()), recorder.batch, module.buffers())
+    tensors = Recorder(
+        frozenset(id(p) for p in module.parameters()), recorder.batch, module.buffers()
+    )
     tensors.weights = recorder.weights
 
     numbers: dict[int, Callable[[], Tensor]] = {}
@@ -253,7 +273,12 @@ def _linked(graph: Graph, recorder: LinkedRecorder, module: nn.Module) -> Readin
         return turned
 
     own_buffers = {id(x): x for x in module.buffers()}
-    statistics = [x for pair in recorder.statistics.values() for x in pair if x is not None and id(x) in own_buffers]
+    statistics = [
+        x
+        for pair in recorder.statistics.values()
+        for x in pair
+        if x is not None and id(x) in own_buffers
+    ]
     for x in statistics:
         # Running statistics are no constants of the graph: they are sliced like parameters.
         number = tensors.emit("Param", (), (("shape", tuple(x.shape)),))
@@ -262,7 +287,9 @@ def _linked(graph: Graph, recorder: LinkedRecorder, module: nn.Module) -> Readin
     for number, weights in recorder.owned.items():
         owned[number] = [oriented(x, transposed) for x, transposed in weights]
     for number, pair in recorder.statistics.items():
-        owned.setdefault(number, []).extend(value(x) for x in pair if x is not None and id(x) in own_buffers)
+        owned.setdefault(number, []).extend(
+            value(x) for x in pair if x is not None and id(x) in own_buffers
+        )
     for number, matrices in recorder.recurrent.items():
         owned[number] = [value(x) for x in matrices]
     params = {number: value(x) for number, x in recorder.params.items()}
@@ -277,18 +304,22 @@ def _linked(graph: Graph, recorder: LinkedRecorder, module: nn.Module) -> Readin
     buffers = {
         n: own_buffers[i]
         for i, (_, n) in recorder._constants.items()
-        if i in own_buffers and made.get(n) in ("Buffer", "Expand")  # others are written number by number
+        if i in own_buffers
+        and made.get(n) in ("Buffer", "Expand")  # others are written number by number
     }
     shapes = tuple(tensors.shapes)
     weight_graph = Graph((), tuple(tensors.nodes), (), shapes)
     normalized = frozenset(standardized.values())
-    return Reading(graph, recorder, owned, params, weight_graph, sources, numbers, normalized, buffers)
+    return Reading(
+        graph, recorder, owned, params, weight_graph, sources, numbers, normalized, buffers
+    )
 
 
 def _standardized(x: Tensor, recorder: LinkedRecorder) -> nn.Parameter | None:
     """The parameter that a weight is a normalized version of, row by row; None if it is none.
 
-    That is tried: noise on the last row of the parameter must change the last row of the weight alone.
+    That is tried: noise on the last row of the parameter must change the last row of the weight
+        alone.
     """
     alike = [p for p in recorder.weights.sources(x).values() if p.shape == x.shape]
     if len(alike) != 1 or alike[0].is_meta or x.dim() < 2:

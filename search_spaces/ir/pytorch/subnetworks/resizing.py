@@ -1,4 +1,6 @@
-"""The graph of a sub-network, from the graph that was read: new sizes, blocks left out, smaller kernels."""
+"""The graph of a sub-network, from the graph that was read: new sizes, blocks left out, smaller
+kernels.
+"""
 
 from __future__ import annotations
 
@@ -44,13 +46,17 @@ class Resizer:
     def __init__(self, graph: Graph, coupling: Coupling, atoms: Iterable[Atom]) -> None:
         self.graph, self.coupling = graph, coupling
         changing = set(atoms)
-        self.axes = {value: tuple([resolve(axis) for axis in axes]) for value, axes in coupling.axes.items()}
+        self.axes = {
+            value: tuple([resolve(axis) for axis in axes]) for value, axes in coupling.axes.items()
+        }
         self.open = {  # axes of values that may change, by value and place
             value: [i for i, axis in enumerate(axes) if not changing.isdisjoint(atoms_of(axis))]
             for value, axes in self.axes.items()
         }
 
-    def __call__(self, sizes: Sizes, skipped: Iterable[Block] = (), kernels: Kernels | None = None) -> Graph:
+    def __call__(
+        self, sizes: Sizes, skipped: Iterable[Block] = (), kernels: Kernels | None = None
+    ) -> Graph:
         """The graph before fusion.
 
         Args:
@@ -71,8 +77,14 @@ class Resizer:
         for node in self.graph.nodes:
             if node.outputs[0] in dropped:
                 continue
-            inputs = tuple([_followed(v, replaced) for v in node.inputs]) if replaced else node.inputs
-            if node.op == "Reshape" and self.open[node.outputs[0]] and shapes[inputs[0]] == shapes[node.outputs[0]]:
+            inputs = (
+                tuple([_followed(v, replaced) for v in node.inputs]) if replaced else node.inputs
+            )
+            if (
+                node.op == "Reshape"
+                and self.open[node.outputs[0]]
+                and shapes[inputs[0]] == shapes[node.outputs[0]]
+            ):
                 # Such as to one head: what would not change the shape is not recorded, either.
                 replaced[node.outputs[0]] = inputs[0]
                 continue
@@ -84,7 +96,9 @@ class Resizer:
         live = recording.live(nodes, list(outputs)) if dropped else tuple(nodes)
         return Graph(self.graph.inputs, live, outputs, tuple(shapes))
 
-    def _shape(self, value: int, places: list[int], sizes: Sizes, measured: dict[Axis, int]) -> Shape:
+    def _shape(
+        self, value: int, places: list[int], sizes: Sizes, measured: dict[Axis, int]
+    ) -> Shape:
         old = self.graph.shapes[value]
         dims = list(old)
         for place in places:
@@ -99,7 +113,9 @@ class Resizer:
                 dims[place] = size
         return typed(dims, element_type(old))
 
-    def _attrs(self, node: Node, shapes: list[Shape], sizes: Sizes, kernel: tuple[int, ...] | None) -> Attrs:
+    def _attrs(
+        self, node: Node, shapes: list[Shape], sizes: Sizes, kernel: tuple[int, ...] | None
+    ) -> Attrs:
         value = node.outputs[0]
         rule = _SIZES.get(node.op)
         changes = self.open[value] or any(self.open[v] for v in node.inputs)
@@ -131,20 +147,32 @@ def _conv(
     value = node.outputs[0]
     if len(inputs) > 1:
         group = r.groups(value, sizes) if value in r.coupling.groups else 1
-        return node.attrs if group == dict(node.attrs).get("group", 1) else _set(node, inputs, group=group)
+        return (
+            node.attrs
+            if group == dict(node.attrs).get("group", 1)
+            else _set(node, inputs, group=group)
+        )
     conv = convolution(node.attrs, old[0])
     group = r.groups(value, sizes) if value in r.coupling.groups else conv.group
     conv = conv._replace(in_channels=int(inputs[0][1]), channels=int(shape[1]), group=group)
     if kernel:
         rank = len(kernel)
-        less = [d * (k - n) // 2 for d, k, n in zip(conv.dilations, conv.kernel, kernel, strict=True)]
+        less = [
+            d * (k - n) // 2 for d, k, n in zip(conv.dilations, conv.kernel, kernel, strict=True)
+        ]
         pads = tuple([pad - less[i % rank] for i, pad in enumerate(conv.pads)])
         conv = conv._replace(kernel=kernel, pads=pads)
     return conv.attrs
 
 
 def _conv_transpose(
-    r: Resizer, node: Node, old: tuple[Shape, ...], inputs: tuple[Shape, ...], shape: Shape, sizes: Sizes, _: Any
+    r: Resizer,
+    node: Node,
+    old: tuple[Shape, ...],
+    inputs: tuple[Shape, ...],
+    shape: Shape,
+    sizes: Sizes,
+    _: Any,
 ) -> Attrs:
     new: dict[str, Any] = {"channels": int(shape[1])}
     if node.outputs[0] in r.coupling.groups:
@@ -153,48 +181,98 @@ def _conv_transpose(
 
 
 def _features(
-    r: Resizer, node: Node, old: tuple[Shape, ...], inputs: tuple[Shape, ...], shape: Shape, sizes: Sizes, _: Any
+    r: Resizer,
+    node: Node,
+    old: tuple[Shape, ...],
+    inputs: tuple[Shape, ...],
+    shape: Shape,
+    sizes: Sizes,
+    _: Any,
 ) -> Attrs:
-    return tuple([(name, int(shape[-1])) if name == "features" else (name, v) for name, v in node.attrs])
+    return tuple(
+        [(name, int(shape[-1])) if name == "features" else (name, v) for name, v in node.attrs]
+    )
 
 
 def _group_norm(
-    r: Resizer, node: Node, old: tuple[Shape, ...], inputs: tuple[Shape, ...], shape: Shape, sizes: Sizes, _: Any
+    r: Resizer,
+    node: Node,
+    old: tuple[Shape, ...],
+    inputs: tuple[Shape, ...],
+    shape: Shape,
+    sizes: Sizes,
+    _: Any,
 ) -> Attrs:
     return _set(node, inputs, num_groups=r.groups(node.outputs[0], sizes))
 
 
 def _recurrent(
-    r: Resizer, node: Node, old: tuple[Shape, ...], inputs: tuple[Shape, ...], shape: Shape, sizes: Sizes, _: Any
+    r: Resizer,
+    node: Node,
+    old: tuple[Shape, ...],
+    inputs: tuple[Shape, ...],
+    shape: Shape,
+    sizes: Sizes,
+    _: Any,
 ) -> Attrs:
     return _set(node, inputs, hidden_size=r.groups(node.outputs[0], sizes))
 
 
 def _constant(
-    r: Resizer, node: Node, old: tuple[Shape, ...], inputs: tuple[Shape, ...], shape: Shape, sizes: Sizes, _: Any
+    r: Resizer,
+    node: Node,
+    old: tuple[Shape, ...],
+    inputs: tuple[Shape, ...],
+    shape: Shape,
+    sizes: Sizes,
+    _: Any,
 ) -> Attrs:
     return tuple([(name, tuple(shape)) if name == "shape" else (name, v) for name, v in node.attrs])  # type: ignore[misc]
 
 
 def _reshape(
-    r: Resizer, node: Node, old: tuple[Shape, ...], inputs: tuple[Shape, ...], shape: Shape, sizes: Sizes, _: Any
+    r: Resizer,
+    node: Node,
+    old: tuple[Shape, ...],
+    inputs: tuple[Shape, ...],
+    shape: Shape,
+    sizes: Sizes,
+    _: Any,
 ) -> Attrs:
     (before,) = inputs
-    target = [0 if i < len(before) and d == before[i] else d if isinstance(d, int) else -1 for i, d in enumerate(shape)]
+    target = [
+        0 if i < len(before) and d == before[i] else d if isinstance(d, int) else -1
+        for i, d in enumerate(shape)
+    ]
     return _set(node, inputs, shape=tuple(target))
 
 
 def _expand(
-    r: Resizer, node: Node, old: tuple[Shape, ...], inputs: tuple[Shape, ...], shape: Shape, sizes: Sizes, _: Any
+    r: Resizer,
+    node: Node,
+    old: tuple[Shape, ...],
+    inputs: tuple[Shape, ...],
+    shape: Shape,
+    sizes: Sizes,
+    _: Any,
 ) -> Attrs:
     # An axis that is not expanded is written as 1, unless the constant has no input.
     written: Any = dict(node.attrs)["shape"]
-    target = [d if isinstance(d, int) and w not in (0, 1) else w for d, w in zip(shape, written, strict=True)]
+    target = [
+        d if isinstance(d, int) and w not in (0, 1) else w
+        for d, w in zip(shape, written, strict=True)
+    ]
     return _set(node, inputs, shape=tuple(target))
 
 
 def _slice(
-    r: Resizer, node: Node, old: tuple[Shape, ...], inputs: tuple[Shape, ...], shape: Shape, sizes: Sizes, _: Any
+    r: Resizer,
+    node: Node,
+    old: tuple[Shape, ...],
+    inputs: tuple[Shape, ...],
+    shape: Shape,
+    sizes: Sizes,
+    _: Any,
 ) -> Attrs:
     attrs: dict[str, Any] = dict(node.attrs)
     starts, ends = list(attrs["starts"]), list(attrs["ends"])

@@ -1,8 +1,10 @@
-"""The module of a sub-network: a copy of the user's module with sliced parameters, whose sizes are set right.
+"""The module of a sub-network: a copy of the user's module with sliced parameters, whose sizes are
+set right.
 
-torch's layers have known attributes (`in_channels`, `num_features`, …). Other layers, such as an attention of timm or
-transformers, hold sizes in attributes of any name. `Mender` finds the axis that each of these numbers is the size of.
-Where several axes have that size, names decide, and `analysis` tries other assignments if the module does not run.
+torch's layers have known attributes (`in_channels`, `num_features`, …). Other layers, such as an
+attention of timm or transformers, hold sizes in attributes of any name. `Mender` finds the axis
+that each of these numbers is the size of. Where several axes have that size, names decide, and
+`analysis` tries other assignments if the module does not run.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ _RECURRENT = (nn.RNN, nn.LSTM, nn.GRU)
 class Skipped(nn.Module):
     """Stands for a block that is left out: returns its first argument.
 
-    It has the block's plain attributes, such as `self_attn.batch_first`, since a network's code may read these, and no
-    parameters.
+    It has the block's plain attributes, such as `self_attn.batch_first`, since a network's code may
+    read these, and no parameters.
     """
 
     def __init__(self, block: nn.Module) -> None:
@@ -69,8 +71,8 @@ class Candidate(NamedTuple):
 
     Attributes:
         axis: the axis.
-        kind: "heads" for a number of heads, "product" for all their channels, or "width"; in layers without others
-            inside, "source" for what they read and "result" for what they return.
+        kind: "heads" for a number of heads, "product" for all their channels, or "width"; in layers
+            without others inside, "source" for what they read and "result" for what they return.
     """
 
     axis: Axis
@@ -91,7 +93,9 @@ class Slicer:
         groups: the groups that may be shortened.
     """
 
-    def __init__(self, module: nn.Module, reading: Reading, coupling: Coupling, groups: Iterable[Group]) -> None:
+    def __init__(
+        self, module: nn.Module, reading: Reading, coupling: Coupling, groups: Iterable[Group]
+    ) -> None:
         self.module, self.reading, self.coupling = module, reading, coupling
         self.names = source_names(module, reading)
         self.axes = {id(reading.sources[value]): coupling.weights[value] for value in self.names}
@@ -129,7 +133,9 @@ class Slicer:
         try:
             made = copy.deepcopy(self.module, memo)
         except Exception as error:  # the module's own __deepcopy__ may raise any
-            raise InputError(f"the module cannot be copied ({type(error).__name__}: {error})") from error
+            raise InputError(
+                f"the module cannot be copied ({type(error).__name__}: {error})"
+            ) from error
         sizes = {atom: len(positions) for atom, positions in kept.items()}
         self._mend(made, sizes, kernels or {})
         for block in skipped:
@@ -137,14 +143,20 @@ class Slicer:
             setattr(made.get_submodule(parent), name, Skipped(made.get_submodule(block.name)))
         return made
 
-    def _sliced(self, tensor: Tensor, kept: Kept, cut: tuple[Kernel, int] | None, meta: bool) -> Tensor:
+    def _sliced(
+        self, tensor: Tensor, kept: Kept, cut: tuple[Kernel, int] | None, meta: bool
+    ) -> Tensor:
         data = tensor.detach()
         if meta and not data.is_meta and isinstance(tensor, nn.Parameter):
             data = torch.empty_like(data, device="meta")
         is_new = False
         for dim, axis in enumerate(self.axes.get(id(tensor), ())):
-            if axis.size == data.shape[dim : dim + 1].numel() and any(atom in kept for atom in atoms_of(axis)):
-                data = data.index_select(dim, torch.from_numpy(positions_of(axis, kept)).to(data.device))
+            if axis.size == data.shape[dim : dim + 1].numel() and any(
+                atom in kept for atom in atoms_of(axis)
+            ):
+                data = data.index_select(
+                    dim, torch.from_numpy(positions_of(axis, kept)).to(data.device)
+                )
                 is_new = True
         if cut is not None:
             kernel, size = cut
@@ -157,7 +169,9 @@ class Slicer:
 
     # --- attributes
 
-    def _mend(self, made: nn.Module, sizes: Mapping[Atom, int], kernels: Mapping[str, tuple[Kernel, int]]) -> None:
+    def _mend(
+        self, made: nn.Module, sizes: Mapping[Atom, int], kernels: Mapping[str, tuple[Kernel, int]]
+    ) -> None:
         for name, layer in made.named_modules():
             if isinstance(layer, nn.MultiheadAttention):
                 self._mend_attention(name, layer, sizes)
@@ -171,7 +185,10 @@ class Slicer:
     def _mend_groups(self, name: str, layer: Any, sizes: Mapping[Atom, int]) -> None:
         """Set the number of groups of a convolution or group normalization."""
         call = self.calls.get(name)
-        is_own = isinstance(layer, nn.modules.conv._ConvNd | nn.GroupNorm) or next(layer.children(), None) is None
+        is_own = (
+            isinstance(layer, nn.modules.conv._ConvNd | nn.GroupNorm)
+            or next(layer.children(), None) is None
+        )
         if call is None or not is_own:
             return
         for node in self.reading.recorder.nodes[call.start : call.end]:
@@ -186,7 +203,9 @@ class Slicer:
             layer.in_channels = inputs if layer.transposed else inputs * layer.groups
             layer.out_channels = outputs * layer.groups if layer.transposed else outputs
 
-    def _mend_attention(self, name: str, layer: nn.MultiheadAttention, sizes: Mapping[Atom, int]) -> None:
+    def _mend_attention(
+        self, name: str, layer: nn.MultiheadAttention, sizes: Mapping[Atom, int]
+    ) -> None:
         """Heads and width of torch's attention; its own code allows no other number of heads."""
         whole: Any = self.module.get_submodule(name)
         weight = whole.in_proj_weight if whole._qkv_same_embed_dim else whole.q_proj_weight
@@ -205,7 +224,9 @@ class Slicer:
             if chosen is not None:
                 _set_number(layer, attribute, size_of(chosen.axis, sizes))
 
-    def _candidate(self, layer: nn.Module, attribute: str, candidates: list[Candidate]) -> Candidate | None:
+    def _candidate(
+        self, layer: nn.Module, attribute: str, candidates: list[Candidate]
+    ) -> Candidate | None:
         kind = self.assignment.get((type(layer), attribute), _likely_kind(attribute, candidates))
         return next((candidate for candidate in candidates if candidate.kind == kind), None)
 
@@ -230,7 +251,11 @@ class Slicer:
                 if all(touched.isdisjoint(atoms_of(candidate.axis)) for candidate in candidates):
                     continue
                 likely = _likely_kind(attribute, candidates)
-                others = [kind for kind in [*dict.fromkeys(c.kind for c in candidates), ""] if kind != likely]
+                others = [
+                    kind
+                    for kind in [*dict.fromkeys(c.kind for c in candidates), ""]
+                    if kind != likely
+                ]
                 keys.setdefault((type(layer), attribute), others)
         return list(keys.items())
 
@@ -250,7 +275,10 @@ class Slicer:
         return {
             key: by_size[value]
             for key, value in numbers.items()
-            if any(not self.changing.isdisjoint(atoms_of(candidate.axis)) for candidate in by_size.get(value, ()))
+            if any(
+                not self.changing.isdisjoint(atoms_of(candidate.axis))
+                for candidate in by_size.get(value, ())
+            )
         }
 
     def _axes_near(self, name: str, layer: nn.Module) -> Iterator[tuple[Axis, str]]:
@@ -259,7 +287,9 @@ class Slicer:
         With each axis, "source" if the layer reads it, else "result".
         """
         prefix = f"{name}." if name else ""
-        calls = [call for inner, call in self.calls.items() if inner == name or inner.startswith(prefix)]
+        calls = [
+            call for inner, call in self.calls.items() if inner == name or inner.startswith(prefix)
+        ]
         for call in sorted(calls, key=lambda call: (call.name != name, call.start)):
             for value in (call.source, *call.results):
                 if value is not None and value in self.coupling.axes:
@@ -283,7 +313,9 @@ class Slicer:
                     if atoms.isdisjoint(self.heads):
                         yield Candidate(part, "width")
                     else:
-                        yield Candidate(part, "heads" if len(factors[start:end]) == 1 else "product")
+                        yield Candidate(
+                            part, "heads" if len(factors[start:end]) == 1 else "product"
+                        )
 
 
 def _numbers(layer: nn.Module) -> Iterator[tuple[str, int]]:
@@ -313,7 +345,11 @@ def _likely_kind(attribute: str, candidates: list[Candidate]) -> str:
     if any(word in words for word in _NO_SIZES):
         return ""
     if {"source", "result"} & {*kinds}:  # nx, in_features, in_dim
-        order = ("source", "result") if words.startswith("in") or words == "nx" else ("result", "source")
+        order = (
+            ("source", "result")
+            if words.startswith("in") or words == "nx"
+            else ("result", "source")
+        )
         return next(kind for kind in order if kind in kinds)
     if "head" in words and "dim" not in words and "size" not in words and "heads" in kinds:
         return "heads"
@@ -329,7 +365,9 @@ def _is_known(layer: nn.Module) -> bool:
 
 
 def _mend_layer(layer: Any) -> bool:
-    """Set the sizes of one of torch's layers after the shapes of its weights; False for another layer."""
+    """Set the sizes of one of torch's layers after the shapes of its weights; False for another
+    layer.
+    """
     if isinstance(layer, nn.Linear):
         layer.out_features, layer.in_features = layer.weight.shape
     elif isinstance(layer, nn.modules.batchnorm._NormBase):
@@ -348,7 +386,10 @@ def _mend_layer(layer: Any) -> bool:
         layer.num_parameters = layer.weight.shape[0]
     elif isinstance(layer, _RECURRENT):
         weights: Any = layer
-        layer.hidden_size, layer.input_size = weights.weight_hh_l0.shape[1], weights.weight_ih_l0.shape[1]
+        layer.hidden_size, layer.input_size = (
+            weights.weight_hh_l0.shape[1],
+            weights.weight_ih_l0.shape[1],
+        )
     return _is_known(layer)
 
 
@@ -358,12 +399,17 @@ def _mend_kernel(layer: Any, kernel: Kernel, size: int) -> None:
     layer.kernel_size = (size,) * len(kernel.size)
     if not isinstance(layer.padding, str):
         layer.padding = tuple([p - n for p, n in zip(layer.padding, less, strict=True)])
-    padding = layer.padding if not isinstance(layer.padding, str) else [d * (size - 1) // 2 for d in layer.dilation]
+    padding = (
+        layer.padding
+        if not isinstance(layer.padding, str)
+        else [d * (size - 1) // 2 for d in layer.dilation]
+    )
     layer._reversed_padding_repeated_twice = [p for p in reversed(padding) for _ in range(2)]
 
 
 def kept_of(sizes: Mapping[Atom, int], order: Mapping[Atom, np.ndarray]) -> dict[Atom, np.ndarray]:
-    """The positions that stay: the most important ones, in their order; atoms that stay whole are left out.
+    """The positions that stay: the most important ones, in their order; atoms that stay whole are
+    left out.
 
     Args:
         sizes: numbers of positions.

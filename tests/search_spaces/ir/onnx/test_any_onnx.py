@@ -1,4 +1,6 @@
-"""Claims about ONNX models that were made elsewhere: text, costs and a runnable model from any of them."""
+"""Claims about ONNX models that were made elsewhere: text, costs and a runnable model from any of
+them.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ UNFOLDED = {
 }
 
 
-# --- networks as users write them ------------------------------------------------------------------------------------
+# --- networks as users write them
+# ------------------------------------------------------------------------------------
 
 
 class Basic(nn.Module):
@@ -47,7 +50,9 @@ class Basic(nn.Module):
         self.bn2 = nn.BatchNorm2d(channels)
         self.down = None
         if stride > 1 or inputs != channels:
-            self.down = nn.Sequential(nn.Conv2d(inputs, channels, 1, stride, bias=False), nn.BatchNorm2d(channels))
+            self.down = nn.Sequential(
+                nn.Conv2d(inputs, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
+            )
 
     def forward(self, x):  # type: ignore[no-untyped-def]
         y = self.bn2(self.conv2(functional.relu(self.bn1(self.conv1(x)))))
@@ -60,7 +65,10 @@ class ResNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.stem = nn.Sequential(
-            nn.Conv2d(3, 8, 7, 2, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
+            nn.Conv2d(3, 8, 7, 2, 3, bias=False),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.MaxPool2d(3, 2, 1),
         )
         widths = [8, 16]
         self.layers = nn.Sequential(
@@ -81,7 +89,9 @@ class SqueezeExcite(nn.Module):
         self.reduce, self.expand = nn.Conv2d(channels, 4, 1), nn.Conv2d(4, channels, 1)
 
     def forward(self, x):  # type: ignore[no-untyped-def]
-        return x * functional.hardsigmoid(self.expand(functional.relu(self.reduce(x.mean((2, 3), keepdim=True)))))
+        return x * functional.hardsigmoid(
+            self.expand(functional.relu(self.reduce(x.mean((2, 3), keepdim=True))))
+        )
 
 
 class MobileBlock(nn.Module):
@@ -119,7 +129,9 @@ class EncoderBlock(nn.Module):
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.attention = Attention(width, 2)
-        self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
+        )
 
     def forward(self, x):  # type: ignore[no-untyped-def]
         x = x + self.attention(self.norm1(x))
@@ -130,7 +142,10 @@ class VisionTransformer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.patches = nn.Conv2d(3, 16, 8, 8)
-        self.token, self.positions = nn.Parameter(torch.zeros(1, 1, 16)), nn.Parameter(torch.randn(1, 17, 16))
+        self.token, self.positions = (
+            nn.Parameter(torch.zeros(1, 1, 16)),
+            nn.Parameter(torch.randn(1, 17, 16)),
+        )
         self.blocks = nn.Sequential(EncoderBlock(16), EncoderBlock(16))
         self.norm, self.head = nn.LayerNorm(16), nn.Linear(16, 10)
 
@@ -145,7 +160,9 @@ class Speech(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv = nn.Sequential(nn.Conv1d(4, 8, 5, 2, 2, bias=False), nn.BatchNorm1d(8), nn.PReLU(8))
+        self.conv = nn.Sequential(
+            nn.Conv1d(4, 8, 5, 2, 2, bias=False), nn.BatchNorm1d(8), nn.PReLU(8)
+        )
         self.lstm = nn.LSTM(8, 6, batch_first=True, bidirectional=True)
         self.head = nn.Linear(12, 3)
 
@@ -169,12 +186,17 @@ class Language(nn.Module):
 
 
 class Mixed(nn.Module):
-    """Other operators: 3-D and transposed convolutions, other normalizations, interpolation, splits, pads."""
+    """Other operators: 3-D and transposed convolutions, other normalizations, interpolation,
+    splits, pads.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.up, self.group = nn.ConvTranspose2d(8, 6, 2, 2), nn.GroupNorm(2, 6)
-        self.instance, self.conv3 = nn.InstanceNorm2d(6, affine=True), nn.Conv3d(1, 2, (2, 3, 3), padding=(0, 1, 1))
+        self.instance, self.conv3 = (
+            nn.InstanceNorm2d(6, affine=True),
+            nn.Conv3d(1, 2, (2, 3, 3), padding=(0, 1, 1)),
+        )
 
     def forward(self, x):  # type: ignore[no-untyped-def]
         a, b = torch.split(x, [3, 5], dim=1)
@@ -192,7 +214,9 @@ class Decoder(nn.Module):
         super().__init__()
         self.words, self.norm, self.qkv = nn.Embedding(50, 8), nn.LayerNorm(8), nn.Linear(8, 24)
         self.head = nn.Linear(8, 50, bias=False)
-        self.register_buffer("mask", torch.tril(torch.ones(12, 12, dtype=torch.bool)), persistent=False)
+        self.register_buffer(
+            "mask", torch.tril(torch.ones(12, 12, dtype=torch.bool)), persistent=False
+        )
 
     def forward(self, ids):  # type: ignore[no-untyped-def]
         x = self.words(ids)
@@ -221,14 +245,20 @@ def example(name: str, batch: int = 2) -> torch.Tensor:
     return torch.randn(shape, generator=generator)
 
 
-def export(module: nn.Module, x: torch.Tensor, exporter: str, batch: str = "dynamic", **options) -> onnx.ModelProto:  # type: ignore[no-untyped-def]
+def export(
+    module: nn.Module, x: torch.Tensor, exporter: str, batch: str = "dynamic", **options
+) -> onnx.ModelProto:  # type: ignore[no-untyped-def]
     """The model that torch exports. batch: "dynamic" or "fixed"."""
     if exporter == "dynamo" and not importlib.util.find_spec("onnxscript"):
         pytest.skip("torch.onnx.export(dynamo=True) needs the package onnxscript")
     if batch == "dynamic" and exporter == "dynamo":
         options["dynamic_shapes"] = ({0: torch.export.Dim("batch")},)
     elif batch == "dynamic":
-        options.update(dynamic_axes={"x": {0: "batch"}, "y": {0: "batch"}}, input_names=["x"], output_names=["y"])
+        options.update(
+            dynamic_axes={"x": {0: "batch"}, "y": {0: "batch"}},
+            input_names=["x"],
+            output_names=["y"],
+        )
     file = io.BytesIO()
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings(), torch.no_grad():
@@ -238,18 +268,25 @@ def export(module: nn.Module, x: torch.Tensor, exporter: str, batch: str = "dyna
 
 
 @cache
-def exported(name: str, exporter: str, batch: str = "dynamic", **options) -> tuple[nn.Module, onnx.ModelProto]:  # type: ignore[no-untyped-def]
+def exported(
+    name: str, exporter: str, batch: str = "dynamic", **options
+) -> tuple[nn.Module, onnx.ModelProto]:  # type: ignore[no-untyped-def]
     torch.manual_seed(0)
     torch.backends.mha.set_fastpath_enabled(False)  # its one fused operator cannot be exported
     module = NETWORKS[name][0]().eval()
-    for tensor in (*module.parameters(), *module.buffers()):  # zeros and ones would be left out by the exporters
+    for tensor in (
+        *module.parameters(),
+        *module.buffers(),
+    ):  # zeros and ones would be left out by the exporters
         if tensor.dtype == torch.float32:
             torch.nn.init.uniform_(tensor, 0.5, 1.5)
     return module, export(module, example(name), exporter, batch, **options)
 
 
 def run(model: onnx.ModelProto, x: torch.Tensor) -> list[np.ndarray]:
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     return session.run(None, {session.get_inputs()[0].name: x.numpy()})
 
 
@@ -265,7 +302,8 @@ def check(model: onnx.ModelProto, x: torch.Tensor) -> str:
     return text
 
 
-# --- exports ---------------------------------------------------------------------------------------------------------
+# --- exports
+# ---------------------------------------------------------------------------------------------------------
 
 IN_DAILY_LOOP = "mobilenet"  # exported by dynamo with batch normalization and without
 WITHOUT_BATCH_NORM = ["vit", "language", "decoder"]
@@ -279,7 +317,9 @@ def test_export_becomes_text_and_a_model_again(name: str, exporter: str) -> None
 
 
 def filled(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with weights that depend on the sum of an element's indices: the same for a transposed tensor."""
+    """The model with weights that depend on the sum of an element's indices: the same for a
+    transposed tensor.
+    """
     for tensor in model.graph.initializer:
         if tensor.data_type == TensorProto.FLOAT and np.prod(tensor.dims) > 1:
             values = 0.12 + 0.1 * np.sin(1 + np.indices(tuple(tensor.dims)).sum(0))
@@ -297,7 +337,11 @@ def test_text_holds_the_computation(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name if name == IN_DAILY_LOOP else pytest.param(name, marks=pytest.mark.slow) for name in NETWORKS]
+    "name",
+    [
+        name if name == IN_DAILY_LOOP else pytest.param(name, marks=pytest.mark.slow)
+        for name in NETWORKS
+    ],
 )
 def test_exporters_of_torch_give_one_text(name: str) -> None:
     texts = [to_text(exported(name, exporter)[1]) for exporter in EXPORTERS]
@@ -318,7 +362,11 @@ class _NASBench201(nn.Module):
                 blocks.append(self.reduction(channels, channels := 2 * channels))
             for _ in range(cells):
                 kernels = {"a": 3, "b": 1, "c": 3}
-                blocks.append(nn.ModuleDict({name: self.conv(channels, channels, k) for name, k in kernels.items()}))
+                blocks.append(
+                    nn.ModuleDict(
+                        {name: self.conv(channels, channels, k) for name, k in kernels.items()}
+                    )
+                )
         self.blocks = nn.ModuleList(blocks)
         self.norm, self.classifier = nn.BatchNorm2d(channels), nn.Linear(channels, 10)
 
@@ -329,7 +377,9 @@ class _NASBench201(nn.Module):
     def reduction(self, inputs: int, channels: int) -> nn.Module:
         first, second = self.conv(inputs, channels, 3, stride=2), self.conv(channels, channels, 3)
         down = nn.Sequential(nn.AvgPool2d(2), nn.Conv2d(inputs, channels, 1, bias=False))
-        return nn.ModuleDict({"down": down, "y": nn.Sequential(nn.ReLU(), first, nn.ReLU(), second)})
+        return nn.ModuleDict(
+            {"down": down, "y": nn.Sequential(nn.ReLU(), first, nn.ReLU(), second)}
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         pool = nn.AvgPool2d(3, 1, 1, count_include_pad=False)
@@ -341,18 +391,25 @@ class _NASBench201(nn.Module):
                 active = torch.relu(x)
                 middle = pool(block["a"](active)) + block["b"](active)
                 x = block["c"](torch.relu(middle)) + pool(x)
-        return self.classifier(functional.adaptive_avg_pool2d(torch.relu(self.norm(x)), 1).flatten(1))
+        return self.classifier(
+            functional.adaptive_avg_pool2d(torch.relu(self.norm(x)), 1).flatten(1)
+        )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("exporter", "options"),
     [
-        ("torchscript", {"training": torch.onnx.TrainingMode.PRESERVE, "do_constant_folding": False}),
+        (
+            "torchscript",
+            {"training": torch.onnx.TrainingMode.PRESERVE, "do_constant_folding": False},
+        ),
         ("dynamo", {"optimize": False}),
     ],
 )
-def test_a_network_exported_from_torch_has_the_text_of_its_architecture(exporter: str, options: dict) -> None:  # type: ignore[type-arg]
+def test_a_network_exported_from_torch_has_the_text_of_its_architecture(
+    exporter: str, options: dict
+) -> None:  # type: ignore[type-arg]
     space = get_space("nasbench201", channels=4, cells=3)
     model = export(_NASBench201(4, 3).eval(), torch.zeros(2, 3, 32, 32), exporter, **options)
     assert to_text(model) == space.to_text(space.parse(CELL))
@@ -372,13 +429,18 @@ def test_batch_size_that_nodes_need_stays_fixed() -> None:
 def test_batch_size_that_is_needed_by_nodes_that_are_fused_is_open() -> None:
     """Keys are transposed so in exports of attention for one batch size."""
     sizes = "s = Constant <value_ints = [2,3,4]> () t = Constant <value_ints = [1,2,4,3]> ()"
-    body = f"{sizes} a = Reshape (x, s) b = Transpose <perm = [0,2,1]> (a) c = Reshape (b, t) y = MatMul (x, c)"
+    body = (
+        f"{sizes} a = Reshape (x, s) b = Transpose <perm = [0,2,1]> (a) c = Reshape (b, t) y = "
+        "MatMul (x, c)"
+    )
     text = check_text(parsed(body, "(float[1,2,3,4] x) => (float[1,2,3,3] y)"))
     assert "(float[N,2,3,4] x) => (float[N,2,3,3] y)" in text
 
 
 @pytest.mark.parametrize("name", WITHOUT_BATCH_NORM)
-@pytest.mark.parametrize("exporter", ["torchscript", pytest.param("dynamo", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "exporter", ["torchscript", pytest.param("dynamo", marks=pytest.mark.slow)]
+)
 def test_params_are_those_that_torch_counts(name: str, exporter: str) -> None:
     module, model = exported(name, exporter)
     assert params(model) == sum(p.numel() for p in module.parameters())
@@ -386,7 +448,9 @@ def test_params_are_those_that_torch_counts(name: str, exporter: str) -> None:
 
 @pytest.mark.parametrize("exporter", EXPORTERS)
 @pytest.mark.parametrize("name", [IN_DAILY_LOOP, pytest.param("resnet", marks=pytest.mark.slow)])
-def test_batch_normalization_is_there_folded_by_the_exporter_or_not(name: str, exporter: str) -> None:
+def test_batch_normalization_is_there_folded_by_the_exporter_or_not(
+    name: str, exporter: str
+) -> None:
     module, model = exported(name, exporter, **UNFOLDED[exporter])
     text = check(model, example(name))
     assert "net.ConvBn" in text
@@ -412,7 +476,10 @@ class Normalized(nn.Module):
 @pytest.mark.slow
 def test_dynamo_says_exactly_what_it_folded() -> None:
     module = Normalized().eval()
-    model, plain = (export(module, torch.randn(2, 8, 6, 6), "dynamo", optimize=optimize) for optimize in (True, False))
+    model, plain = (
+        export(module, torch.randn(2, 8, 6, 6), "dynamo", optimize=optimize)
+        for optimize in (True, False)
+    )
     assert {node.op_type for node in model.graph.node} & {"BatchNormalization"} == set()
     assert to_text(model) == to_text(plain)
     assert "bias = 1, channels = 4, epsilon = 0.001" in to_text(model)
@@ -429,21 +496,30 @@ def test_torchscript_does_not_say_whether_what_it_folded_had_a_bias() -> None:
 def test_flops_are_half_of_what_torch_counts(name: str) -> None:
     module, model = exported(name, "torchscript")
     counter = FlopCounterMode(display=False)
-    math = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)  # the one that torch counts
+    math = torch.nn.attention.sdpa_kernel(
+        torch.nn.attention.SDPBackend.MATH
+    )  # the one that torch counts
     with math, counter, torch.no_grad():
         module(example(name, batch=1))
     assert 2 * flops(model) == counter.get_total_flops()
 
 
-# --- files -----------------------------------------------------------------------------------------------------------
+# --- files
+# -----------------------------------------------------------------------------------------------------------
 
 
-def parsed(body: str, signature: str = "(float[N,4] x) => (float[N,4] y)", opset: int = 21) -> onnx.ModelProto:
+def parsed(
+    body: str, signature: str = "(float[N,4] x) => (float[N,4] y)", opset: int = 21
+) -> onnx.ModelProto:
     """A model from ONNX text; weights are written as `<float[4,4] w>` behind the signature."""
-    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]> net {signature} {{ {body} }}')
+    return onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : {opset}]> net {signature} {{ {body} }}'
+    )
 
 
-def with_weight(w: np.ndarray, body: str, signature: str = "(float[N,4] x) => (float[N,4] y)") -> onnx.ModelProto:
+def with_weight(
+    w: np.ndarray, body: str, signature: str = "(float[N,4] x) => (float[N,4] y)"
+) -> onnx.ModelProto:
     model = parsed("y = Identity (x)", signature)
     model.graph.node.pop()
     model.graph.node.extend(parsed(body, f"{signature} <float[1] w>").graph.node)
@@ -453,7 +529,9 @@ def with_weight(w: np.ndarray, body: str, signature: str = "(float[N,4] x) => (f
 
 def line(model: onnx.ModelProto) -> str:
     """The operators of the text, one after another."""
-    return " | ".join(row.partition(" = ")[2] for row in to_text(model).splitlines() if row.startswith("  "))
+    return " | ".join(
+        row.partition(" = ")[2] for row in to_text(model).splitlines() if row.startswith("  ")
+    )
 
 
 def save_apart(tmp_path: Path, location: str = "weights.bin") -> Path:
@@ -470,7 +548,9 @@ def save_apart(tmp_path: Path, location: str = "weights.bin") -> Path:
 
 
 def test_weights_in_another_file_need_not_be_there(tmp_path: Path) -> None:
-    assert "net.Linear <bias = 0, features = 4> (x)" in to_text(load_model(str(save_apart(tmp_path))))
+    assert "net.Linear <bias = 0, features = 4> (x)" in to_text(
+        load_model(str(save_apart(tmp_path)))
+    )
 
 
 def test_sizes_in_another_file_are_read(tmp_path: Path) -> None:
@@ -484,7 +564,9 @@ def test_sizes_in_another_file_are_read(tmp_path: Path) -> None:
         load_model(str(path))
 
 
-@pytest.mark.parametrize("location", ["../weights.bin", "/etc/hostname", "link", "", "sub/../../weights.bin"])
+@pytest.mark.parametrize(
+    "location", ["../weights.bin", "/etc/hostname", "link", "", "sub/../../weights.bin"]
+)
 def test_no_file_outside_of_the_folder_is_read(tmp_path: Path, location: str) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -494,7 +576,8 @@ def test_no_file_outside_of_the_folder_is_read(tmp_path: Path, location: str) ->
         load_model(str(save_apart(folder, location)))
 
 
-# --- what is read as what -------------------------------------------------------------------------------------------
+# --- what is read as what
+# -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -505,7 +588,8 @@ def test_no_file_outside_of_the_folder_is_read(tmp_path: Path, location: str) ->
         ("c = Constant <value_float = 2.0> () y = Mul (c, x)", "net.Mul <B = 2> (x)"),
         ("c = Constant <value_float = 0.0> () y = Mul (c, x)", "net.Zero (x)"),
         ("c = Constant <value_float = 0.0> () y = Max (x, c)", "net.Clip <min = 0> (x)"),
-        ("c = Constant <value_ints = [-1]> () y = ReduceMean (x, c)", "net.ReduceMean <axes = [1]> (x)"),
+        ("c = Constant <value_ints = [-1]> () y = ReduceMean (x, "
+         "c)", "net.ReduceMean <axes = [1]> (x)"),
         ("y = Softmax <axis = 1> (x)", "Softmax (x)"),
         ("a = Identity (x) b = Dropout (a) y = Relu (b)", "Relu (x)"),
         ("a = Concat <axis = 1> (x) y = Relu (a)", "Relu (x)"),
@@ -525,7 +609,10 @@ def test_constants_are_attributes(body: str, expected: str) -> None:
 
 
 def test_padding_by_nothing_in_a_text_is_read() -> None:
-    padded = parsed("c = Constant <value_ints = [0,1,0,1]> () y = Pad (x, c)", "(float[N,4] x) => (float[N,6] y)")
+    padded = parsed(
+        "c = Constant <value_ints = [0,1,0,1]> () y = Pad (x, c)",
+        "(float[N,4] x) => (float[N,6] y)",
+    )
     text = to_text(padded).replace("[0,1,0,1]", "[0,0,0,0]").replace("float[N,6]", "float[N,4]")
     assert line(from_text(text)) == "Identity (x)"
 
@@ -541,7 +628,8 @@ def test_learned_tensors_show_their_shape_alone() -> None:
     ("body", "expected"),
     [
         ("t = Transpose (w) y = MatMul (x, t)", "net.Linear <bias = 0, features = 4> (x)"),
-        ("h = MatMul (x, w) y = MatMul (h, w)", "net.Param <shape = [4,4]> () | MatMul (x, a) | MatMul (b, a)"),
+        ("h = MatMul (x, w) y = MatMul (h, "
+         "w)", "net.Param <shape = [4,4]> () | MatMul (x, a) | MatMul (b, a)"),
         ("t = Transpose (w) h = MatMul (x, t) y = MatMul (h, w)",
          "net.Param <shape = [4,4]> () | Transpose (a) | MatMul (x, b) | MatMul (c, a)"),
     ],
@@ -579,7 +667,9 @@ def test_long_tables_of_numbers_show_their_shape_and_limit() -> None:
 
 
 def test_learned_number_stays_learned() -> None:
-    text = to_text(with_weight(np.float32([1, 2, 3, 4]), "y = Mul (x, w)")).replace("shape = [4]", "shape = [1]")
+    text = to_text(with_weight(np.float32([1, 2, 3, 4]), "y = Mul (x, w)")).replace(
+        "shape = [4]", "shape = [1]"
+    )
     assert "net.Param <shape = [1]> ()" in text
     assert to_text(from_text(text)) == text
 
@@ -593,8 +683,12 @@ def test_bias_of_one_element_is_learned(name: str) -> None:
 
 
 def test_old_operator_sets_are_converted() -> None:
-    old = parsed("u = Unsqueeze <axes = [2]> (x) s = Squeeze <axes = [2]> (u) y = Relu (s)", opset=11)
-    new = parsed("c = Constant <value_ints = [2]> () u = Unsqueeze (x, c) s = Squeeze (u, c) y = Relu (s)")
+    old = parsed(
+        "u = Unsqueeze <axes = [2]> (x) s = Squeeze <axes = [2]> (u) y = Relu (s)", opset=11
+    )
+    new = parsed(
+        "c = Constant <value_ints = [2]> () u = Unsqueeze (x, c) s = Squeeze (u, c) y = Relu (s)"
+    )
     assert to_text(old) == to_text(new)
 
 
@@ -602,13 +696,24 @@ def test_old_operator_sets_are_converted() -> None:
     ("opset", "body"),
     [
         (8, "y = Upsample <mode = mode, scales = [1.0,1.0,1.5,1.5]> (x)"),
-        (9, "s = Constant <value = float[4] {1.0,1.0,1.5,1.5}> () y = Upsample <mode = mode> (x, s)"),
-        (10, "s = Constant <value = float[4] {1.0,1.0,1.5,1.5}> () y = Resize <mode = mode> (x, s)"),
+        (
+            9,
+            "s = Constant <value = float[4] {1.0,1.0,1.5,1.5}> () y = Upsample <mode = mode> (x, "
+            "s)",
+        ),
+        (
+            10,
+            "s = Constant <value = float[4] {1.0,1.0,1.5,1.5}> () y = Resize <mode = mode> (x, s)",
+        ),
     ],
 )
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
 def test_old_interpolation_is_computed_alike(opset: int, body: str, mode: str) -> None:
-    model = parsed(body.replace("mode = mode", f'mode = "{mode}"'), "(float[N,4,6,6] x) => (float[N,4,9,9] y)", opset)
+    model = parsed(
+        body.replace("mode = mode", f'mode = "{mode}"'),
+        "(float[N,4,6,6] x) => (float[N,4,9,9] y)",
+        opset,
+    )
     text = check_text(model)
     assert ("roi" in text, 'coordinate_transformation_mode = "asymmetric"' in text) == (False, True)
     x = torch.randn(2, 4, 6, 6)
@@ -635,7 +740,10 @@ def test_unknown_sizes_other_than_the_batch_are_letters() -> None:
     model = parsed("t = Transpose <perm = [0,2,1]> (x) s = MatMul (x, t) y = Softmax (s)",
                    "(float[batch,length,8] x) => (float[batch,length,length] y)")  # fmt: skip
     assert "float[N,L,8] x) => (float[N,L,L] y)" in check_text(model)
-    with pytest.raises(InputError, match=r"costs need numbers, but a shape is \['N', 'L', 'L', 8\]; .*'length' open"):
+    with pytest.raises(
+        InputError,
+        match=r"costs need numbers, but a shape is \['N', 'L', 'L', 8\]; .*'length' open",
+    ):
         flops(model)
 
 
@@ -660,16 +768,22 @@ def test_weights_in_the_constants_of_other_files_are_learned() -> None:
 def test_values_and_indices_of_pooling_are_outputs() -> None:
     model = parsed("y, i = MaxPool <kernel_shape = [2,2]> (x)",
                    "(float[N,4,6,6] x) => (float[N,4,5,5] y, int64[N,4,5,5] i)")  # fmt: skip
-    assert "net.MaxPool <kernel_shape = [2,2], output = 1> (x)" in check(model, torch.randn(2, 4, 6, 6))
+    assert "net.MaxPool <kernel_shape = [2,2], output = 1> (x)" in check(
+        model, torch.randn(2, 4, 6, 6)
+    )
 
 
 def test_equal_outputs_are_one() -> None:
-    model = parsed("y = Relu (x) z = Identity (y) v = Identity (x) w = Identity (x)",
-                   "(float[N,4] x) => (float[N,4] y, float[N,4] z, float[N,4] v, float[N,4] w)")  # fmt: skip
+    model = parsed(
+        "y = Relu (x) z = Identity (y) v = Identity (x) w = Identity (x)",
+        # Fmt: skip
+        "(float[N,4] x) => (float[N,4] y, float[N,4] z, float[N,4] v, float[N,4] w)",
+    )
     assert line(model) == line(from_text(to_text(model))) == "Identity (x) | Relu (x)"
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------
+# --- what is refused
+# ------------------------------------------------------------------------------------------------
 
 BRANCHES = """<then_branch = yes () => (float[N,4] a) {a = Relu (x)},
                else_branch = no () => (float[N,4] b) {b = Neg (x)}>"""
@@ -707,13 +821,24 @@ def hardmax() -> onnx.ModelProto:
             branches,
             r"If \(node ''\): control flow that depends on the data is not supported: it depends on input 'c'; store",
         ),
-        (custom_operator, r"my.Relu \(node 'first'\) is not a standard ONNX operator: export the model without custom"),
+        (
+            custom_operator,
+            r"my.Relu \(node 'first'\) is not a standard ONNX operator: export the model without custom",
+        ),
         (training, "batch normalization in training mode: export the model in evaluation mode"),
-        (hardmax, r"^Hardmax \(node ''\): its axis had another meaning in old opsets: export the model with opset 13"),
-        (sequences, "sequences and optional values are not supported: export the model with tensors only"),
+        (
+            hardmax,
+            r"^Hardmax \(node ''\): its axis had another meaning in old opsets: export the model with opset 13",
+        ),
+        (
+            sequences,
+            "sequences and optional values are not supported: export the model with tensors only",
+        ),
     ],
 )
-def test_what_text_cannot_hold_is_refused_with_a_remedy(build: Callable[[], onnx.ModelProto], message: str) -> None:
+def test_what_text_cannot_hold_is_refused_with_a_remedy(
+    build: Callable[[], onnx.ModelProto], message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         to_text(build())
 
@@ -727,7 +852,9 @@ def huge() -> onnx.ModelProto:
 def many() -> onnx.ModelProto:
     model = parsed("y = Relu (x)")
     for i in range(100_000):
-        model.graph.node.add(op_type="Relu", input=["y" if i == 0 else f"v{i - 1}"], output=[f"v{i}"])
+        model.graph.node.add(
+            op_type="Relu", input=["y" if i == 0 else f"v{i - 1}"], output=[f"v{i}"]
+        )
     return model
 
 
@@ -745,7 +872,9 @@ def functions() -> onnx.ModelProto:
 def loop() -> onnx.ModelProto:
     model = parsed("y = my.f (x)")
     call = helper.make_node("f", ["x"], ["y"], domain="my")
-    model.functions.append(helper.make_function("my", "f", ["x"], ["y"], [call], [helper.make_opsetid("my", 1)]))
+    model.functions.append(
+        helper.make_function("my", "f", ["x"], ["y"], [call], [helper.make_opsetid("my", 1)])
+    )
     return model
 
 
@@ -757,7 +886,10 @@ def filled_sizes() -> onnx.ModelProto:
 
 
 def tiled() -> onnx.ModelProto:
-    return parsed(SIZES + "c = Constant <value_float = 1.0> () e = Expand (c, s) r = ReduceMax (e) y = Add (x, r)")
+    return parsed(
+        SIZES
+        + "c = Constant <value_float = 1.0> () e = Expand (c, s) r = ReduceMax (e) y = Add (x, r)"
+    )
 
 
 def chain() -> onnx.ModelProto:

@@ -1,4 +1,6 @@
-"""Claims about control flow: branches that are known are taken, loops are written out and share their weights."""
+"""Claims about control flow: branches that are known are taken, loops are written out and share
+their weights.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,15 @@ STEPS = 6
 
 
 def parsed(body: str, signature: str) -> onnx.ModelProto:
-    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 21]> net {signature} {{ {body} }}')
+    return onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 21]> net {signature} {{ {body} }}'
+    )
 
 
 def run(model: onnx.ModelProto, x: np.ndarray) -> list[np.ndarray]:
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     return session.run(None, {session.get_inputs()[0].name: x})
 
 
@@ -33,7 +39,9 @@ def check(model: onnx.ModelProto) -> str:
 
 
 def recurrence(storage: str, steps: int | str = STEPS) -> onnx.ModelProto:
-    """h = tanh(x W + h U + b) as a Scan, with weights outside of the body, inside as initializers, or constants."""
+    """h = tanh(x W + h U + b) as a Scan, with weights outside of the body, inside as initializers,
+    or constants.
+    """
     step = "float[2,8] h, float[2,4] e"
     body = f"""y, s = Scan <num_scan_inputs = 1, body = step ({step}) => (float[2,8] k, float[2,8] o) {{
         p = MatMul (e, W) q = MatMul (h, U) r = Add (p, q) t = Add (r, b) k = Tanh (t) o = Identity (k) }}> (h0, x)"""
@@ -41,7 +49,9 @@ def recurrence(storage: str, steps: int | str = STEPS) -> onnx.ModelProto:
     weights = "float[4,8] W, float[8,8] U, float[8] b, int64[2] n = {2, 8}"
     rng = np.random.default_rng(0)
     shapes = {"W": (4, 8), "U": (8, 8), "b": (8,)}
-    tensors = [numpy_helper.from_array(rng.standard_normal(s).astype("f"), n) for n, s in shapes.items()]
+    tensors = [
+        numpy_helper.from_array(rng.standard_normal(s).astype("f"), n) for n, s in shapes.items()
+    ]
     model = parsed(f"h0 = ConstantOfShape (n) {body}", f"{signature} <{weights}>")
     graph = model.graph
     scan = next(node for node in graph.node if node.op_type == "Scan")
@@ -73,16 +83,21 @@ def test_a_recurrence_counts_its_weights_once_and_its_products_per_step(storage:
 def gated(steps: int) -> onnx.ModelProto:
     """A gated recurrence as a Scan: the four gates are slices of one product."""
     cuts = " ".join(
-        f"s{i} = Constant <value_ints = [{8 * i}]> () e{i} = Constant <value_ints = [{8 * i + 8}]> () "
+        f"s{i} = Constant <value_ints = [{8 * i}]> () e{i} = Constant <value_ints = [{8 * i + 8}]> "
+        "() "
         f"g{i} = Slice (t, s{i}, e{i}, axis)"
         for i in range(4)
     )
-    gates = "f = Sigmoid (g0) i = Sigmoid (g1) o = Sigmoid (g2) u = Tanh (g3) a = Mul (f, c) b = Mul (i, u)"
+    gates = (
+        "f = Sigmoid (g0) i = Sigmoid (g1) o = Sigmoid (g2) u = Tanh (g3) a = Mul (f, c) b = "
+        "Mul (i, u)"
+    )
     body = f"""y, z = Scan <num_scan_inputs = 1,
         body = step (float[2,8] h, float[2,8] c, float[2,4] e) => (float[2,8] k, float[2,8] m) {{
             axis = Constant <value_ints = [1]> () p = MatMul (e, W) q = MatMul (h, U) t = Add (p, q)
             {cuts} {gates} m = Add (a, b) r = Tanh (m) k = Mul (o, r) }}> (h0, h0, x)"""
-    model = parsed(f"h0 = ConstantOfShape (n) {body}", f"(float[{steps},2,4] x) => (float[2,8] y, float[2,8] z)"
+    model = parsed("h0 = ConstantOfShape (n) "
+                   f"{body}", f"(float[{steps},2,4] x) => (float[2,8] y, float[2,8] z)"
                    " <float[4,32] W, float[8,32] U, int64[2] n = {2, 8}>")  # fmt: skip
     kept = [info for info in model.graph.input if info.name == "x"]
     del model.graph.input[:]
@@ -103,7 +118,9 @@ def test_the_body_of_a_recurrence_is_a_function_that_is_called_per_step() -> Non
 
 
 def test_a_recurrence_over_an_open_number_of_steps_is_refused_with_a_remedy() -> None:
-    with pytest.raises(InputError, match=r"Scan .*number of steps is open; fix the size 'T' by .*--dim_param T"):
+    with pytest.raises(
+        InputError, match=r"Scan .*number of steps is open; fix the size 'T' by .*--dim_param T"
+    ):
         to_text(recurrence("outside", "T"))
 
 

@@ -1,4 +1,6 @@
-"""Claims about models that try to exhaust time or memory: they are read in seconds or refused with the reason."""
+"""Claims about models that try to exhaust time or memory: they are read in seconds or refused with
+the reason.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def value(name: str) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, ("N", 4))
 
 
-def model(nodes: list[onnx.NodeProto], outputs: list[str], functions: tuple = ()) -> onnx.ModelProto:
+def model(
+    nodes: list[onnx.NodeProto], outputs: list[str], functions: tuple = ()
+) -> onnx.ModelProto:
     graph = helper.make_graph(nodes, "g", [value("x")], [value(name) for name in outputs])
     return helper.make_model(graph, functions=list(functions), opset_imports=OPSETS, ir_version=10)
 
@@ -39,12 +43,18 @@ def chain(count: int, name: str) -> list[onnx.NodeProto]:
 
 def branch(nodes: list[onnx.NodeProto]) -> onnx.GraphProto:
     last = nodes[-1].output[0]
-    return helper.make_graph(nodes, last, [], [helper.make_tensor_value_info(last, TensorProto.FLOAT, None)])
+    return helper.make_graph(
+        nodes, last, [], [helper.make_tensor_value_info(last, TensorProto.FLOAT, None)]
+    )
 
 
 def condition(known: bool) -> list[onnx.NodeProto]:
     if known:
-        return [helper.make_node("Constant", [], ["c"], value=helper.make_tensor("c", TensorProto.BOOL, [], [True]))]
+        return [
+            helper.make_node(
+                "Constant", [], ["c"], value=helper.make_tensor("c", TensorProto.BOOL, [], [True])
+            )
+        ]
     total = helper.make_node("ReduceSum", ["x"], ["s"], keepdims=0)
     return [total, helper.make_node("Cast", ["s"], ["c"], to=TensorProto.BOOL)]
 
@@ -55,10 +65,14 @@ def if_of(count: int, known: bool) -> onnx.ModelProto:
 
 
 def doubling(levels: int, in_branches: bool) -> onnx.ModelProto:
-    """Functions that each call the one before twice, in both branches of an `If` or one after another."""
+    """Functions that each call the one before twice, in both branches of an `If` or one after
+    another.
+    """
     functions = []
     for i in range(levels):
-        calls = [helper.make_node(f"F{i - 1}", [a], [b], domain="f") for a, b in (("a", "u"), ("u", "b"))]
+        calls = [
+            helper.make_node(f"F{i - 1}", [a], [b], domain="f") for a, b in (("a", "u"), ("u", "b"))
+        ]
         if in_branches and i:
             inner = [
                 [helper.make_node(f"F{i - 1}", ["a"], [f"u{n}"], domain="f"),
@@ -68,7 +82,9 @@ def doubling(levels: int, in_branches: bool) -> onnx.ModelProto:
             calls = [*condition(known=True), helper.make_node("If", ["c"], ["b"], **both)]
         body = calls if i else [helper.make_node("Relu", ["a"], ["b"])]
         functions.append(helper.make_function("f", f"F{i}", ["a"], ["b"], body, OPSETS))
-    return model([helper.make_node(f"F{levels - 1}", ["x"], ["y"], domain="f")], ["y"], tuple(functions))
+    return model(
+        [helper.make_node(f"F{levels - 1}", ["x"], ["y"], domain="f")], ["y"], tuple(functions)
+    )
 
 
 def nested_ifs(depth: int) -> onnx.ModelProto:
@@ -84,14 +100,24 @@ def nested_ifs(depth: int) -> onnx.ModelProto:
 def loop(count: int) -> onnx.ModelProto:
     bools = [helper.make_tensor_value_info(name, TensorProto.BOOL, []) for name in ("go", "on")]
     number = helper.make_tensor_value_info("i", TensorProto.INT64, [])
-    a, last = (helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("a", f"l{count - 1}"))
+    a, last = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
+        for name in ("a", f"l{count - 1}")
+    )
     nodes = [helper.make_node("Identity", ["go"], ["on"]), *chain(count, "l")]
     body = helper.make_graph(nodes, "body", [number, bools[0], a], [bools[1], last])
-    return model([*condition(known=True), helper.make_node("Loop", ["", "c", "x"], ["y"], body=body)], ["y"])
+    return model(
+        [*condition(known=True), helper.make_node("Loop", ["", "c", "x"], ["y"], body=body)], ["y"]
+    )
 
 
-def parallel(count: int, join: str = "Sum", operators: tuple[str, ...] = ("Relu",)) -> onnx.ModelProto:
-    nodes = [helper.make_node(operators[(i * i + i // 7) % len(operators)], ["x"], [f"r{i}"]) for i in range(count)]
+def parallel(
+    count: int, join: str = "Sum", operators: tuple[str, ...] = ("Relu",)
+) -> onnx.ModelProto:
+    nodes = [
+        helper.make_node(operators[(i * i + i // 7) % len(operators)], ["x"], [f"r{i}"])
+        for i in range(count)
+    ]
     return model([*nodes, helper.make_node(join, [f"r{i}" for i in range(count)], ["y"])], ["y"])
 
 
@@ -106,11 +132,16 @@ def added(count: int) -> onnx.ModelProto:
 def dense(count: int) -> onnx.ModelProto:
     """Every node reads all earlier ones."""
     names = ["x", *(f"d{i}" for i in range(count))]
-    return model([helper.make_node("Sum", names[: i + 1], [names[i + 1]]) for i in range(count)], [names[-1]])
+    return model(
+        [helper.make_node("Sum", names[: i + 1], [names[i + 1]]) for i in range(count)], [names[-1]]
+    )
 
 
 def outputs(count: int) -> onnx.ModelProto:
-    return model([helper.make_node("Relu", ["x"], [f"o{i}"]) for i in range(count)], [f"o{i}" for i in range(count)])
+    return model(
+        [helper.make_node("Relu", ["x"], [f"o{i}"]) for i in range(count)],
+        [f"o{i}" for i in range(count)],
+    )
 
 
 def unused(count: int) -> onnx.ModelProto:
@@ -118,14 +149,26 @@ def unused(count: int) -> onnx.ModelProto:
 
 
 REFUSED: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
-    "functions that double in branches": (lambda: doubling(12, in_branches=True), "nodes; the limit is 10,000"),
+    "functions that double in branches": (
+        lambda: doubling(12, in_branches=True),
+        "nodes; the limit is 10,000",
+    ),
     "deep functions in branches": (lambda: doubling(30, in_branches=True), "more than 32 deep"),
-    "functions that double": (lambda: doubling(30, in_branches=False), "536,870,912 nodes; the limit is 10,000"),
-    "60,000 nodes in branches": (lambda: if_of(30_000, known=False), "60,003 nodes; the limit is 10,000"),
+    "functions that double": (
+        lambda: doubling(30, in_branches=False),
+        "536,870,912 nodes; the limit is 10,000",
+    ),
+    "60,000 nodes in branches": (
+        lambda: if_of(30_000, known=False),
+        "60,003 nodes; the limit is 10,000",
+    ),
     "branches in branches": (lambda: nested_ifs(13), "nodes; the limit is 10,000"),
     "60,000 nodes in a loop": (lambda: loop(60_000), "nodes; the limit is 10,000"),
     "1,000 densely connected nodes": (lambda: dense(1000), "500,500 inputs; the limit is 100,000"),
-    "a large If that depends on data": (lambda: if_of(4900, known=False), "control flow that depends on the data"),
+    "a large If that depends on data": (
+        lambda: if_of(4900, known=False),
+        "control flow that depends on the data",
+    ),
 }
 
 
@@ -143,7 +186,9 @@ def test_unbounded_models_are_refused_at_once_with_the_reason(name: str) -> None
 LARGE: dict[str, Callable[[], onnx.ModelProto]] = {
     "parallel": lambda: parallel(9999),
     "parallel, concatenated": lambda: parallel(9999, "Max"),
-    "parallel, of several operators": lambda: parallel(9999, operators=("Relu", "Tanh", "Neg", "Exp", "Abs")),
+    "parallel, of several operators": lambda: parallel(
+        9999, operators=("Relu", "Tanh", "Neg", "Exp", "Abs")
+    ),
     "parallel, added one by one": lambda: added(5000),
     "dense": lambda: dense(440),
     "outputs": lambda: outputs(9999),
@@ -165,5 +210,7 @@ def test_large_models_take_seconds_and_little_memory(name: str, tmp_path: Path) 
 
 if __name__ == "__main__":
     to_text(load_model(sys.argv[1]))
-    status = Path("/proc/self/status").read_text()  # `getrusage` would count the process that started this one, too
+    status = Path(
+        "/proc/self/status"
+    ).read_text()  # `getrusage` would count the process that started this one, too
     print(int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) / 1e6)

@@ -1,4 +1,6 @@
-"""Claims about all models of the onnx package's own test suite: no crash, no lost weight, one-line refusals."""
+"""Claims about all models of the onnx package's own test suite: no crash, no lost weight, one-line
+refusals.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def suite() -> Iterator[tuple[str, onnx.ModelProto]]:
 
 
 def complaint(model: onnx.ModelProto) -> str | None:
-    """What is wrong with the text of a model; None if nothing is, "refused" for a model that a text cannot hold."""
+    """What is wrong with the text of a model; None if nothing is, "refused" for a model that a text
+    cannot hold.
+    """
     try:
         text, weights = to_text(model), params(model)
     except InputError as error:
@@ -60,12 +64,16 @@ def test_models_of_the_onnx_package_are_fixed_points_or_refused() -> None:
          "(int64[N,4] x, int64[N,4] z) => (bool[N,4] y)"),
         ("y, m = Dropout (x)", "(float[N,4] x) => (float[N,4] y, bool[N,4] m)"),
         ("y, m = Dropout (x, r)", "(float[N,4] x, float r) => (float[N,4] y, bool[N,4] m)"),
-        ("f = Flatten <axis = 0> (s) y = Mul (x, f)", "(float[N,4] x, float[4] s) => (float[N,4] y)"),
-        ('y = Conv <auto_pad = "SAME_LOWER"> (x, w)', "(float[1,2,5,5] x, float[3,2,3,3] w) => (float[1,3,5,5] y)"),
+        ("f = Flatten <axis = 0> (s) y = Mul (x, "
+         "f)", "(float[N,4] x, float[4] s) => (float[N,4] y)"),
+        ('y = Conv <auto_pad = "SAME_LOWER"> (x, w)', "(float[1,2,5,5] x, float[3,2,3,3] w) => "
+                                                      "(float[1,3,5,5] y)"),
     ],
 )  # fmt: skip
 def test_texts_are_fixed_points(body: str, signature: str) -> None:
-    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 21]> net {signature} {{ {body} }}')
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 21]> net {signature} {{ {body} }}'
+    )
     text = to_text(model)
     assert to_text(from_text(text)) == text
 
@@ -73,5 +81,7 @@ def test_texts_are_fixed_points(body: str, signature: str) -> None:
 def test_output_of_dropout_is_its_input() -> None:
     body = "a, m = Dropout (x) y = Relu (a)"
     signature = "(float[N,4] x) => (float[N,4] y, bool[N,4] m)"
-    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 21]> net {signature} {{ {body} }}')
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 21]> net {signature} {{ {body} }}'
+    )
     assert "Relu (x)" in to_text(model)

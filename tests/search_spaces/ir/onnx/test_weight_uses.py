@@ -1,4 +1,6 @@
-"""Claims about what is a weight of an ONNX file: where operators read it decides, not how the file stores it."""
+"""Claims about what is a weight of an ONNX file: where operators read it decides, not how the file
+stores it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 from search_spaces import flops, from_text, params, to_text
 
-FLOAT, UINT8, INT8, INT64 = TensorProto.FLOAT, TensorProto.UINT8, TensorProto.INT8, TensorProto.INT64
+FLOAT, UINT8, INT8, INT64 = (
+    TensorProto.FLOAT,
+    TensorProto.UINT8,
+    TensorProto.INT8,
+    TensorProto.INT64,
+)
 RNG = np.random.default_rng(0)
 
 
@@ -21,7 +28,9 @@ def numbers(*shape: int, kind: str = "f") -> np.ndarray:
 
 
 class File:
-    """An ONNX file in the making; `stored` adds a tensor as an initializer, a `Constant` node, or behind operators."""
+    """An ONNX file in the making; `stored` adds a tensor as an initializer, a `Constant` node, or
+    behind operators.
+    """
 
     def __init__(self, storage: str, producer: str = "") -> None:
         self.storage, self.producer = storage, producer
@@ -39,7 +48,9 @@ class File:
             array = array.astype(np.float16)
         if self.storage in ("quantized", "fake-quantized") and array.ndim > 1:
             return self._quantized(array, name, plain)
-        self.nodes.append(helper.make_node("Constant", [], [plain], value=numpy_helper.from_array(array, plain)))
+        self.nodes.append(
+            helper.make_node("Constant", [], [plain], value=numpy_helper.from_array(array, plain))
+        )
         if self.storage == "identity":
             self.nodes.append(helper.make_node("Identity", [plain], [name]))
         elif self.storage == "transposed":
@@ -51,7 +62,9 @@ class File:
         return name
 
     def _quantized(self, array: np.ndarray, name: str, plain: str) -> str:
-        scale = np.full(array.shape[0], 0.02, np.float32) * (1 + np.arange(array.shape[0], dtype=np.float32))
+        scale = np.full(array.shape[0], 0.02, np.float32) * (
+            1 + np.arange(array.shape[0], dtype=np.float32)
+        )
         zero = np.zeros(array.shape[0], np.int8)
         for part, value in (("scale", scale), ("zero", zero)):
             self.initializers.append(numpy_helper.from_array(value, f"{name}_{part}"))
@@ -60,15 +73,21 @@ class File:
             self.initializers.append(numpy_helper.from_array((array * 9).astype(np.int8), plain))
         else:
             self.initializers.append(numpy_helper.from_array(array, f"{name}_float"))
-            self.nodes.append(helper.make_node("QuantizeLinear", [f"{name}_float", *around], [plain], axis=0))
+            self.nodes.append(
+                helper.make_node("QuantizeLinear", [f"{name}_float", *around], [plain], axis=0)
+            )
         self.nodes.append(helper.make_node("DequantizeLinear", [plain, *around], [name], axis=0))
         return name
 
     def node(self, op: str, inputs: list[str], outputs: list[str], **attributes: object) -> None:
         self.nodes.append(helper.make_node(op, inputs, outputs, **attributes))
 
-    def model(self, inputs: dict, outputs: list[str], element: int = FLOAT, result: int = FLOAT) -> onnx.ModelProto:  # type: ignore[type-arg]
-        ins = [helper.make_tensor_value_info(name, element, shape) for name, shape in inputs.items()]
+    def model(
+        self, inputs: dict, outputs: list[str], element: int = FLOAT, result: int = FLOAT
+    ) -> onnx.ModelProto:  # type: ignore[type-arg]
+        ins = [
+            helper.make_tensor_value_info(name, element, shape) for name, shape in inputs.items()
+        ]
         outs = [helper.make_tensor_value_info(name, result, None) for name in outputs]
         graph = helper.make_graph(self.nodes, "net", ins, outs, self.initializers)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
@@ -85,11 +104,14 @@ def check(model: onnx.ModelProto, weights: int, products: int) -> None:
     assert (params(again), flops(again)) == (weights, products)
 
 
-# --- layers, with their weights and multiply-accumulates -------------------------------------------------------------
+# --- layers, with their weights and multiply-accumulates
+# -------------------------------------------------------------
 
 
 def conv(file: File) -> tuple[onnx.ModelProto, int, int]:
-    file.node("Conv", ["x", file.stored(numbers(8, 3, 3, 3), "w"), file.stored(numbers(8), "b")], ["y"])
+    file.node(
+        "Conv", ["x", file.stored(numbers(8, 3, 3, 3), "w"), file.stored(numbers(8), "b")], ["y"]
+    )
     return file.model({"x": ["N", 3, 10, 10]}, ["y"]), 216 + 8, 216 * 64
 
 
@@ -104,7 +126,12 @@ def transposed_conv(file: File) -> tuple[onnx.ModelProto, int, int]:
 
 
 def gemm(file: File) -> tuple[onnx.ModelProto, int, int]:
-    file.node("Gemm", ["x", file.stored(numbers(10, 16), "w"), file.stored(numbers(10), "b")], ["y"], transB=1)
+    file.node(
+        "Gemm",
+        ["x", file.stored(numbers(10, 16), "w"), file.stored(numbers(10), "b")],
+        ["y"],
+        transB=1,
+    )
     return file.model({"x": ["N", 16]}, ["y"]), 170, 160
 
 
@@ -133,17 +160,27 @@ def embedding(file: File) -> tuple[onnx.ModelProto, int, int]:
 
 def batch_norm(file: File) -> tuple[onnx.ModelProto, int, int]:
     operands = [file.stored(numbers(8), name) for name in ("scale", "shift", "mean")]
-    file.node("BatchNormalization", ["x", *operands, file.stored(np.abs(numbers(8)) + 1, "var")], ["y"])
+    file.node(
+        "BatchNormalization", ["x", *operands, file.stored(np.abs(numbers(8)) + 1, "var")], ["y"]
+    )
     return file.model({"x": ["N", 8, 5, 5]}, ["y"]), 16, 0
 
 
 def layer_norm(file: File) -> tuple[onnx.ModelProto, int, int]:
-    file.node("LayerNormalization", ["x", file.stored(numbers(8), "s"), file.stored(numbers(8), "b")], ["y"])
+    file.node(
+        "LayerNormalization",
+        ["x", file.stored(numbers(8), "s"), file.stored(numbers(8), "b")],
+        ["y"],
+    )
     return file.model({"x": ["N", 5, 8]}, ["y"]), 16, 0
 
 
 def instance_norm(file: File) -> tuple[onnx.ModelProto, int, int]:
-    file.node("InstanceNormalization", ["x", file.stored(numbers(8), "s"), file.stored(numbers(8), "b")], ["y"])
+    file.node(
+        "InstanceNormalization",
+        ["x", file.stored(numbers(8), "s"), file.stored(numbers(8), "b")],
+        ["y"],
+    )
     return file.model({"x": ["N", 8, 5, 5]}, ["y"]), 16, 0
 
 
@@ -170,7 +207,11 @@ def prelu(file: File) -> tuple[onnx.ModelProto, int, int]:
 
 
 def deformable(file: File) -> tuple[onnx.ModelProto, int, int]:
-    file.node("DeformConv", ["x", file.stored(numbers(8, 3, 3, 3), "w"), "o", file.stored(numbers(8), "b")], ["y"])
+    file.node(
+        "DeformConv",
+        ["x", file.stored(numbers(8, 3, 3, 3), "w"), "o", file.stored(numbers(8), "b")],
+        ["y"],
+    )
     return file.model({"x": ["N", 3, 6, 6], "o": ["N", 18, 4, 4]}, ["y"]), 224, 216 * 16
 
 
@@ -182,7 +223,9 @@ def einsum(file: File) -> tuple[onnx.ModelProto, int, int]:
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 
 
-def recurrent(op: str, outputs: int, directions: int = 1) -> Callable[[File], tuple[onnx.ModelProto, int, int]]:
+def recurrent(
+    op: str, outputs: int, directions: int = 1
+) -> Callable[[File], tuple[onnx.ModelProto, int, int]]:
     def build(file: File) -> tuple[onnx.ModelProto, int, int]:
         gates, names = GATES[op], ["y", "h", "c"][:outputs]
         w, r = numbers(directions, gates * 8, 4), numbers(directions, gates * 8, 8)
@@ -190,15 +233,39 @@ def recurrent(op: str, outputs: int, directions: int = 1) -> Callable[[File], tu
         operands = [file.stored(array, name) for array, name in ((w, "w"), (r, "r"), (b, "b"))]
         direction = "bidirectional" if directions == 2 else "forward"
         file.node(op, ["x", *operands], names, hidden_size=8, direction=direction)
-        return file.model({"x": [5, "N", 4]}, names), directions * gates * 8 * 14, directions * 5 * gates * 8 * 12
+        return (
+            file.model({"x": [5, "N", 4]}, names),
+            directions * gates * 8 * 14,
+            directions * 5 * gates * 8 * 12,
+        )
 
     build.__name__ = f"{op}-{outputs}-{directions}"
     return build
 
 
-LAYERS = [conv, depthwise, transposed_conv, gemm, matmul_with_bias, one_number_out, conv_with_added_bias, embedding,
-          batch_norm, layer_norm, instance_norm, written_out_layer_norm, prelu, deformable, einsum]  # fmt: skip
-LAYERS += [recurrent(op, n) for op, most in (("RNN", 2), ("GRU", 2), ("LSTM", 3)) for n in range(1, most + 1)]
+LAYERS = [
+    conv,
+    depthwise,
+    transposed_conv,
+    gemm,
+    matmul_with_bias,
+    one_number_out,
+    conv_with_added_bias,
+    embedding,
+    # Fmt: skip
+    batch_norm,
+    layer_norm,
+    instance_norm,
+    written_out_layer_norm,
+    prelu,
+    deformable,
+    einsum,
+]
+LAYERS += [
+    recurrent(op, n)
+    for op, most in (("RNN", 2), ("GRU", 2), ("LSTM", 3))
+    for n in range(1, most + 1)
+]
 LAYERS += [recurrent("LSTM", 3, 2), recurrent("GRU", 2, 2)]
 
 
@@ -209,7 +276,9 @@ def test_weights_count_wherever_they_are_stored(layer: Callable, storage: str) -
 
 
 @pytest.mark.parametrize("storage", ["transposed", "quantized", "fake-quantized"])
-@pytest.mark.parametrize("layer", [gemm, matmul_with_bias, conv, embedding], ids=lambda layer: layer.__name__)
+@pytest.mark.parametrize(
+    "layer", [gemm, matmul_with_bias, conv, embedding], ids=lambda layer: layer.__name__
+)
 def test_weights_count_behind_operators_that_rearrange_them(layer: Callable, storage: str) -> None:  # type: ignore[type-arg]
     model, weights, products = layer(File(storage))
     assert (params(model), flops(model)) == (weights, products)
@@ -219,23 +288,32 @@ def test_weights_count_behind_operators_that_rearrange_them(layer: Callable, sto
 def test_weights_of_zeros_and_ones_in_constants_count() -> None:
     file = File("constant")
     file.node("Conv", ["x", file.stored(np.ones((8, 3, 1, 1), "f"), "w")], ["h"])
-    operands = [file.stored(np.full(8, fill, "f"), name) for fill, name in ((1, "s"), (0, "b"), (0, "m"), (1, "v"))]
+    operands = [
+        file.stored(np.full(8, fill, "f"), name)
+        for fill, name in ((1, "s"), (0, "b"), (0, "m"), (1, "v"))
+    ]
     file.node("BatchNormalization", ["h", *operands], ["y"])
     check(file.model({"x": ["N", 3, 4, 4]}, ["y"]), 24 + 16, 24 * 16)
 
 
 def test_normalization_without_scale_and_shift_has_none() -> None:
-    """Exporters write ones and zeros for it, beside layers that keep their weights as initializers."""
+    """Exporters write ones and zeros for it, beside layers that keep their weights as
+    initializers.
+    """
     file, constants = File("initializer"), File("constant")
     file.node("Conv", ["x", file.stored(numbers(8, 3, 1, 1), "w")], ["h"])
-    operands = [constants.stored(np.full(8, fill, "f"), name) for fill, name in ((1, "s"), (0, "b"))]
+    operands = [
+        constants.stored(np.full(8, fill, "f"), name) for fill, name in ((1, "s"), (0, "b"))
+    ]
     file.nodes = [*constants.nodes, *file.nodes]
     file.node("InstanceNormalization", ["h", *operands], ["y"])
     check(file.model({"x": ["N", 3, 4, 4]}, ["y"]), 24, 24 * 16)
 
 
 def test_numbers_of_the_users_code_are_no_weights() -> None:
-    """Channel means and deviations in `Constant` nodes, beside a layer with its weights in initializers."""
+    """Channel means and deviations in `Constant` nodes, beside a layer with its weights in
+    initializers.
+    """
     file, constants = File("initializer"), File("constant")
     mean, deviation = (constants.stored(numbers(3, 1, 1), name) for name in ("mean", "deviation"))
     file.nodes = constants.nodes
@@ -245,14 +323,17 @@ def test_numbers_of_the_users_code_are_no_weights() -> None:
     check(file.model({"x": ["N", 3, 4, 4]}, ["y"]), 24, 24 * 16)
 
 
-# --- weights that are shared -----------------------------------------------------------------------------------------
+# --- weights that are shared
+# -----------------------------------------------------------------------------------------
 
 STORAGES = ["initializer", "constant"]
 
 
 @pytest.mark.parametrize("storage", STORAGES)
 @pytest.mark.parametrize("shape", [(1, 1, 1, 9), (1, 1, 9, 1), (1, 1, 3, 3)])
-def test_kernel_that_two_convolutions_read_counts_once(shape: tuple[int, ...], storage: str) -> None:
+def test_kernel_that_two_convolutions_read_counts_once(
+    shape: tuple[int, ...], storage: str
+) -> None:
     file = File(storage)
     pads = [shape[2] // 2, shape[3] // 2] * 2
     file.node("Conv", ["x", w := file.stored(numbers(*shape), "w")], ["a"], pads=pads)
@@ -263,12 +344,19 @@ def test_kernel_that_two_convolutions_read_counts_once(shape: tuple[int, ...], s
 @pytest.mark.parametrize("producer", ["", "pytorch"])
 @pytest.mark.parametrize("storage", STORAGES)
 @pytest.mark.parametrize("trained", [True, False])
-def test_detection_head_on_three_levels_counts_once(storage: str, trained: bool, producer: str) -> None:
-    """Convolution, normalization and a prediction, applied to three sizes; untrained biases are zeros."""
+def test_detection_head_on_three_levels_counts_once(
+    storage: str, trained: bool, producer: str
+) -> None:
+    """Convolution, normalization and a prediction, applied to three sizes; untrained biases are
+    zeros.
+    """
     file = File(storage, producer)
     w, out = file.stored(numbers(8, 8, 3, 3), "w"), file.stored(numbers(4, 8, 1, 1), "out")
     fills = {"b": (8, 0), "s": (8, 1), "t": (8, 0.5), "m": (8, 0.25), "v": (8, 1), "c": (4, 0)}
-    vectors = {n: file.stored(numbers(k) if trained else np.full(k, fill, "f"), n) for n, (k, fill) in fills.items()}
+    vectors = {
+        n: file.stored(numbers(k) if trained else np.full(k, fill, "f"), n)
+        for n, (k, fill) in fills.items()
+    }
     for size in (8, 4, 2):
         file.node("Conv", [f"x{size}", w, vectors["b"]], [f"h{size}"], pads=[1, 1, 1, 1])
         file.node("BatchNormalization", [f"h{size}", *[vectors[n] for n in "stmv"]], [f"n{size}"])
@@ -317,25 +405,40 @@ def test_initial_states_of_zeros_that_layers_share_are_no_weights() -> None:
 
 def test_written_out_group_norm_on_two_levels_has_one_scale_and_shift() -> None:
     file = File("initializer")
-    for name, array in {"ones": np.ones(2, "f"), "zeros": np.zeros(2, "f"), "split": np.array([0, 2, -1])}.items():
+    for name, array in {
+        "ones": np.ones(2, "f"),
+        "zeros": np.zeros(2, "f"),
+        "split": np.array([0, 2, -1]),
+    }.items():
         file.stored(array, name)
     scale, shift, w = (
-        file.stored(numbers(*d), n) for n, d in {"s": (4, 1, 1), "b": (4, 1, 1), "w": (4, 4, 1, 1)}.items()
+        file.stored(numbers(*d), n)
+        for n, d in {"s": (4, 1, 1), "b": (4, 1, 1), "w": (4, 4, 1, 1)}.items()
     )
     for size in (4, 2):
         file.node("Conv", [f"x{size}", w], [f"c{size}"])
         file.node("Reshape", [f"c{size}", "split"], [f"r{size}"])
         file.node("InstanceNormalization", [f"r{size}", "ones", "zeros"], [f"i{size}"])
-        file.node("Reshape", [f"i{size}", file.stored(np.array([0, 4, size, size]), f"join{size}")], [f"j{size}"])
+        file.node(
+            "Reshape",
+            [f"i{size}", file.stored(np.array([0, 4, size, size]), f"join{size}")],
+            [f"j{size}"],
+        )
         file.node("Mul", [f"j{size}", scale], [f"m{size}"])
         file.node("Add", [f"m{size}", shift], [f"y{size}"])
-    check(file.model({f"x{size}": ["N", 4, size, size] for size in (4, 2)}, ["y4", "y2"]), 24, 16 * (16 + 4))
+    check(
+        file.model({f"x{size}": ["N", 4, size, size] for size in (4, 2)}, ["y4", "y2"]),
+        24,
+        16 * (16 + 4),
+    )
 
 
 @pytest.mark.parametrize("op", ["Transpose", "Identity", "Cast"])
 def test_weight_that_is_rearranged_once_and_read_twice_counts_once(op: str) -> None:
     file = File("initializer")
-    file.node(op, [file.stored(numbers(4, 4), "w")], ["t"], **({"to": FLOAT} if op == "Cast" else {}))
+    file.node(
+        op, [file.stored(numbers(4, 4), "w")], ["t"], **({"to": FLOAT} if op == "Cast" else {})
+    )
     file.node("MatMul", ["x", "t"], ["h"])
     file.node("MatMul", ["h", "t"], ["y"])
     check(file.model({"x": ["N", 4]}, ["y"]), 16, 32)
@@ -345,7 +448,9 @@ def test_weight_that_is_rearranged_once_and_read_twice_counts_once(op: str) -> N
 def test_recurrent_layer_that_is_called_twice_counts_once(op: str) -> None:
     file, gates = File("constant"), GATES[op]
     shapes = ((1, gates * 4, 4), (1, gates * 4, 4), (1, 8 * gates))
-    operands = [file.stored(numbers(*shape), name) for shape, name in zip(shapes, "wrb", strict=True)]
+    operands = [
+        file.stored(numbers(*shape), name) for shape, name in zip(shapes, "wrb", strict=True)
+    ]
     file.node(op, ["x", *operands], ["a"], hidden_size=4)
     file.node("Squeeze", ["a", file.stored(np.array([1]), "axis")], ["s"])
     file.node(op, ["s", *operands], ["y", "h"], hidden_size=4)
@@ -364,14 +469,17 @@ def test_zero_biases_that_torch_stored_once_belong_to_their_layers() -> None:
 def test_weight_computed_from_two_tensors_has_the_numbers_of_both() -> None:
     """A matrix and its low-rank change, which the file adds at run time."""
     file = File("initializer")
-    file.node("MatMul", [file.stored(numbers(16, 2), "a"), file.stored(numbers(2, 10), "b")], ["change"])
+    file.node(
+        "MatMul", [file.stored(numbers(16, 2), "a"), file.stored(numbers(2, 10), "b")], ["change"]
+    )
     file.node("Add", [file.stored(numbers(16, 10), "w"), "change"], ["sum"])
     file.node("MatMul", ["x", "sum"], ["y"])
     model = file.model({"x": ["N", 16]}, ["y"])
     assert params(model) == params(from_text(to_text(model))) == 160 + 32 + 20
 
 
-# --- integers --------------------------------------------------------------------------------------------------------
+# --- integers
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_integer_product() -> None:
@@ -391,21 +499,53 @@ def test_quantized_convolution(per_channel: bool) -> None:
     """Scales and zero points are no weights, the bias of integers is one."""
     file = File("initializer")
     scale = 0.1 + np.abs(numbers(8)) if per_channel else np.float32(0.1)
-    scalars = {"xs": np.float32(0.1), "xz": np.uint8(3), "ws": scale.astype("f"), "ys": np.float32(0.2)}
+    scalars = {
+        "xs": np.float32(0.1),
+        "xz": np.uint8(3),
+        "ws": scale.astype("f"),
+        "ys": np.float32(0.2),
+    }
     scalars |= {"wz": np.zeros_like(scale, np.int8), "yz": np.uint8(7)}
     named = {name: file.stored(np.asarray(array), name) for name, array in scalars.items()}
     w, b = file.stored(numbers(8, 3, 3, 3, kind="b"), "w"), file.stored(numbers(8, kind="i"), "b")
-    operands = ["x", named["xs"], named["xz"], w, named["ws"], named["wz"], named["ys"], named["yz"], b]
+    operands = [
+        "x",
+        named["xs"],
+        named["xz"],
+        w,
+        named["ws"],
+        named["wz"],
+        named["ys"],
+        named["yz"],
+        b,
+    ]
     file.node("QLinearConv", operands, ["y"])
     check(file.model({"x": ["N", 3, 10, 10]}, ["y"], UINT8, UINT8), 224, 216 * 64)
 
 
 def test_quantized_product() -> None:
     file = File("initializer")
-    small = {"as": np.float32(0.1), "az": np.uint8(3), "bs": np.float32(0.1), "bz": np.int8(0), "ys": np.float32(0.2)}
-    named = {n: file.stored(np.asarray(array), n) for n, array in (small | {"yz": np.uint8(7)}).items()}
+    small = {
+        "as": np.float32(0.1),
+        "az": np.uint8(3),
+        "bs": np.float32(0.1),
+        "bz": np.int8(0),
+        "ys": np.float32(0.2),
+    }
+    named = {
+        n: file.stored(np.asarray(array), n) for n, array in (small | {"yz": np.uint8(7)}).items()
+    }
     w = file.stored(numbers(16, 10, kind="b"), "w")
-    operands = ["x", named["as"], named["az"], w, named["bs"], named["bz"], named["ys"], named["yz"]]
+    operands = [
+        "x",
+        named["as"],
+        named["az"],
+        w,
+        named["bs"],
+        named["bz"],
+        named["ys"],
+        named["yz"],
+    ]
     file.node("QLinearMatMul", operands, ["y"])
     check(file.model({"x": ["N", 16]}, ["y"], UINT8, UINT8), 160, 160)
 
@@ -421,7 +561,9 @@ def test_dynamically_quantized_layer_has_no_learned_scales() -> None:
     check(file.model({"x": ["N", 16]}, ["y"]), 170, 160)
 
 
-@pytest.mark.parametrize("op", ["QGemm", "QAttention", "GroupQueryAttention", "MatMulNBits", "FusedConv"])
+@pytest.mark.parametrize(
+    "op", ["QGemm", "QAttention", "GroupQueryAttention", "MatMulNBits", "FusedConv"]
+)
 def test_operators_of_a_runtime_are_refused_by_name(op: str) -> None:
     file = File("initializer")
     file.nodes.append(helper.make_node(op, ["x"], ["y"], domain="com.microsoft"))

@@ -47,7 +47,9 @@ def test_weights_follow_from_the_seed() -> None:
 
 
 def test_weights_are_as_widely_spread_as_he_initialization_asks() -> None:
-    matrix, bias = (onnx.numpy_helper.to_array(t) for t in to_model(linear(100, 800)).graph.initializer)
+    matrix, bias = (
+        onnx.numpy_helper.to_array(t) for t in to_model(linear(100, 800)).graph.initializer
+    )
     assert matrix.std() == pytest.approx(np.sqrt(2 / 800), rel=0.02)
     assert abs(matrix.mean()) < 1e-3
     assert not bias.any()

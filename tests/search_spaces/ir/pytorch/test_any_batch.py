@@ -1,4 +1,6 @@
-"""Claims about the batch size: a module's file runs on any number of samples with torch's values, or is refused."""
+"""Claims about the batch size: a module's file runs on any number of samples with torch's values,
+or is refused.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ class Attention(nn.Module):
 class Recurrent(nn.Module):
     """A recurrent layer whose initial state is made for the batch."""
 
-    def __init__(self, kind: type[nn.Module], state: Callable[[Tensor, int], Tensor], **options: Any) -> None:
+    def __init__(
+        self, kind: type[nn.Module], state: Callable[[Tensor, int], Tensor], **options: Any
+    ) -> None:
         super().__init__()
         self.layer, self.state = kind(8, 5, batch_first=True, **options), state
         self.count = (2 if options.get("bidirectional") else 1) * options.get("num_layers", 1)
@@ -63,9 +67,14 @@ class Heads(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         n, length, _ = x.shape
         heads = x.view(n, length, 2, 4).transpose(1, 2).reshape(n * 2, length, 4)
-        slopes = torch.tensor([0.5, 0.25])[None, :, None] * torch.arange(length).expand(n, length)[:, None]
+        slopes = (
+            torch.tensor([0.5, 0.25])[None, :, None]
+            * torch.arange(length).expand(n, length)[:, None]
+        )
         scores = torch.baddbmm(slopes.reshape(n * 2, 1, length), heads, heads.transpose(1, 2))
-        return (scores.softmax(-1) @ heads).view(n, 2, length, 4).transpose(1, 2).reshape(n, length, 8)
+        return (
+            (scores.softmax(-1) @ heads).view(n, 2, length, 4).transpose(1, 2).reshape(n, length, 8)
+        )
 
 
 class Windows(nn.Module):
@@ -130,7 +139,8 @@ OPEN: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "a part of a place of each sample": lambda x, w: x[rows(x), longest(x), 3],
     "two places of each sample": lambda x, w: x[rows(x), longest(x), x[:, 0].argmax(-1)],
     "places of each sample": lambda x, w: x[rows(x)[:, None], x.argmax(1)[:, :3]],
-    "places of each sample in both axes": lambda x, w: x[rows(x)[:, None], x.argmax(1)[:, :3], x.argmax(2)[:, :3]],
+    "places of each sample in both "
+    "axes": lambda x, w: x[rows(x)[:, None], x.argmax(1)[:, :3], x.argmax(2)[:, :3]],
     "the same places of all samples": lambda x, w: x[rows(x)[:, None], torch.tensor([[0, 2, 5]])],
     "the same places of all samples, once each": lambda x, w: x[rows(x), torch.full((len(x),), 3)],
     "a mask, as in transformers": lambda x, w: (x[..., 0] > 0)[
@@ -147,7 +157,8 @@ OPEN: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "expanded as": lambda x, w: torch.cat([w[None].expand_as(x[:, :1]), x], 1),
     "repeated token": lambda x, w: torch.cat([w.repeat(x.shape[0], 1, 1), x], 1),
     "tiled token": lambda x, w: torch.cat([torch.tile(w, (len(x), 1, 1)), x], 1),
-    "token that is repeated one by one": lambda x, w: torch.cat([w[None].repeat_interleave(len(x), 0), x], 1),
+    "token that is repeated one by "
+    "one": lambda x, w: torch.cat([w[None].repeat_interleave(len(x), 0), x], 1),
     "zeros": lambda x, w: torch.cat([torch.zeros(x.shape[0], 1, 8), x], 1),
     "new ones": lambda x, w: torch.cat([x.new_ones(len(x), 1, 8), x], 1),
     "full": lambda x, w: torch.cat([torch.full((x.size(0), 1, 8), 0.5), x], 1),
@@ -194,9 +205,13 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
     "attention with zeros": lambda: Attention(batch_first=True, add_zero_attn=True),
     "attention with a learned key": lambda: Attention(batch_first=True, add_bias_kv=True),
     "attention with both": lambda: Attention(add_zero_attn=True, add_bias_kv=True),
-    "LSTM": lambda: Recurrent(nn.LSTM, lambda x, n: torch.zeros(n, x.shape[0], 5), num_layers=2, bidirectional=True),
+    "LSTM": lambda: Recurrent(
+        nn.LSTM, lambda x, n: torch.zeros(n, x.shape[0], 5), num_layers=2, bidirectional=True
+    ),
     "GRU": lambda: Recurrent(nn.GRU, lambda x, n: x.new_zeros(n, len(x), 5)),
-    "RNN": lambda: Recurrent(nn.RNN, lambda x, n: torch.zeros_like(x[:, :1, :5]).transpose(0, 1).repeat(n, 1, 1)),
+    "RNN": lambda: Recurrent(
+        nn.RNN, lambda x, n: torch.zeros_like(x[:, :1, :5]).transpose(0, 1).repeat(n, 1, 1)
+    ),
     "heads": Heads,
     "windows": Windows,
     "generated": Generated,
@@ -239,7 +254,8 @@ REFUSED: dict[str, tuple[Callable[[Tensor, Tensor], Any], str]] = {
     "samples one by one": (lambda x, w: torch.stack([sample * 2 for sample in x]), "a slice along the batch"),
     "halves of the batch": (lambda x, w: torch.cat(x.chunk(2, 0)), "a slice along the batch"),
     "numbers of samples": (lambda x, w: x + torch.arange(x.shape[0])[:, None, None], "differs between the samples"),
-    "sum over the number of samples": (lambda x, w: x.sum(0) / x.shape[0], "follows from the batch size"),
+    "sum over the number of "
+    "samples": (lambda x, w: x.sum(0) / x.shape[0], "follows from the batch size"),
     "the number of samples among others": (
         lambda x, w: x + torch.tensor([x.shape[0], 1.0, 2, 3, 4, 5, 6, 7]), "depends on the batch size",
     ),
@@ -247,7 +263,8 @@ REFUSED: dict[str, tuple[Callable[[Tensor, Tensor], Any], str]] = {
         lambda x, w: x + torch.arange(48.0).view(6, 8).cos().repeat(3, 1)[:6] * torch.tensor([x.shape[0]] * 8),
         "depends on the batch size",
     ),
-    "a branch on the number of samples": (lambda x, w: x * 2 if x.shape[0] % 2 else x * 3, "depends on the batch size"),
+    "a branch on the number of "
+    "samples": (lambda x, w: x * 2 if x.shape[0] % 2 else x * 3, "depends on the batch size"),
     "one group per sample": (experts, "one group per sample"),
     "samples in another order": (lambda x, w: x.flip(0), "a flip of the batch"),
     "samples by a computed index": (lambda x, w: x[torch.arange(len(x)) // 2], "an index into the batch"),

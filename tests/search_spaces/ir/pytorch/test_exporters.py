@@ -1,4 +1,6 @@
-"""Claims about networks of model libraries: `TorchSpace` and both ONNX exporters of torch give one text."""
+"""Claims about networks of model libraries: `TorchSpace` and both ONNX exporters of torch give one
+text.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ ANY_BATCH = {
     "resnet18", "mobilenet_v3_small", "squeezenet1_1", "shufflenet_v2_x0_5", "googlenet", "resnet10t", "lcnet_050",
 }  # fmt: skip
 """Models that the default exporter writes for any batch size; it takes twice as long as for a batch of one."""
-EPSILON = 1e-5  # of batch normalization, torch's own: the older exporter notes no other one where it folds
+# Of batch normalization, torch's own: the older exporter notes no other one where it folds
+EPSILON = 1e-5
 SIDE = 64  # pixels: small images are exported as fast as it gets
 
 
@@ -39,7 +42,9 @@ def build(library: str, name: str) -> nn.Module:
     if library == "timm":
         return pytest.importorskip("timm").create_model(name, pretrained=False)
     models = pytest.importorskip("torchvision").models
-    options: dict[str, Any] = {"aux_logits": False, "init_weights": False} if name == "googlenet" else {}
+    options: dict[str, Any] = (
+        {"aux_logits": False, "init_weights": False} if name == "googlenet" else {}
+    )
     return models.get_model(name, weights=None, **options)
 
 
@@ -58,7 +63,10 @@ def exported_by_older(module: nn.Module) -> onnx.ModelProto:
     axes = {"x": {0: "batch"}, "y": {0: "batch"}}
     options: Any = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": axes}
     if any(isinstance(m, nn.BatchNorm2d) and m.eps != EPSILON for m in module.modules()):
-        options |= {"training": torch.onnx.TrainingMode.PRESERVE, "do_constant_folding": False}  # or it is lost
+        options |= {
+            "training": torch.onnx.TrainingMode.PRESERVE,
+            "do_constant_folding": False,
+        }  # or it is lost
     file = io.BytesIO()
     with quiet():
         torch.onnx.export(module, (torch.zeros(2, 3, SIDE, SIDE),), file, dynamo=False, **options)
@@ -81,7 +89,10 @@ MODELS = [*[("torchvision", name) for name in TORCHVISION], *[("timm", name) for
 def test_exporters_and_modules_give_one_text(library: str, name: str) -> None:
     space = TorchSpace(lambda trial: build(library, name), torch.zeros(1, 3, SIDE, SIDE))
     architecture = space.sample(np.random.default_rng(0))
-    text, costs = space.to_text(architecture), (space.params(architecture), space.flops(architecture))
+    text, costs = (
+        space.to_text(architecture),
+        (space.params(architecture), space.flops(architecture)),
+    )
     module = build(library, name).eval()
     for model in (exported_by_older(module), exported(module, any_batch=name in ANY_BATCH)):
         assert to_text(model) == text

@@ -1,4 +1,6 @@
-"""Claims about networks of transformers with masks among their inputs: ONNX Runtime computes what torch does."""
+"""Claims about networks of transformers with masks among their inputs: ONNX Runtime computes what
+torch does.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ def words(samples: int) -> Tensor:
 
 
 def mask(samples: int, dtype: torch.dtype = torch.int64) -> Tensor:
-    """Ones for the words of texts of different lengths, the first of which has two words of padding."""
+    """Ones for the words of texts of different lengths, the first of which has two words of
+    padding.
+    """
     lengths = torch.randint(4, LENGTH + 1, (samples, 1))
     lengths[0] = LENGTH - 2
     return (torch.arange(LENGTH) < lengths).to(dtype)
@@ -81,11 +85,18 @@ def decoded_twice(samples: int) -> Example:
 
 def described(samples: int) -> Example:
     positions = torch.arange(LENGTH).expand(samples, -1).contiguous()
-    return {**masked(samples), "token_type_ids": torch.randint(0, 2, (samples, LENGTH)), "position_ids": positions}
+    return {
+        **masked(samples),
+        "token_type_ids": torch.randint(0, 2, (samples, LENGTH)),
+        "position_ids": positions,
+    }
 
 
 def placed(samples: int) -> Example:
-    return {"input_ids": words(samples), "position_ids": torch.arange(LENGTH).expand(samples, -1).contiguous()}
+    return {
+        "input_ids": words(samples),
+        "position_ids": torch.arange(LENGTH).expand(samples, -1).contiguous(),
+    }
 
 
 NETWORKS: dict[str, tuple[str, dict[str, Any], Callable[[int], Example]]] = {
@@ -144,7 +155,10 @@ def test_networks_with_masks_are_computed_for_any_number_of_samples_and_any_mask
     assert write(compact(from_model(model))) == write(compact(record(module, example(1))))
     session = onnxruntime.InferenceSession(model.SerializeToString())
     inputs = example(3)
-    made = session.run(None, {i.name: x.numpy() for i, x in zip(session.get_inputs(), inputs.values(), strict=True)})
+    made = session.run(
+        None,
+        {i.name: x.numpy() for i, x in zip(session.get_inputs(), inputs.values(), strict=True)},
+    )
     with torch.no_grad():
         expected = [t for t in tree_leaves(module(**inputs).to_tuple()) if isinstance(t, Tensor)]
     for one, other in zip(made, expected, strict=False):  # equal outputs are one in the file
@@ -195,9 +209,14 @@ def test_truth_of_all_or_any_elements_is_computed(name: str) -> None:
 
 
 def test_random_numbers_are_drawn_in_every_run() -> None:
-    graph, numbers = record_with_numbers(Function(lambda x: x + torch.rand(x.shape[0], 3)), torch.zeros(1, 3))
+    graph, numbers = record_with_numbers(
+        Function(lambda x: x + torch.rand(x.shape[0], 3)), torch.zeros(1, 3)
+    )
     session = onnxruntime.InferenceSession(to_model(graph, numbers=numbers).SerializeToString())
-    one, other = (np.asarray(session.run(None, {"input": np.zeros((500, 3), np.float32)})[0]) for _ in range(2))
+    one, other = (
+        np.asarray(session.run(None, {"input": np.zeros((500, 3), np.float32)})[0])
+        for _ in range(2)
+    )
     assert (one != other).any()
     assert abs(one.mean() - 0.5) < 0.1
     assert (one.min(), one.max()) == (pytest.approx(0, abs=0.05), pytest.approx(1, abs=0.05))

@@ -1,4 +1,6 @@
-"""Claims about modules with their weights: ONNX Runtime computes what the module does, and the text stays the same."""
+"""Claims about modules with their weights: ONNX Runtime computes what the module does, and the text
+stays the same.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,22 @@ from search_spaces.ir.pytorch import record, record_with_numbers  # noqa: E402
 
 
 class Tokens(nn.Module):
-    """Embedded tokens with positions that are computed, learned, and kept as a table, and a Transformer on them."""
+    """Embedded tokens with positions that are computed, learned, and kept as a table, and a
+    Transformer on them.
+    """
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()
         self.words, self.learned = nn.Embedding(50, width), nn.Parameter(torch.randn(1, 12, width))
         angles = torch.arange(12)[:, None] / 100 ** (torch.arange(width) / width)
-        self.register_buffer("table", torch.where(torch.arange(width) % 2 == 0, angles.sin(), angles.cos()))
+        self.register_buffer(
+            "table", torch.where(torch.arange(width) % 2 == 0, angles.sin(), angles.cos())
+        )
         layer = nn.TransformerEncoderLayer(width, 4, 32, batch_first=True, norm_first=True)
-        self.encoder, self.head = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(width, 3)
+        self.encoder, self.head = (
+            nn.TransformerEncoder(layer, 2, enable_nested_tensor=False),
+            nn.Linear(width, 3),
+        )
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         return self.head(self.encoder(self.words(ids) + self.learned + self.table).mean(1))
@@ -71,7 +80,9 @@ class Products(nn.Module):
 
 
 class Convolutions(nn.Module):
-    """Normalizations of all kinds, with and without scale, and a convolution whose weights are normalized."""
+    """Normalizations of all kinds, with and without scale, and a convolution whose weights are
+    normalized.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,7 +128,9 @@ def test_onnx_runtime_computes_what_the_module_does(name: str) -> None:
         expected = module(x).numpy()
     graph, numbers = record_with_numbers(module, x)
     model = to_model(graph, numbers=numbers)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     found = np.asarray(session.run(None, {"input": x.numpy()})[0])
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
     assert to_text(model) == to_text(to_model(record(module, x)))

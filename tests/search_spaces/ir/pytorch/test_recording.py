@@ -1,4 +1,6 @@
-"""Claims about graphs of PyTorch modules: one text with the builder's network and with what torch's exporter writes."""
+"""Claims about graphs of PyTorch modules: one text with the builder's network and with what torch's
+exporter writes.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ def text_of(graph: Graph) -> str:
     return write(compact(graph))
 
 
-# --- the same network by the builder ---------------------------------------------------------------------------------
+# --- the same network by the builder
+# ---------------------------------------------------------------------------------
 
 
 class Bottleneck(nn.Module):
@@ -39,12 +42,17 @@ class Bottleneck(nn.Module):
         super().__init__()
         outputs = 4 * width
         self.conv1, self.bn1 = nn.Conv2d(inputs, width, 1, bias=False), nn.BatchNorm2d(width)
-        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = (
+            nn.Conv2d(width, width, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(width),
+        )
         self.conv3, self.bn3 = nn.Conv2d(width, outputs, 1, bias=False), nn.BatchNorm2d(outputs)
         self.relu = nn.ReLU(inplace=True)
         self.downsample: nn.Module | None = None
         if stride != 1 or inputs != outputs:
-            self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+            self.downsample = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+            )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         identity = x
@@ -96,7 +104,9 @@ class SqueezeExcite(nn.Module):
         self.reduce, self.expand = nn.Conv2d(channels, hidden, 1), nn.Conv2d(hidden, channels, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * functional.hardsigmoid(self.expand(functional.relu(self.reduce(x.mean((2, 3), keepdim=True)))))
+        return x * functional.hardsigmoid(
+            self.expand(functional.relu(self.reduce(x.mean((2, 3), keepdim=True))))
+        )
 
 
 class Inverted(nn.Module):
@@ -121,7 +131,9 @@ class MobileNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         blocks = [Inverted(8, 8, 1), Inverted(8, 16, 2), Inverted(16, 16, 1), Inverted(16, 16, 1)]
-        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU6())
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, 8, 3, 2, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU6()
+        )
         self.blocks, self.head = nn.Sequential(*blocks), nn.Linear(16, 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -139,9 +151,16 @@ def mobilenet(net: Network) -> Tensor:
     return net.classifier(x)
 
 
-SAME: dict[str, tuple[Callable[[], nn.Module], Callable[[Network], Tensor], tuple[int, ...], int]] = {
+SAME: dict[
+    str, tuple[Callable[[], nn.Module], Callable[[Network], Tensor], tuple[int, ...], int]
+] = {
     "resnet-50": (ResNet, resnet, (3, 224, 224), 1000),
-    "small resnet": (lambda: ResNet((2, 2), 8), lambda net: resnet(net, (2, 2), 8), (3, 32, 32), 1000),
+    "small resnet": (
+        lambda: ResNet((2, 2), 8),
+        lambda net: resnet(net, (2, 2), 8),
+        (3, 32, 32),
+        1000,
+    ),
     "mobilenet": (MobileNet, mobilenet, (3, 32, 32), 10),
 }
 
@@ -166,7 +185,8 @@ def test_module_without_weights_takes_no_memory_and_gives_the_same_graph() -> No
     assert record(light, x) == record(ResNet((1, 1), 8), x)
 
 
-# --- one text with torch's exporter, function by function ------------------------------------------------------------
+# --- one text with torch's exporter, function by function
+# ------------------------------------------------------------
 
 
 class Function(nn.Module):
@@ -194,7 +214,9 @@ def exported(module: nn.Module, x: torch.Tensor) -> onnx.ModelProto:
 
 
 def masked(x: torch.Tensor) -> torch.Tensor:
-    return functional.scaled_dot_product_attention(x.relu(), x.tanh(), x, torch.arange(64.0).view(8, 8))
+    return functional.scaled_dot_product_attention(
+        x.relu(), x.tanh(), x, torch.arange(64.0).view(8, 8)
+    )
 
 
 F = functional
@@ -243,14 +265,19 @@ LAYERS: list[nn.Module] = [
 @pytest.mark.parametrize("module", [*map(Function, FUNCTIONS), *LAYERS], ids=lambda m: str(m)[:40])
 def test_functions_and_layers_have_the_text_of_what_the_exporter_writes(module: nn.Module) -> None:
     module = module.eval()
-    for tensor in (*module.parameters(), *module.buffers()):  # zeros and ones would be taken for constants
+    for tensor in (
+        *module.parameters(),
+        *module.buffers(),
+    ):  # zeros and ones would be taken for constants
         if tensor.dtype == torch.float32:
             nn.init.uniform_(tensor, 0.5, 1.5)
     x = torch.rand(2, 4, 8, 8)
     assert text_of(record(module, x)) == to_text(exported(module, x))
 
 
-torch.backends.mha.set_fastpath_enabled(False)  # its one fused operator can neither be exported nor counted
+torch.backends.mha.set_fastpath_enabled(
+    False
+)  # its one fused operator can neither be exported nor counted
 
 
 class Attention(nn.Module):
@@ -267,17 +294,22 @@ def test_multi_head_attention_is_what_torch_computes() -> None:
     assert text_of(record(Attention(), x)) == to_text(exported(Attention().eval(), x))
 
 
-# --- costs -----------------------------------------------------------------------------------------------------------
+# --- costs
+# -----------------------------------------------------------------------------------------------------------
 
 
 class Encoder(nn.Module):
-    """Token ids, positions from a table, a class token, torch's own encoder, tied output weights."""
+    """Token ids, positions from a table, a class token, torch's own encoder, tied output
+    weights.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.words, self.positions = nn.Embedding(50, 8), nn.Embedding(12, 8)
         self.token = nn.Parameter(torch.zeros(1, 1, 8))
-        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, activation="gelu", norm_first=True)
+        layer = nn.TransformerEncoderLayer(
+            8, 2, 16, batch_first=True, activation="gelu", norm_first=True
+        )
         self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.norm = nn.LayerNorm(8)
         self.scale = nn.Parameter(torch.tensor(0.5))
@@ -320,7 +352,10 @@ MODULES: dict[str, tuple[nn.Module, torch.Tensor]] = {
     "standardized": (Standardized(), IMAGE),
     "twice": (Twice(), IMAGE),
     "weight norm": (nn.utils.parametrizations.weight_norm(nn.Conv2d(4, 6, 3)), IMAGE),
-    "lstm": (nn.Sequential(nn.Flatten(1, 2), nn.LSTM(8, 5, 2, batch_first=True, bidirectional=True)), IMAGE),
+    "lstm": (
+        nn.Sequential(nn.Flatten(1, 2), nn.LSTM(8, 5, 2, batch_first=True, bidirectional=True)),
+        IMAGE,
+    ),
     "attention": (Attention(), torch.rand(2, 6, 8)),
     "mobilenet": (MobileNet(), torch.rand(2, 3, 32, 32)),
 }
@@ -343,7 +378,8 @@ def test_flops_are_half_of_what_torch_counts(name: str) -> None:
     assert 2 * graph_flops(record(module, x)) == counter.get_total_flops()
 
 
-# --- the batch, and what cannot be ---------------------------------------------------------------------------------
+# --- the batch, and what cannot be
+# ---------------------------------------------------------------------------------
 
 
 def test_batch_size_of_the_example_does_not_matter() -> None:
@@ -369,7 +405,9 @@ def test_numbers_that_follow_from_the_batch_size_are_the_examples(
 ) -> None:
     graph = record(Function(function), torch.zeros(4, 8))
     assert graph.shapes[graph.inputs[0]] == (4, 8), "the batch size is fixed"
-    numbers = [value for node in graph.nodes for _, value in node.attrs if isinstance(value, int | float)]
+    numbers = [
+        value for node in graph.nodes for _, value in node.attrs if isinstance(value, int | float)
+    ]
     assert numbers
     assert all(abs(number) in (4, 2, 32, 0.25, 1, 0) for number in numbers)
 
@@ -386,12 +424,18 @@ def in_place_on_a_view(x: torch.Tensor) -> torch.Tensor:
         (lambda x: x if x.sum() > 0 else -x, "bool depends on the data"),
         (lambda x: x * x.max().item(), "item depends on the data"),
         (lambda x: x[x > 0], "indexing by a mask depends on the data"),
-        (torch.fft.fft2, "torch's function 'fft_fft2' is not supported: see docs/how-to/own_model.md"),
+        (
+            torch.fft.fft2,
+            "torch's function 'fft_fft2' is not supported: see docs/how-to/own_model.md",
+        ),
         (in_place_on_a_view, "read after it was changed in place"),
         (lambda x: functional.dropout(x, 0.5, True), "dropout in training mode"),
         (lambda x: torch.round(x, decimals=1), "round to decimals"),
         (lambda x: functional.softplus(x, threshold=1), "softplus with another threshold"),
-        (lambda x: functional.interpolate(x, scale_factor=1.3, recompute_scale_factor=True), "give the size"),
+        (
+            lambda x: functional.interpolate(x, scale_factor=1.3, recompute_scale_factor=True),
+            "give the size",
+        ),
         (lambda x: "no tensor", "forward returned str, which holds no tensor"),
     ],
 )

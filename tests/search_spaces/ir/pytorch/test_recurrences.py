@@ -1,4 +1,6 @@
-"""Claims about state-space and hybrid language models: exact parameters, few operators, and torch's values."""
+"""Claims about state-space and hybrid language models: exact parameters, few operators, and torch's
+values.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,13 @@ HYBRID = {
     "vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
     "intermediate_size": 64, **SPECIAL,
 }  # fmt: skip
-SECOND = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_n_groups": 1, "mamba_chunk_size": 8}
+SECOND = {
+    "mamba_n_heads": 8,
+    "mamba_d_head": 8,
+    "mamba_d_state": 8,
+    "mamba_n_groups": 1,
+    "mamba_chunk_size": 8,
+}
 EXPERTS = {"num_experts_per_tok": 1, "num_local_experts": 2}
 NETWORKS: dict[str, dict[str, Any]] = {
     "MambaForCausalLM": STATES,
@@ -70,16 +78,28 @@ def test_state_space_and_hybrid_models_are_read_with_exact_parameters(name: str)
     assert write(compact(from_model(model))) == write(
         compact(record(module, torch.zeros(1, length, dtype=torch.int64)))
     )
-    session, ids = onnxruntime.InferenceSession(model.SerializeToString()), torch.randint(3, 99, (3, length))
+    session, ids = (
+        onnxruntime.InferenceSession(model.SerializeToString()),
+        torch.randint(3, 99, (3, length)),
+    )
     with torch.no_grad():
         expected = module(ids)[0].numpy()
-    np.testing.assert_allclose(np.asarray(session.run(None, {"input": ids.numpy()})[0]), expected, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(
+        np.asarray(session.run(None, {"input": ids.numpy()})[0]), expected, rtol=1e-3, atol=1e-4
+    )
 
 
-@pytest.mark.parametrize("name", ["MambaForCausalLM", "FalconMambaModel", "JambaModel", "RecurrentGemmaModel"])
+@pytest.mark.parametrize(
+    "name", ["MambaForCausalLM", "FalconMambaModel", "JambaModel", "RecurrentGemmaModel"]
+)
 def test_number_of_operators_grows_with_the_logarithm_of_the_length(name: str) -> None:
-    counts = [len(record(network(name), torch.zeros(1, n, dtype=torch.int64)).nodes) for n in (32, 64, 128)]
-    assert counts[2] - counts[1] <= counts[1] - counts[0] + 2, "doubling the length adds one step to each scan"
+    counts = [
+        len(record(network(name), torch.zeros(1, n, dtype=torch.int64)).nodes)
+        for n in (32, 64, 128)
+    ]
+    assert counts[2] - counts[1] <= counts[1] - counts[0] + 2, (
+        "doubling the length adds one step to each scan"
+    )
     assert counts[2] < 500
 
 

@@ -1,4 +1,6 @@
-"""Claims about modules as ONNX files: a file that is written has the text and the costs of the module."""
+"""Claims about modules as ONNX files: a file that is written has the text and the costs of the
+module.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,17 @@ IDS = torch.zeros(1, 12, dtype=torch.int64)
 
 
 class Words(nn.Module):
-    """Token ids with positions, which are moved to the ids' device, and one type for all tokens of the batch."""
+    """Token ids with positions, which are moved to the ids' device, and one type for all tokens of
+    the batch.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.words, self.positions, self.types = nn.Embedding(20, 8), nn.Embedding(12, 8), nn.Embedding(2, 8)
+        self.words, self.positions, self.types = (
+            nn.Embedding(20, 8),
+            nn.Embedding(12, 8),
+            nn.Embedding(2, 8),
+        )
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         positions = self.positions(torch.arange(ids.shape[1])).to(ids.device)
@@ -89,7 +97,9 @@ class Table(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Linear(2, 6), nn.ReLU(), nn.Linear(6, 1, bias=False), nn.LayerNorm(1))
+        self.body = nn.Sequential(
+            nn.Linear(2, 6), nn.ReLU(), nn.Linear(6, 1, bias=False), nn.LayerNorm(1)
+        )
         self.norm = nn.LayerNorm(2)
         self.register_buffer("table", torch.arange(72).view(3, 12, 2).cos())
 
@@ -117,12 +127,18 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], torch.Tensor]] = {
     "weight norm": (normalized, torch.zeros(1, 12)),
     "constants": (Constants, torch.zeros(1, 12)),
     "weight norm, twice": (lambda: shared(weight_norm(nn.Conv1d(4, 4, 1))), torch.zeros(1, 12)),
-    "weight norm of a matrix, twice": (lambda: shared(weight_norm(nn.Linear(3, 3), dim=None)), torch.zeros(1, 12)),
+    "weight norm of a matrix, twice": (
+        lambda: shared(weight_norm(nn.Linear(3, 3), dim=None)),
+        torch.zeros(1, 12),
+    ),
     "table": (Table, torch.zeros(1, 12)),
     "half embedding": (lambda: embedded(torch.float16), IDS),
     "double embedding": (lambda: embedded(torch.float64), IDS),
     "bfloat16 embedding": (lambda: embedded(torch.bfloat16), IDS),
-    "gates": (lambda: nn.Sequential(nn.Unflatten(1, (1, 12)), Gate(), Gate(), Gate()), torch.zeros(1, 12)),
+    "gates": (
+        lambda: nn.Sequential(nn.Unflatten(1, (1, 12)), Gate(), Gate(), Gate()),
+        torch.zeros(1, 12),
+    ),
 }
 
 
@@ -133,10 +149,17 @@ def test_the_file_of_a_module_has_its_text_and_costs(name: str) -> None:
     architecture = space.architecture({})
     read = from_model(space.to_onnx(architecture))
     assert write(compact(read)) == space.to_text(architecture)
-    assert graph_params(read) == space.params(architecture) == sum(p.numel() for p in make().parameters())
+    assert (
+        graph_params(read)
+        == space.params(architecture)
+        == sum(p.numel() for p in make().parameters())
+    )
     assert graph_flops(read) == space.flops(architecture)
     again = from_text(space.to_text(architecture))
-    assert (to_text(again), params(again)) == (space.to_text(architecture), space.params(architecture))
+    assert (to_text(again), params(again)) == (
+        space.to_text(architecture),
+        space.params(architecture),
+    )
 
 
 def test_an_embedding_has_the_type_of_its_weights() -> None:
@@ -152,7 +175,9 @@ def test_a_large_whole_number_for_the_whole_batch_is_kept_exactly() -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     space = TorchSpace(lambda trial: Shifted(), IDS)
     model = space.to_onnx(space.architecture({}))
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     (found,) = session.run(None, {"input": np.zeros((2, 12), np.int64)})
     assert (found == 16_777_217).all()
     assert write(compact(from_model(model))) == space.to_text(space.architecture({}))
@@ -166,7 +191,12 @@ def test_weights_that_are_drawn_until_they_lie_within_bounds_end_without_data() 
     assert weight.abs().max() <= 1
 
 
-SIZES: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+SIZES: dict[str, Any] = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+}
 TEXT, VISION = {**SIZES, "vocab_size": 40}, {**SIZES, "image_size": 32, "patch_size": 8}
 IMAGE = torch.zeros(1, 3, 32, 32)
 STAGES = {"hidden_sizes": [8, 8, 16, 16], "depths": [1, 1, 1, 1]}
@@ -181,16 +211,32 @@ CONFIGURATIONS: dict[str, tuple[dict[str, Any], torch.Tensor]] = {
     "AlbertForSequenceClassification": ({**TEXT, "embedding_size": 8}, IDS),
     "GPT2LMHeadModel": ({"n_embd": 16, "n_layer": 2, "n_head": 2, "vocab_size": 40}, IDS),
     "LlamaForCausalLM": ({**TEXT, "num_key_value_heads": 2}, IDS),
-    "T5EncoderModel": ({"d_model": 16, "num_layers": 2, "num_heads": 2, "d_ff": 32, "d_kv": 8, "vocab_size": 40}, IDS),
+    "T5EncoderModel": (
+        {"d_model": 16, "num_layers": 2, "num_heads": 2, "d_ff": 32, "d_kv": 8, "vocab_size": 40},
+        IDS,
+    ),
     "ViTForImageClassification": (VISION, IMAGE),
     "BeitForImageClassification": (VISION, IMAGE),
     "SwinForImageClassification": (
-        {"image_size": 32, "patch_size": 2, "embed_dim": 8, "depths": [2, 2], "num_heads": [2, 2], "window_size": 4},
+        {
+            "image_size": 32,
+            "patch_size": 2,
+            "embed_dim": 8,
+            "depths": [2, 2],
+            "num_heads": [2, 2],
+            "window_size": 4,
+        },
         IMAGE,
     ),
     "ConvNextForImageClassification": (STAGES, IMAGE),
-    "SegformerForImageClassification": ({**STAGES, "num_attention_heads": [1, 1, 2, 2]}, torch.zeros(1, 3, 64, 64)),
-    "ASTForAudioClassification": ({**SIZES, "max_length": 64, "num_mel_bins": 32}, torch.zeros(1, 64, 32)),
+    "SegformerForImageClassification": (
+        {**STAGES, "num_attention_heads": [1, 1, 2, 2]},
+        torch.zeros(1, 3, 64, 64),
+    ),
+    "ASTForAudioClassification": (
+        {**SIZES, "max_length": 64, "num_mel_bins": 32},
+        torch.zeros(1, 64, 32),
+    ),
 }
 
 
@@ -203,4 +249,6 @@ def test_configurations_of_hugging_face_are_spaces(name: str) -> None:
     transformers = pytest.importorskip("transformers")
     settings, example = CONFIGURATIONS[name]
     network = getattr(transformers, name)
-    check_space(TorchSpace(lambda trial: network(network.config_class(**settings)), example), count=1)
+    check_space(
+        TorchSpace(lambda trial: network(network.config_class(**settings)), example), count=1
+    )

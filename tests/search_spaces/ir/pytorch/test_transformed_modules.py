@@ -1,4 +1,6 @@
-"""Claims about modules that tools of torch transformed: read as they were before, or refused with what to do."""
+"""Claims about modules that tools of torch transformed: read as they were before, or refused with
+what to do.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +37,16 @@ def text(build: Callable[[], nn.Module]) -> str:
 
 
 @pytest.mark.parametrize(
-    "build", [lambda: torch.compile(network()), lambda: nn.Sequential(torch.compile(network())), compiled_in_place]
+    "build",
+    [
+        lambda: torch.compile(network()),
+        lambda: nn.Sequential(torch.compile(network())),
+        compiled_in_place,
+    ],
 )
-def test_compiled_modules_are_read_as_they_were_without_a_warning(build: Callable[[], nn.Module]) -> None:
+def test_compiled_modules_are_read_as_they_were_without_a_warning(
+    build: Callable[[], nn.Module],
+) -> None:
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("always")
         assert text(build) == text(network)
@@ -49,7 +58,10 @@ TRANSFORMED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "scripted": (lambda: torch.jit.script(network()), "scripted or traced"),
     "a traced layer": (lambda: nn.Sequential(torch.jit.trace(network(), X)), "scripted or traced"),
     "quantized": (quantized, "use the module before its quantization"),
-    "exported": (lambda: torch.export.export(network(), (X,)).module(), "use the module that was exported"),
+    "exported": (
+        lambda: torch.export.export(network(), (X,)).module(),
+        "use the module that was exported",
+    ),
     "orthogonal": (
         lambda: nn.Sequential(nn.utils.parametrizations.orthogonal(nn.Linear(8, 4))),
         "orthogonal parametrizations",
@@ -57,7 +69,9 @@ TRANSFORMED: dict[str, tuple[Callable[[], nn.Module], str]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
+)
 @pytest.mark.parametrize("name", TRANSFORMED)
 def test_other_transformed_modules_are_refused_with_what_to_do(name: str) -> None:
     build, remedy = TRANSFORMED[name]
@@ -67,7 +81,9 @@ def test_other_transformed_modules_are_refused_with_what_to_do(name: str) -> Non
     assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
+)
 def test_quantized_modules_with_weights_are_refused_too() -> None:
     from search_spaces.ir.pytorch import record
 

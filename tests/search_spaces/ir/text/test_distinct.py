@@ -1,6 +1,8 @@
-"""Different computation, different text; other names and another order, the same text: in every space.
+"""Different computation, different text; other names and another order, the same text: in every
+space.
 
-What a network computes is compared by a hash of its own here, which knows nothing of blocks, functions and order.
+What a network computes is compared by a hash of its own here, which knows nothing of blocks,
+functions and order.
 """
 
 from __future__ import annotations
@@ -34,12 +36,15 @@ def _walk(space: SearchSpace, rng: np.random.Generator) -> list[Architecture]:
 
 
 def _computation(graph: Graph) -> Hashable:
-    """Equal for isomorphic graphs: every node's label, and all before and after it, whatever the names and order.
+    """Equal for isomorphic graphs: every node's label, and all before and after it, whatever the
+    names and order.
 
-    Two sweeps (from the inputs, then from the outputs) and a third over both see a node's whole surroundings; nodes
-    are a multiset, since two of one kind own weights of their own.
+    Two sweeps (from the inputs, then from the outputs) and a third over both see a node's whole
+    surroundings; nodes are a multiset, since two of one kind own weights of their own.
     """
-    before: dict[int, Hashable] = {v: ("input", i, graph.shapes[v]) for i, v in enumerate(graph.inputs)}
+    before: dict[int, Hashable] = {
+        v: ("input", i, graph.shapes[v]) for i, v in enumerate(graph.inputs)
+    }
     for _ in range(2):
         for node in graph.nodes:
             sources = [before[v] for v in node.inputs]
@@ -63,13 +68,17 @@ def test_texts_are_one_to_one_with_computations(name: str) -> None:
     computations: dict[str, Hashable] = {}
     for arch in [arch for _ in range(WALKS) for arch in _walk(space, rng)]:
         text, computation = space.to_text(arch), _computation(space.graph(arch))
-        assert computations.setdefault(text, computation) == computation, "one text for two computations"
+        assert computations.setdefault(text, computation) == computation, (
+            "one text for two computations"
+        )
         assert texts.setdefault(computation, text) == text, "two texts for one computation"
     assert len(texts) > 1
 
 
 def _renamed_and_reordered(model: onnx.ModelProto, rng: np.random.Generator) -> onnx.ModelProto:
-    """Values and nodes with random names, in random scopes, nodes in another topological order, summands swapped."""
+    """Values and nodes with random names, in random scopes, nodes in another topological order,
+    summands swapped.
+    """
     fresh = cache(lambda old: f"n{rng.integers(2**60)}" if old else "")
     graph = model.graph
     for thing in (*graph.input, *graph.output, *graph.initializer):
@@ -78,7 +87,9 @@ def _renamed_and_reordered(model: onnx.ModelProto, rng: np.random.Generator) -> 
     waiting = list(graph.node)
     del graph.node[:]
     for node in waiting:
-        node.name = "/".join([*(f"scope{rng.integers(3)}" for _ in range(rng.integers(4))), fresh(node.name)])
+        node.name = "/".join(
+            [*(f"scope{rng.integers(3)}" for _ in range(rng.integers(4))), fresh(node.name)]
+        )
         node.output[:] = [fresh(v) for v in node.output]
         node.input[:] = [fresh(v) for v in node.input]
         if node.op_type in COMMUTATIVE:
@@ -111,6 +122,10 @@ def test_the_hash_distinguishes_a_shared_layer_from_two() -> None:
         joined = net.concat(net.relu(a), b) if not swapped else net.concat(b, net.relu(a))
         return net.graph(net.classifier(joined))
 
-    hashes = {_computation(network(True)), _computation(network(False)), _computation(network(True, swapped=True))}
+    hashes = {
+        _computation(network(True)),
+        _computation(network(False)),
+        _computation(network(True, swapped=True)),
+    }
     assert len(hashes) == 3
     assert _computation(network(True)) in hashes

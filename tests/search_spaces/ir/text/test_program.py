@@ -1,4 +1,6 @@
-"""Programs: functions for what is repeated in the graph, the same whatever the names and the order of nodes."""
+"""Programs: functions for what is repeated in the graph, the same whatever the names and the order
+of nodes.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +38,19 @@ def _shuffled(graph: Graph, seed: int) -> Graph:
             node = graph.nodes[i]
             known.update(node.outputs)
             swaps = node.op in ("Add", "Sum", "Mul")
-            order.append(node._replace(inputs=tuple(rng.permutation(node.inputs).tolist())) if swaps else node)
+            order.append(
+                node._replace(inputs=tuple(rng.permutation(node.inputs).tolist()))
+                if swaps
+                else node
+            )
         waiting = [i for i in waiting if i not in set(ready)]
-    number = {v: i for i, v in enumerate([*graph.inputs, *(v for node in order for v in node.outputs)])}
+    number = {
+        v: i for i, v in enumerate([*graph.inputs, *(v for node in order for v in node.outputs)])
+    }
     nodes = [
-        n._replace(inputs=tuple(number[v] for v in n.inputs), outputs=tuple(number[v] for v in n.outputs))
+        n._replace(
+            inputs=tuple(number[v] for v in n.inputs), outputs=tuple(number[v] for v in n.outputs)
+        )
         for n in order
     ]
     shapes = sorted(range(len(graph.shapes)), key=number.__getitem__)
@@ -49,11 +59,14 @@ def _shuffled(graph: Graph, seed: int) -> Graph:
 
 
 def _computation(graph: Graph) -> object:
-    """The operators with their sizes, the costs, and the canonical form of the whole graph as one block."""
+    """The operators with their sizes, the costs, and the canonical form of the whole graph as one
+    block.
+    """
     root = scoped(graph, placed_lines(graph), [()] * len(graph.nodes))
     shapes = graph.shapes
     operators = Counter(
-        (n.op, n.attrs, tuple(shapes[v] for v in n.inputs), tuple(shapes[v] for v in n.outputs)) for n in graph.nodes
+        (n.op, n.attrs, tuple(shapes[v] for v in n.inputs), tuple(shapes[v] for v in n.outputs))
+        for n in graph.nodes
     )
     return operators, graph_params(graph), graph_flops(graph), root.op, root.numbers
 
@@ -61,10 +74,15 @@ def _computation(graph: Graph) -> object:
 def _is_canonical(graph: Graph, orders: int = 4) -> bool:
     text = _text(graph)
     same = all(_text(_shuffled(graph, seed)) == text for seed in range(orders))
-    return same and _text(expand(read(text))) == text and _computation(expand(read(text))) == _computation(graph)
+    return (
+        same
+        and _text(expand(read(text))) == text
+        and _computation(expand(read(text))) == _computation(graph)
+    )
 
 
-# --- networks --------------------------------------------------------------------------------------------------------
+# --- networks
+# --------------------------------------------------------------------------------------------------------
 
 
 def _residual(net: Network, x: Tensor, width: int) -> Tensor:
@@ -124,7 +142,12 @@ def networks(draw: st.DrawFn) -> Graph:
     """Random motifs at random places, some twins, and some unused values."""
     net = Network((2, 8, 8), 3)
     values = [net.conv(net.input, 4)]
-    motifs = draw(st.lists(st.lists(st.sampled_from(["relu", "conv", "pool", "add", "twin"]), max_size=5), max_size=3))
+    motifs = draw(
+        st.lists(
+            st.lists(st.sampled_from(["relu", "conv", "pool", "add", "twin"]), max_size=5),
+            max_size=3,
+        )
+    )
 
     def grow(kind: str) -> None:
         x = values[-1]
@@ -154,7 +177,8 @@ def networks(draw: st.DrawFn) -> Graph:
     return net.graph(net.classifier(values[-1]))
 
 
-# --- whatever the names and the order --------------------------------------------------------------------------------
+# --- whatever the names and the order
+# --------------------------------------------------------------------------------
 
 
 @settings(max_examples=150, deadline=None)
@@ -192,7 +216,8 @@ def test_branches_that_nobody_reads_and_that_differ_in_kernel_size_stand_in_one_
         assert _is_canonical(space.graph(arch))
 
 
-# --- repeats ---------------------------------------------------------------------------------------------------------
+# --- repeats
+# ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", BLOCKS)
@@ -266,7 +291,8 @@ def _calls(program: Program) -> int:
     return sum(item.op in program.functions for block in blocks for item in block.items)
 
 
-# --- symmetries ------------------------------------------------------------------------------------------------------
+# --- symmetries
+# ------------------------------------------------------------------------------------------------------
 
 
 def _repeated(motif: str) -> Graph:
@@ -302,7 +328,9 @@ def test_like_branches_do_not_depend_on_the_order() -> None:
 
 
 def test_ties_that_are_not_symmetries_are_distinguished() -> None:
-    """Two rings of three and one of six: every node has the same neighbourhood, and the networks differ."""
+    """Two rings of three and one of six: every node has the same neighbourhood, and the networks
+    differ.
+    """
 
     def rings(*lengths: int) -> Graph:
         net = Network((4, 8, 8), 10)
@@ -331,18 +359,26 @@ def test_repeated_nodes_with_several_outputs_become_a_function() -> None:
     graph = Graph((0,), tuple(nodes), (x,), tuple(shapes))
     program = compact(graph)
     assert _calls(program) >= 4
-    assert any(item.outputs == 2 for function in program.functions.values() for item in function.items)
+    assert any(
+        item.outputs == 2 for function in program.functions.values() for item in function.items
+    )
     assert all(compact(_shuffled(graph, seed)) == program for seed in range(4))
 
 
-# --- limits ----------------------------------------------------------------------------------------------------------
+# --- limits
+# ----------------------------------------------------------------------------------------------------------
 
 
 def test_scopes_that_no_call_could_run_in_are_left_out() -> None:
     graph = _chain("residual", [4] * 8)
-    crossed = scoped(graph, placed_lines(graph), [(("a", "b")[i % 2],) for i in range(len(graph.nodes))])
+    crossed = scoped(
+        graph, placed_lines(graph), [(("a", "b")[i % 2],) for i in range(len(graph.nodes))]
+    )
     assert not crossed.calls
-    assert crossed.canonical.body == scoped(graph, placed_lines(graph), [()] * len(graph.nodes)).canonical.body
+    assert (
+        crossed.canonical.body
+        == scoped(graph, placed_lines(graph), [()] * len(graph.nodes)).canonical.body
+    )
 
 
 def test_line_with_more_results_than_its_operator_has_is_refused() -> None:
@@ -354,8 +390,12 @@ def test_line_with_more_results_than_its_operator_has_is_refused() -> None:
 def test_calls_without_end_are_refused() -> None:
     """Each of 30 functions calls the next one twice, and the last does nothing."""
     call = Item("F1", (0,), (), 1)
-    functions = {f"F{i}": Block(1, (call._replace(op=f"F{i + 1}"),) * 2, (2,)) for i in range(1, 30)}
-    program = Program(Block(1, (call,), (1,)), {**functions, "F30": Block(1, (), (0,))}, (("N", 4),), (("N", 4),))
+    functions = {
+        f"F{i}": Block(1, (call._replace(op=f"F{i + 1}"),) * 2, (2,)) for i in range(1, 30)
+    }
+    program = Program(
+        Block(1, (call,), (1,)), {**functions, "F30": Block(1, (), (0,))}, (("N", 4),), (("N", 4),)
+    )
     with pytest.raises(InputError, match="F30 is called more than 100000 times"):
         expand(program)
 
@@ -380,7 +420,11 @@ def test_very_deep_blocks_are_cut() -> None:
     [
         pytest.param(lambda: _chain("residual", [4] * 60), 1, id="480 nodes"),
         pytest.param(lambda: _chain("attention", [4] * 350), 10, id="4,900 nodes"),
-        pytest.param(lambda: _chain("separable", [4 + i % 7 for i in range(1000)]), 10, id="5,000 nodes of 7 widths"),
+        pytest.param(
+            lambda: _chain("separable", [4 + i % 7 for i in range(1000)]),
+            10,
+            id="5,000 nodes of 7 widths",
+        ),
         pytest.param(lambda: _like_branches(64, 3), 10, id="64 like branches"),
         pytest.param(lambda: _layers_of_sums(10, 12), 10, id="all read all"),
     ],

@@ -1,4 +1,6 @@
-"""Claims about blocks found from a graph's edges: dominators, runs, and regions that a function can stand for."""
+"""Claims about blocks found from a graph's edges: dominators, runs, and regions that a function can
+stand for.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ def _paths(graph: Graph) -> list[Path]:
 @st.composite
 def edges(draw: st.DrawFn) -> Edges:
     count = draw(st.integers(1, 12))
-    return [draw(st.lists(st.integers(-1, i - 1), min_size=1, max_size=3, unique=True)) for i in range(count)]
+    return [
+        draw(st.lists(st.integers(-1, i - 1), min_size=1, max_size=3, unique=True))
+        for i in range(count)
+    ]
 
 
 def _reached(producers: Edges, without: int) -> set[int]:
@@ -47,7 +52,9 @@ def test_a_dominator_is_what_every_path_passes(producers: Edges) -> None:
         while at >= 0:
             above.add(at)
             at = parent[at]
-        assert above == {other for other in range(node + 1) if node not in _reached(producers, without=other)}
+        assert above == {
+            other for other in range(node + 1) if node not in _reached(producers, without=other)
+        }
 
 
 @given(edges())
@@ -81,7 +88,9 @@ def test_runs_are_repetitions_that_do_not_overlap(labels: list[int]) -> None:
     assert all(a.end <= b.first for a, b in pairwise(found))
 
 
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=5, unique=True), st.integers(MIN_REPEATS, 6))
+@given(
+    st.lists(st.integers(0, 3), min_size=1, max_size=5, unique=True), st.integers(MIN_REPEATS, 6)
+)
 def test_a_repeated_word_is_a_run_between_other_things(word: list[int], times: int) -> None:
     labels = [7, 8, *word * times, 9]
     assert runs(labels, [1] * len(labels)) == [(2, len(word), times)]
@@ -104,7 +113,9 @@ def test_no_path_leaves_a_block_and_comes_back(producers: Edges, data: st.DataOb
         left: set[int] = set()
         for node, read in enumerate(producers):
             if node in inside:
-                assert left.isdisjoint(read), "a call would have to run before and after another node"
+                assert left.isdisjoint(read), (
+                    "a call would have to run before and after another node"
+                )
             elif not (inside | left).isdisjoint(read):
                 left.add(node)
 
@@ -117,11 +128,16 @@ def _nested(paths: list[Path]) -> list[Path]:
 
 @settings(max_examples=200)
 @given(st.lists(edges(), min_size=1, max_size=3), st.integers(1, 3), st.integers(0, 3))
-def test_blocks_do_not_depend_on_where_the_graph_is_cut(cells: list[Edges], times: int, unread: int) -> None:
+def test_blocks_do_not_depend_on_where_the_graph_is_cut(
+    cells: list[Edges], times: int, unread: int
+) -> None:
     nodes: list[Node] = []
     for cell in [cell for cell in cells for _ in range(times)]:
         start = len(nodes)
-        nodes += [Node("Sum", tuple(start + p + 1 for p in read), (start + i + 1,)) for i, read in enumerate(cell)]
+        nodes += [
+            Node("Sum", tuple(start + p + 1 for p in read), (start + i + 1,))
+            for i, read in enumerate(cell)
+        ]
     outputs = (max(1, len(nodes) - unread),)
     graph = Graph((0,), tuple(nodes), outputs, (("N", 4),) * (len(nodes) + 1))
     found = _Regions(graph, placed_lines(graph))
@@ -137,6 +153,8 @@ def test_a_cell_of_two_inputs_is_a_block() -> None:
         left, right = net.conv_bn(net.relu(before), kernel=1), net.conv_bn(net.relu(last), kernel=1)
         before, last = last, net.add(net.max_pool(left), net.sigmoid(right))
     graph = net.graph(net.classifier(last))
-    inner = [path for path, node in zip(_paths(graph), graph.nodes, strict=True) if node.op == "MaxPool"]
+    inner = [
+        path for path, node in zip(_paths(graph), graph.nodes, strict=True) if node.op == "MaxPool"
+    ]
     assert len(set(inner)) > 1
     assert all(path for path in inner[1:-1])

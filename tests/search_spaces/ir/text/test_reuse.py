@@ -62,7 +62,9 @@ def test_caches_of_texts_are_bounded() -> None:
 
 
 @pytest.mark.parametrize("name", SPACES)
-def test_keys_of_pairs_that_are_alone_are_not_needed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_of_pairs_that_are_alone_are_not_needed(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     space, architectures = get_space(name), _sampled(name)
     lazy = [space.to_text(arch) for arch in architectures]
     monkeypatch.setattr(repeats, "Contraction", _Eager)

@@ -83,7 +83,8 @@ def _shuffled(graph: Graph, rng: np.random.Generator) -> Graph:
         nodes.append(node)
     number = {v: i for i, v in enumerate([*graph.inputs, *(n.outputs[0] for n in nodes)])}
     renumbered = tuple(
-        Node(n.op, tuple(number[v] for v in n.inputs), (number[n.outputs[0]],), n.attrs, n.scope) for n in nodes
+        Node(n.op, tuple(number[v] for v in n.inputs), (number[n.outputs[0]],), n.attrs, n.scope)
+        for n in nodes
     )
     shapes = sorted(range(len(graph.shapes)), key=lambda v: number[v])
     return Graph(
@@ -105,8 +106,15 @@ def test_order_of_nodes_and_of_summands_does_not_change_the_text(seed: int) -> N
 def test_names_of_values_do_not_change_the_text(seed: int) -> None:
     rng = np.random.default_rng(seed)
     model = SPACE.to_onnx(SPACE.sample(rng))
-    kept = {info.name for info in (*model.graph.input, *model.graph.output)} | {t.name for t in model.graph.initializer}
-    names = {name: f"v{rng.integers(2**60)}" for node in model.graph.node for name in node.output if name not in kept}
+    kept = {info.name for info in (*model.graph.input, *model.graph.output)} | {
+        t.name for t in model.graph.initializer
+    }
+    names = {
+        name: f"v{rng.integers(2**60)}"
+        for node in model.graph.node
+        for name in node.output
+        if name not in kept
+    }
     text = to_text(model)
     for node in model.graph.node:
         node.input[:] = [names.get(n, n) for n in node.input]
@@ -122,7 +130,11 @@ def random_graphs(draw: st.DrawFn) -> Graph:
 
     def grow() -> None:
         x = values[draw(st.integers(0, len(values) - 1))]
-        kind = draw(st.sampled_from(["relu", "conv", "conv_bn", "pool", "add", "concat", "zero", "depthwise"]))
+        kind = draw(
+            st.sampled_from(
+                ["relu", "conv", "conv_bn", "pool", "add", "concat", "zero", "depthwise"]
+            )
+        )
         same = [v for v in values if v.shape == x.shape]
         other = same[draw(st.integers(0, len(same) - 1))]
         values.append(
@@ -203,16 +215,25 @@ def test_learned_constant_is_a_param_with_its_shape() -> None:
         ("hello", "not ONNX text"),
         (EXPECTED[:200], "not ONNX text"),
         (EXPECTED + "and more", "not ONNX text"),
-        (EXPECTED.replace("kernel = [3,3]> (a)", "channels: int = @c, kernel = [3,3]> (a)"), "takes c, which is no"),
+        (
+            EXPECTED.replace("kernel = [3,3]> (a)", "channels: int = @c, kernel = [3,3]> (a)"),
+            "takes c, which is no",
+        ),
         (EXPECTED.replace("net.F1 (a)", "net.F9 (a)"), "operator F9 is not supported"),
         (EXPECTED.replace("Relu (x)", "Relu (q)"), "reads 'q', which no earlier line produces"),
         (EXPECTED.replace("kernel = [3,3]> (x)", "kernel = [3]> (x)"), "does not take attributes"),
         (EXPECTED.replace("channels = 4", "channels = 0"), "sizes must be positive"),
-        (EXPECTED.replace("kernel = [3,3]> (x)", "kernel = [3.0,3.0]> (x)"), "takes whole numbers only"),
+        (
+            EXPECTED.replace("kernel = [3,3]> (x)", "kernel = [3.0,3.0]> (x)"),
+            "takes whole numbers only",
+        ),
         (EXPECTED.replace("channels = 4", "channels = 4, group = 3"), "group = 3 must divide"),
         (EXPECTED.replace("a = Relu (x)", "a = net.F1 (x)"), "must not call itself"),
         (EXPECTED.replace("net.F1 (b)", "net.F1 (b, a)"), "takes 1 inputs, not 2"),
-        (EXPECTED.replace("channels = 4", "channels = 1000000"), "weights, more than the limit of 100,000,000"),
+        (
+            EXPECTED.replace("channels = 4", "channels = 1000000"),
+            "weights, more than the limit of 100,000,000",
+        ),
     ],
 )
 def test_wrong_text_is_refused_with_a_reason(text: str, message: str) -> None:
@@ -221,7 +242,11 @@ def test_wrong_text_is_refused_with_a_reason(text: str, message: str) -> None:
 
 
 def test_layout_does_not_change_the_program() -> None:
-    assert read(EXPECTED.replace("\n", "  ")) == read(EXPECTED.replace("\n<", "\n\n  <")) == read(EXPECTED)
+    assert (
+        read(EXPECTED.replace("\n", "  "))
+        == read(EXPECTED.replace("\n<", "\n\n  <"))
+        == read(EXPECTED)
+    )
 
 
 @settings(max_examples=300, deadline=None)
@@ -230,7 +255,9 @@ def test_damaged_text_is_read_or_refused_but_never_crashes(data: st.DataObject) 
     text = list(EXPECTED)
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(text) - 1))
-        text[at : at + data.draw(st.integers(0, 8))] = data.draw(st.text("abF1=<>[](){},.@ \n39", max_size=6))
+        text[at : at + data.draw(st.integers(0, 8))] = data.draw(
+            st.text("abF1=<>[](){},.@ \n39", max_size=6)
+        )
     try:
         program = read("".join(text))
         expand(program)
@@ -240,7 +267,9 @@ def test_damaged_text_is_read_or_refused_but_never_crashes(data: st.DataObject) 
 
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
-def test_damaged_model_file_is_read_or_refused_but_never_crashes(tmp_path_factory, data: st.DataObject) -> None:  # type: ignore[no-untyped-def]
+def test_damaged_model_file_is_read_or_refused_but_never_crashes(
+    tmp_path_factory, data: st.DataObject
+) -> None:  # type: ignore[no-untyped-def]
     content = bytearray(to_model(_residual(1, width=1)).SerializeToString())
     if data.draw(st.booleans()):
         content = content[: data.draw(st.integers(0, len(content)))]
@@ -267,7 +296,10 @@ def test_graph_of_a_model_has_the_shapes_that_onnx_infers() -> None:
     inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True)
     known = {info.name: info for info in (*inferred.graph.value_info, *inferred.graph.output)}
     graph = from_model(model)
-    shapes = [tuple(d.dim_param or d.dim_value for d in i.type.tensor_type.shape.dim) for i in known.values()]
+    shapes = [
+        tuple(d.dim_param or d.dim_value for d in i.type.tensor_type.shape.dim)
+        for i in known.values()
+    ]
     assert set(graph.shapes[1:]) <= set(shapes)
 
 

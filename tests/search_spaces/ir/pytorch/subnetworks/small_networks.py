@@ -16,13 +16,22 @@ Built = tuple[nn.Module, Any]
 
 
 def settled(module: nn.Module, seed: int = 0) -> nn.Module:
-    """The module with statistics and scales of normalizations as after a training, instead of zeros and ones."""
+    """The module with statistics and scales of normalizations as after a training, instead of zeros
+    and ones.
+    """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for layer in module.modules():
-            if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.running_mean is not None:
-                layer.running_mean.copy_(0.2 * torch.randn(layer.running_mean.shape, generator=generator))
-                layer.running_var.copy_(0.5 + torch.rand(layer.running_var.shape, generator=generator))
+            if (
+                isinstance(layer, nn.modules.batchnorm._BatchNorm)
+                and layer.running_mean is not None
+            ):
+                layer.running_mean.copy_(
+                    0.2 * torch.randn(layer.running_mean.shape, generator=generator)
+                )
+                layer.running_var.copy_(
+                    0.5 + torch.rand(layer.running_var.shape, generator=generator)
+                )
         for parameter in module.parameters():
             if parameter.dim() == 1:
                 parameter.copy_(parameter + 0.3 * torch.randn(parameter.shape, generator=generator))
@@ -40,7 +49,9 @@ def library(name: str) -> Any:
 def timm_network(name: str, size: int = 32, **options: Any) -> Callable[[], Built]:
     def build() -> Built:
         torch.manual_seed(0)
-        return settled(library("timm").create_model(name, num_classes=10, **options)), torch.randn(2, 3, size, size)
+        return settled(library("timm").create_model(name, num_classes=10, **options)), torch.randn(
+            2, 3, size, size
+        )
 
     return build
 
@@ -73,11 +84,18 @@ class UNet(nn.Module):
         def double(inputs: int, outputs: int) -> nn.Sequential:
             layers: list[nn.Module] = []
             for channels in (inputs, outputs):
-                layers += [nn.Conv2d(channels, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU()]
+                layers += [
+                    nn.Conv2d(channels, outputs, 3, padding=1),
+                    nn.BatchNorm2d(outputs),
+                    nn.ReLU(),
+                ]
             return nn.Sequential(*layers)
 
         self.down1, self.down2, self.bottom = double(3, 16), double(16, 32), double(32, 48)
-        self.up2, self.up1 = nn.ConvTranspose2d(48, 32, 2, stride=2), nn.ConvTranspose2d(32, 16, 2, stride=2)
+        self.up2, self.up1 = (
+            nn.ConvTranspose2d(48, 32, 2, stride=2),
+            nn.ConvTranspose2d(32, 16, 2, stride=2),
+        )
         self.left2, self.left1 = double(64, 32), double(32, 16)
         self.head = nn.Conv2d(16, 4, 1)
         self.pool = nn.MaxPool2d(2)
@@ -97,7 +115,9 @@ class Words(nn.Module):
     def __init__(self, kind: str, bidirectional: bool = False, layers: int = 1) -> None:
         super().__init__()
         self.words = nn.Embedding(50, 24)
-        self.recurrent = getattr(nn, kind)(24, 32, layers, batch_first=True, bidirectional=bidirectional)
+        self.recurrent = getattr(nn, kind)(
+            24, 32, layers, batch_first=True, bidirectional=bidirectional
+        )
         self.hidden = nn.Linear(32 * (1 + bidirectional), 48)
         self.head = nn.Linear(48, 5)
 
@@ -114,12 +134,17 @@ class Causal(nn.Module):
         self.n_embd, self.n_head = width, heads
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.c_attn, self.c_proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         batch, length, channels = x.size()
         q, k, v = self.c_attn(self.norm1(x)).split(self.n_embd, dim=2)
-        q, k, v = (y.view(batch, length, self.n_head, channels // self.n_head).transpose(1, 2) for y in (q, k, v))
+        q, k, v = (
+            y.view(batch, length, self.n_head, channels // self.n_head).transpose(1, 2)
+            for y in (q, k, v)
+        )
         y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.c_proj(y.transpose(1, 2).contiguous().view(batch, length, channels))
         return x + self.mlp(self.norm2(x))
@@ -151,7 +176,9 @@ class Plain(nn.Module):
             nn.Conv2d(3, 16, 5, stride=2, padding=2), nn.ReLU(), nn.Conv2d(16, 32, 3, groups=4, padding=1), nn.GELU(),
             nn.GroupNorm(8, 32), nn.Conv2d(32, 32, 7, padding=3, groups=32), nn.PReLU(32),
         )  # fmt: skip
-        self.classifier = nn.Sequential(nn.Flatten(), nn.Linear(32 * 8 * 8, 40), nn.ReLU(), nn.Linear(40, 10))
+        self.classifier = nn.Sequential(
+            nn.Flatten(), nn.Linear(32 * 8 * 8, 40), nn.ReLU(), nn.Linear(40, 10)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.classifier(self.features(x))
@@ -186,7 +213,12 @@ def _standardized() -> nn.Module:
     )
 
 
-_BERT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+_BERT = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+}
 _LLAMA = {**_BERT, "num_key_value_heads": 2}
 NETWORKS: dict[str, Callable[[], Built]] = {
     "plain": own_network(Plain, _image),
@@ -204,10 +236,17 @@ NETWORKS: dict[str, Callable[[], Built]] = {
     "convnextv2": timm_network("convnextv2_atto", 64),
     "vit": timm_network("vit_tiny_patch16_224", img_size=32, depth=3),
     "swin": timm_network(
-        "swin_tiny_patch4_window7_224", 56, img_size=56, depths=(2, 2), num_heads=(2, 4), embed_dim=32
+        "swin_tiny_patch4_window7_224",
+        56,
+        img_size=56,
+        depths=(2, 2),
+        num_heads=(2, 4),
+        embed_dim=32,
     ),
     "mixer": own_network(
-        lambda: library("timm.models.mlp_mixer").MlpMixer(10, 32, patch_size=8, num_blocks=2, embed_dim=48),
+        lambda: library("timm.models.mlp_mixer").MlpMixer(
+            10, 32, patch_size=8, num_blocks=2, embed_dim=48
+        ),
         lambda: torch.randn(2, 3, 32, 32),
     ),
     "regnet": timm_network("regnetx_002"),
@@ -215,15 +254,21 @@ NETWORKS: dict[str, Callable[[], Built]] = {
     "weight standardization": own_network(_standardized, lambda: torch.randn(2, 3, 32, 32)),
     "shufflenet": torchvision_network("shufflenet_v2_x0_5"),
     "torchvision vit": own_network(
-        lambda: library("torchvision").models.VisionTransformer(32, 8, 2, 4, 32, 64, num_classes=10),
+        lambda: library("torchvision").models.VisionTransformer(
+            32, 8, 2, 4, 32, 64, num_classes=10
+        ),
         lambda: torch.randn(2, 3, 32, 32),
     ),
     "torchvision swin": own_network(
-        lambda: library("torchvision").models.SwinTransformer([4, 4], 16, [2, 2], [2, 4], [4, 4], num_classes=10),
+        lambda: library("torchvision").models.SwinTransformer(
+            [4, 4], 16, [2, 2], [2, 4], [4, 4], num_classes=10
+        ),
         lambda: torch.randn(2, 3, 32, 32),
     ),
     "bert": transformers_network("BertForSequenceClassification", **_BERT),
     "gpt2": transformers_network("GPT2LMHeadModel", n_embd=32, n_layer=2, n_head=4),
     "llama": transformers_network("LlamaForCausalLM", **_LLAMA),
-    "distilbert": transformers_network("DistilBertForMaskedLM", dim=32, n_layers=2, n_heads=4, hidden_dim=64),
+    "distilbert": transformers_network(
+        "DistilBertForMaskedLM", dim=32, n_layers=2, n_heads=4, hidden_dim=64
+    ),
 }

@@ -1,4 +1,6 @@
-"""Attention with fewer heads than its width allows computes what torch's attention computes with zeroed heads."""
+"""Attention with fewer heads than its width allows computes what torch's attention computes with
+zeroed heads.
+"""
 
 from __future__ import annotations
 
@@ -36,16 +38,26 @@ CASES: dict[str, dict[str, Any]] = {
     "no weights": {"need_weights": False},
     "weights of each head": {"average_attn_weights": False},
     "mask": {"attn_mask": torch.ones(LENGTH, LENGTH).tril() == 0},
-    "mask without weights": {"attn_mask": torch.ones(LENGTH, LENGTH).tril() == 0, "need_weights": False},
+    "mask without weights": {
+        "attn_mask": torch.ones(LENGTH, LENGTH).tril() == 0,
+        "need_weights": False,
+    },
     "mask of numbers": {"attn_mask": torch.randn(LENGTH, LENGTH)},
-    "mask of each head": {"attn_mask": torch.randn(2 * HEADS, LENGTH, LENGTH), "need_weights": False},
+    "mask of each head": {
+        "attn_mask": torch.randn(2 * HEADS, LENGTH, LENGTH),
+        "need_weights": False,
+    },
     "padding": {"key_padding_mask": torch.tensor([[False] * 4 + [True], [False] * 5])},
     "padding and mask": {
         "key_padding_mask": torch.tensor([[False] * 4 + [True], [False] * 5]),
         "attn_mask": torch.ones(LENGTH, LENGTH).tril() == 0,
         "need_weights": False,
     },
-    "causal": {"attn_mask": torch.ones(LENGTH, LENGTH).tril() == 0, "is_causal": True, "need_weights": False},
+    "causal": {
+        "attn_mask": torch.ones(LENGTH, LENGTH).tril() == 0,
+        "is_causal": True,
+        "need_weights": False,
+    },
 }
 
 
@@ -65,8 +77,12 @@ def test_with_all_heads_it_is_torchs_attention(case: str, options: dict[str, Any
 def test_of_keys_of_another_sequence_and_width() -> None:
     x, memory = torch.randn(2, LENGTH, WIDTH), torch.randn(2, 7, WIDTH)
     layer = attention(batch_first=True)
-    assert torch.allclose(layer(x, memory, memory)[0], narrow(layer)(x, memory, memory)[0], atol=1e-5)
-    assert torch.allclose(layer(x, memory, 2 * memory)[0], narrow(layer)(x, memory, 2 * memory)[0], atol=1e-5)
+    assert torch.allclose(
+        layer(x, memory, memory)[0], narrow(layer)(x, memory, memory)[0], atol=1e-5
+    )
+    assert torch.allclose(
+        layer(x, memory, 2 * memory)[0], narrow(layer)(x, memory, 2 * memory)[0], atol=1e-5
+    )
     wide = attention(batch_first=True, kdim=10, vdim=12)
     keys, values = torch.randn(2, 7, 10), torch.randn(2, 7, 12)
     assert torch.allclose(wide(x, keys, values)[0], narrow(wide)(x, keys, values)[0], atol=1e-5)

@@ -69,7 +69,9 @@ def test_a_fixed_axis_fixes_what_it_meets() -> None:
 
 @given(st.lists(st.integers(2, 4), min_size=2, max_size=4))
 def test_positions_of_products_are_those_of_an_array(sizes: list[int]) -> None:
-    """A product of axes is a flattened array; removing positions of an atom removes the array's slices."""
+    """A product of axes is a flattened array; removing positions of an atom removes the array's
+    slices.
+    """
     atoms = [Atom(size) for size in sizes]
     flat = Atom(int(np.prod(sizes)))
     unify(flat, product(atoms), "")

@@ -83,7 +83,9 @@ def test_random_sub_networks_run_and_have_the_computed_text_and_parameters(name:
         assert torch.isfinite(made).all()
         model = space.to_onnx(arch)
         assert space.to_text(arch) == to_text(model), arch
-        np.testing.assert_allclose(_in_onnx_runtime(model, example), made.numpy(), rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(
+            _in_onnx_runtime(model, example), made.numpy(), rtol=1e-3, atol=1e-4
+        )
         assert space.params(arch) == sum(p.numel() for p in module.parameters()), arch
         assert space.flops(arch) <= space.flops(space.whole)
         assert space.parse(space.format(arch)) == arch
@@ -91,9 +93,13 @@ def test_random_sub_networks_run_and_have_the_computed_text_and_parameters(name:
 
 def _in_onnx_runtime(model: onnx.ModelProto, example: Any) -> np.ndarray:
     """The first output of an ONNX model for an example input."""
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     tensors = [x.numpy() for x in tree_leaves(example) if isinstance(x, Tensor)]
-    return session.run(None, {i.name: x for i, x in zip(session.get_inputs(), tensors, strict=True)})[0]
+    return session.run(
+        None, {i.name: x for i, x in zip(session.get_inputs(), tensors, strict=True)}
+    )[0]
 
 
 @pytest.mark.parametrize("name", NETWORKS)
