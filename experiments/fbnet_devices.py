@@ -1,5 +1,6 @@
-"""FBNet's 10^21 networks, an accuracy and four devices, on predictions alone: `python -m
-experiments.fbnet_devices`.
+"""FBNet's 10^21 networks, an accuracy and four devices, on predictions alone.
+
+Run `python -m experiments.fbnet_devices`.
 
 The RLM learns latencies of a few hundred networks on four devices from `$NAS_DATA/fbnet.csv.gz`,
 and digits accuracy from `digits-fbnet`, which has the same blocks in a small skeleton. NSGA-II then

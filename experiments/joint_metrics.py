@@ -1,5 +1,6 @@
-"""One model, five metrics of NAS-Bench-201: accuracy, then four latencies: `python -m
-experiments.joint_metrics`.
+"""One model, five metrics of NAS-Bench-201: accuracy, then four latencies.
+
+Run `python -m experiments.joint_metrics`.
 
 Each predictor learns all five metrics of 1,000 architectures and ranks all others: from the text
 alone, given the true accuracy, and given the true latency of one device. Figures are Spearman's

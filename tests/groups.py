@@ -33,7 +33,7 @@ GROUPS: Mapping[str, Mapping[str, int]] = {
         "search_spaces/published/test_ofa.py::test_costs_of_all_networks_equal_the_table": 0,
         "search_spaces/published/test_nds.py::test_flops_of_all_darts_networks_equal_the_table": 0,
         "nas/benchmarks/test_populations.py::test_no_two_networks_of_a_random_population_share_a_text": 1,
-        "experiments/checks/test_exactness.py": 0,
+        "stress/test_exactness.py": 0,
     },
     "conformance of every space": {
         "search_spaces/test_spaces.py::test_space_conforms": 2,
@@ -44,7 +44,7 @@ GROUPS: Mapping[str, Mapping[str, int]] = {
         "search_spaces/ir/text/test_program.py::test_no_reordering_changes_the_text_of_a_network": 2,
         "nas/evaluation/test_module.py::test_random_architectures_compute_what_onnx_runtime_computes": 2,
         "nas/evaluation/test_proxies.py::test_all_are_finite_in_every_space": 2,
-        "experiments/checks/test_spaces.py": 1,
+        "stress/test_spaces.py": 1,
     },
     "quick runs of experiments": {
         "experiments/test_quick.py": 1,
@@ -54,8 +54,8 @@ GROUPS: Mapping[str, Mapping[str, int]] = {
         "experiments/programs/test_programs.py": 2,
         "experiments/pretraining/test_corpus.py": 1,
         "experiments/pretraining/test_short_trainings.py": 2,
-        "experiments/checks/test_fuzz.py": 1,
-        "experiments/checks/test_killed.py": 0,
+        "stress/test_fuzz.py": 1,
+        "stress/test_killed.py": 0,
     },
     "blocks of the documentation": {
         "docs/test_pages.py::test_every_block_of_a_page_runs": 2,

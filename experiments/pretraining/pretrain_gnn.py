@@ -1,5 +1,6 @@
-"""Pretrain `gnn-label-free` on metrics that need no training: `python -m
-experiments.pretraining.pretrain_gnn`.
+"""Pretrain `gnn-label-free` on metrics that need no training.
+
+Run `python -m experiments.pretraining.pretrain_gnn`.
 """
 
 from __future__ import annotations

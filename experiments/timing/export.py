@@ -1,5 +1,6 @@
-"""Time of our ONNX models and texts compared with `torch.onnx.export`: `python -m
-experiments.timing.export`.
+"""Time of our ONNX models and texts compared with `torch.onnx.export`.
+
+Run `python -m experiments.timing.export`.
 
 Both use one core and write files to a temporary folder. Our time includes all steps from the
 architecture: graph, model with weights, and text. Torch's time is the export alone; its module with

@@ -3,7 +3,7 @@ Higher is better.
 
 They need no data set: the batch is synthetic images with arbitrary labels. The definitions follow
     NAS-Bench-Suite-Zero
-(arXiv 2210.03230); `python -m experiments.checks.proxies` measures the rank correlation with its
+(arXiv 2210.03230); `python -m tests.stress.proxies` measures the rank correlation with its
 published values.
 """
 

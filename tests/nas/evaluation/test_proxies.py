@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kendalltau
 
-from experiments.checks.proxies import TABLE, read_reference
 from nas.evaluation import proxies
 from nas.evaluation.proxies import PROXIES, compute_proxies
 from search_spaces import InputError, get_space, list_spaces
 from search_spaces.ir.builder import Network, Tensor
 from search_spaces.ir.graph import Graph
+from tests.stress.proxies import TABLE, read_reference
 
 SMALL: dict[str, dict[str, Any]] = {
     **{name: {"width": 4, "cells": 3} for name in ("nasnet", "amoeba", "pnas", "enas", "darts")},

@@ -1,4 +1,4 @@
-"""Searches by cost survive SIGKILL: `python -m experiments.checks.kills_by_cost` (minutes).
+"""Searches by cost survive SIGKILL: `python -m tests.stress.kills_by_cost` (minutes).
 
 A search with fidelities and its worker train tiny networks. One of the two is killed at a random
 moment and restarted, many times. In the end, the journal must contain each part of a training once,

@@ -1,4 +1,4 @@
-"""Fuzz the functions that read model files and texts: `python -m experiments.checks.fuzz`.
+"""Fuzz the functions that read model files and texts: `python -m tests.stress.fuzz`.
 
 A mutated input must end in a result or an `InputError`. Failures are any other exception, a crash
 of the process, more than 5 s of processor time, more than 1 GiB of memory, and a text that changes
@@ -29,7 +29,6 @@ import onnx
 import typer
 
 import search_spaces
-from experiments.checks.mutations import damage_bytes, damage_model, damage_text
 from experiments.runner import AsJson, Jobs, run_command
 from nas.cli.console import print_json, print_table
 from nas.cli.progress import progress_bar
@@ -38,6 +37,7 @@ from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
 from search_spaces.ir.text.program import compact, expand
 from search_spaces.ir.text.syntax import read, write
+from tests.stress.mutations import damage_bytes, damage_model, damage_text
 
 Progress = Callable[[str, int, int], None]
 STALLED = 60  # seconds of wall time after which a worker without an answer is killed

@@ -1,5 +1,6 @@
-"""Check the contract of all search spaces on random architectures: `python -m
-experiments.checks.spaces`.
+"""Check the contract of all search spaces on random architectures.
+
+Run `python -m tests.stress.spaces`.
 
 Each architecture's ONNX model must pass ONNX's checker, run in ONNX Runtime and have the
 architecture's text. The text must parse and give a model with the same text, parameters and FLOPs.

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from experiments.checks import kills_by_cost
-from experiments.checks.kills_by_cost import judged, work
+from tests.stress import kills_by_cost
+from tests.stress.kills_by_cost import judged, work
 
 
 @pytest.mark.slow

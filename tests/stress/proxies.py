@@ -1,5 +1,6 @@
-"""Rank agreement of our zero-cost proxies with published ones: `python -m
-experiments.checks.proxies`.
+"""Rank agreement of our zero-cost proxies with published ones.
+
+Run `python -m tests.stress.proxies`.
 
 The reference is NASLib's values for 1,104 NAS-Bench-201 architectures (NAS-Bench-Suite-Zero, arXiv
 2210.03230), from one initialization and one batch of 32 CIFAR-10 images each. They are columns

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.checks import spaces
-from experiments.checks.spaces import Checked, checked, main, summary
 from search_spaces import InputError
+from tests.stress import spaces
+from tests.stress.spaces import Checked, checked, main, summary
 
 BROKEN = """
 from search_spaces import SearchSpace

@@ -1,5 +1,6 @@
-"""Compare parameters and FLOPs with published tables, row by row: `python -m
-experiments.checks.exactness`.
+"""Compare parameters and FLOPs with published tables, row by row.
+
+Run `python -m tests.stress.exactness`.
 
 The environment variable NAS_DATA names the folder with the tables. FLOPs are counted by each
 table's own convention, which the result names. For a random sample of rows, parameters are also

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.checks.exactness import Table, compare, fbnet_params, main, tables
 from search_spaces import InputError, get_space
+from tests.stress.exactness import Table, compare, fbnet_params, main, tables
 
 BEST = "|nor_conv_3x3~0|+|nor_conv_3x3~0|nor_conv_3x3~1|+|skip_connect~0|nor_conv_3x3~1|nor_conv_3x3~2|"
 

@@ -12,7 +12,7 @@ from types import ModuleType
 import onnx
 import pytest
 
-from experiments.checks.fuzz import (
+from tests.stress.fuzz import (
     OVER_MEMORY,
     OVER_TIME,
     Case,

@@ -1,4 +1,4 @@
-"""Mutations of model files and texts for `experiments.checks.fuzz`.
+"""Mutations of model files and texts for `tests.stress.fuzz`.
 
 Each function returns a damaged copy. It depends on the random generator alone, so that a case is
 reproducible.

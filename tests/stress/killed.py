@@ -1,4 +1,4 @@
-"""Searches survive SIGKILL: `python -m experiments.checks.killed` (minutes).
+"""Searches survive SIGKILL: `python -m tests.stress.killed` (minutes).
 
 A search in NAS-Bench-201 by costs is killed at random moments and restarted until it is finished.
 In the end, the journal must contain each architecture once, as many as requested, and the front
@@ -113,7 +113,7 @@ def _started(journal: Path, evaluations: int, sampler: str, space: str) -> subpr
         "--space",
         space,
     ]
-    return subprocess.Popen([sys.executable, "-m", "experiments.checks.killed", *arguments])
+    return subprocess.Popen([sys.executable, "-m", "tests.stress.killed", *arguments])
 
 
 def _finished(journal: Path) -> int:

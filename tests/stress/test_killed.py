@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.checks.killed import Costs, judged, survive
 from nas import Problem, search
 from nas.search.joining import read_search
 from search_spaces import get_space
+from tests.stress.killed import Costs, judged, survive
 
 GOOD = {
     "evaluations": 40,
