@@ -18,12 +18,12 @@ GROUPS: Mapping[str, Mapping[str, int]] = {
         "search_spaces/ir/pytorch/test_exporters.py::test_exporters_and_modules_give_one_text": 2,
         "search_spaces/ir/pytorch/test_round_trip.py::test_configurations_of_hugging_face_are_spaces": 1,
         "search_spaces/test_sources.py::test_networks_of_other_libraries_are_read": 0,
-        "search_spaces/ir/pytorch/subnetworks/test_networks.py::test_the_whole_network_has_the_models_outputs": 7,
-        "search_spaces/ir/pytorch/subnetworks/test_networks.py::test_random_sub_networks_run_and_have_the_computed_text_"
+        "search_spaces/subnetworks/test_networks.py::test_the_whole_network_has_the_models_outputs": 7,
+        "search_spaces/subnetworks/test_networks.py::test_random_sub_networks_run_and_have_the_computed_text_"
         "and_parameters": 7,
-        "search_spaces/ir/pytorch/subnetworks/test_networks.py::test_channels_that_nothing_reads_can_be_removed_without_"
+        "search_spaces/subnetworks/test_networks.py::test_channels_that_nothing_reads_can_be_removed_without_"
         "any_change": 7,
-        "search_spaces/ir/pytorch/subnetworks/test_networks.py::test_the_choices_of_a_kind_of_network": 3,
+        "search_spaces/subnetworks/test_networks.py::test_the_choices_of_a_kind_of_network": 3,
     },
     "all networks of published tables": {
         "search_spaces/published/test_nasbench201.py::test_costs_of_all_networks_equal_the_table": 1,

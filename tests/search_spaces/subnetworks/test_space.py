@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from search_spaces import InputError, Subnetworks
 from search_spaces.ir.pytorch.libraries import build
 from search_spaces.testing import check_space
-from tests.search_spaces.ir.pytorch.subnetworks.small_networks import SmallGPT
+from tests.search_spaces.subnetworks.small_networks import SmallGPT
 
 
 class Net(nn.Module):

@@ -23,9 +23,10 @@ from search_spaces.ir.fusion import fuse
 from search_spaces.ir.graph import Graph
 from search_spaces.ir.pytorch.building import Example, run
 from search_spaces.ir.pytorch.recording import example_tensors, record
-from search_spaces.ir.pytorch.subnetworks.axes import Atom, atoms_of, fix
-from search_spaces.ir.pytorch.subnetworks.coupling import Coupling, couple
-from search_spaces.ir.pytorch.subnetworks.groups import (
+from search_spaces.ir.text import compact, write
+from search_spaces.subnetworks.axes import Atom, atoms_of, fix
+from search_spaces.subnetworks.coupling import Coupling, couple
+from search_spaces.subnetworks.groups import (
     HEADS,
     Choices,
     Group,
@@ -38,11 +39,10 @@ from search_spaces.ir.pytorch.subnetworks.groups import (
     source_names,
     tie,
 )
-from search_spaces.ir.pytorch.subnetworks.importance import Importance
-from search_spaces.ir.pytorch.subnetworks.reading import Reading, read_module
-from search_spaces.ir.pytorch.subnetworks.resizing import Block, Resizer
-from search_spaces.ir.pytorch.subnetworks.slicing import Slicer, kept_of
-from search_spaces.ir.text import compact, write
+from search_spaces.subnetworks.importance import Importance
+from search_spaces.subnetworks.reading import Reading, read_module
+from search_spaces.subnetworks.resizing import Block, Resizer
+from search_spaces.subnetworks.slicing import Slicer, kept_of
 
 MAX_ASSIGNMENTS = 24  # tries to find out which sizes a module's attributes hold
 MAX_ALL_ASSIGNMENTS = 72  # of all kinds of choices together

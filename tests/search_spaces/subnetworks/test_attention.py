@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from search_spaces import Subnetworks
-from search_spaces.ir.pytorch.subnetworks.attention import NarrowMultiheadAttention
+from search_spaces.subnetworks.attention import NarrowMultiheadAttention
 
 WIDTH, HEADS, LENGTH = 24, 4, 5
 

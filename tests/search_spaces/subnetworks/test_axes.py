@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search_spaces.ir.pytorch.subnetworks.axes import (
+from search_spaces.subnetworks.axes import (
     Atom,
     atoms_of,
     concat,

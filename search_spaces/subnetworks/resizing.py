@@ -12,8 +12,8 @@ from search_spaces.ir.graph import BATCH, Attrs, Graph, Node, Shape, element_typ
 from search_spaces.ir.operators import canonical_attrs
 from search_spaces.ir.pytorch import recording
 from search_spaces.ir.pytorch.recorder import BATCH_SIZE
-from search_spaces.ir.pytorch.subnetworks.axes import Atom, Axis, atoms_of, resolve, size_of
-from search_spaces.ir.pytorch.subnetworks.coupling import Coupling
+from search_spaces.subnetworks.axes import Atom, Axis, atoms_of, resolve, size_of
+from search_spaces.subnetworks.coupling import Coupling
 
 Sizes = Mapping[Atom, int]
 Kernels = Mapping[int, tuple[int, ...]]

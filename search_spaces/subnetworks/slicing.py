@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from search_spaces.common.errors import InputError
-from search_spaces.ir.pytorch.subnetworks.attention import NarrowMultiheadAttention
-from search_spaces.ir.pytorch.subnetworks.axes import (
+from search_spaces.subnetworks.attention import NarrowMultiheadAttention
+from search_spaces.subnetworks.axes import (
     Atom,
     Axis,
     Kept,
@@ -31,10 +31,10 @@ from search_spaces.ir.pytorch.subnetworks.axes import (
     size_of,
     terms_of,
 )
-from search_spaces.ir.pytorch.subnetworks.coupling import Coupling
-from search_spaces.ir.pytorch.subnetworks.groups import HEADS, Group, Kernel, source_names
-from search_spaces.ir.pytorch.subnetworks.reading import Call, Reading
-from search_spaces.ir.pytorch.subnetworks.resizing import Block
+from search_spaces.subnetworks.coupling import Coupling
+from search_spaces.subnetworks.groups import HEADS, Group, Kernel, source_names
+from search_spaces.subnetworks.reading import Call, Reading
+from search_spaces.subnetworks.resizing import Block
 
 _RECURRENT = (nn.RNN, nn.LSTM, nn.GRU)
 

@@ -17,7 +17,7 @@ from search_spaces.ir.convolutions import convolution
 from search_spaces.ir.graph import BATCH, Dim, Graph, Node, Shape
 from search_spaces.ir.owned_weights import RECURRENT
 from search_spaces.ir.pytorch.recorder import BATCH_SIZE
-from search_spaces.ir.pytorch.subnetworks.axes import (
+from search_spaces.subnetworks.axes import (
     Atom,
     Axis,
     concat,
@@ -27,7 +27,7 @@ from search_spaces.ir.pytorch.subnetworks.axes import (
     product,
     unify,
 )
-from search_spaces.ir.pytorch.subnetworks.reading import Reading
+from search_spaces.subnetworks.reading import Reading
 
 Axes = tuple[Axis, ...]
 

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from search_spaces.ir.convolutions import convolution
 from search_spaces.ir.graph import Node
-from search_spaces.ir.pytorch.subnetworks.axes import Atom, Axis, atoms_of, factors_of, terms_of
-from search_spaces.ir.pytorch.subnetworks.coupling import Coupling
-from search_spaces.ir.pytorch.subnetworks.reading import Call, Reading
-from search_spaces.ir.pytorch.subnetworks.resizing import Block
+from search_spaces.subnetworks.axes import Atom, Axis, atoms_of, factors_of, terms_of
+from search_spaces.subnetworks.coupling import Coupling
+from search_spaces.subnetworks.reading import Call, Reading
+from search_spaces.subnetworks.resizing import Block
 
 WIDTH, HEADS = "width", "heads"
 # A residual path from a block's input to its result consists of these operators.

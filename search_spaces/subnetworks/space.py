@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from search_spaces.ir.pytorch.subnetworks import Choice, Group, Prunable
+    from search_spaces.subnetworks.groups import Group
+    from search_spaces.subnetworks.prunable import Choice, Prunable
 
 WIDTHS = (0.25, 0.5, 0.75, 1.0)
 ROUND_TO = 8  # channels; hardware computes multiples of 8 without waste
@@ -91,7 +92,8 @@ class Subnetworks(TorchSpace):
         sha256: str = "",
         name: str = "",
     ) -> None:
-        from search_spaces.ir.pytorch.subnetworks import Importance, Settings
+        from search_spaces.subnetworks.importance import Importance
+        from search_spaces.subnetworks.prunable import Settings
 
         self.name = name or getattr(net, "__name__", "") or type(net).__name__
         self.start = _one_of("start", start, STARTS)
@@ -233,7 +235,7 @@ class Subnetworks(TorchSpace):
     @cached_property
     def _inside(self) -> dict[str, set[str]]:
         """By block, the names of the choices that concern only its inside."""
-        from search_spaces.ir.pytorch.subnetworks import atoms_inside
+        from search_spaces.subnetworks.prunable import atoms_inside
 
         inside = {}
         for block in self._prunable.choices.blocks:
@@ -245,7 +247,7 @@ class Subnetworks(TorchSpace):
         return inside
 
     def _choice(self, arch: Architecture) -> Choice:
-        from search_spaces.ir.pytorch.subnetworks import Choice
+        from search_spaces.subnetworks.prunable import Choice
 
         self.check_member(arch)
         chosen, choices = arch.as_dict(), self._prunable.choices
@@ -311,7 +313,7 @@ class Subnetworks(TorchSpace):
         from torch import nn
 
         from search_spaces.ir.pytorch import is_lazy, layer_of, run
-        from search_spaces.ir.pytorch.subnetworks import Prunable
+        from search_spaces.subnetworks.prunable import Prunable
 
         module: Any = self._net
         if not isinstance(module, nn.Module):

@@ -17,10 +17,10 @@ from torch.utils._pytree import tree_leaves
 
 from search_spaces.common.errors import InputError, unknown
 from search_spaces.ir.pytorch.building import run
-from search_spaces.ir.pytorch.subnetworks.axes import Atom, Axis, atoms_of, labels_of
-from search_spaces.ir.pytorch.subnetworks.coupling import Coupling
-from search_spaces.ir.pytorch.subnetworks.groups import Group, source_names
-from search_spaces.ir.pytorch.subnetworks.reading import Reading
+from search_spaces.subnetworks.axes import Atom, Axis, atoms_of, labels_of
+from search_spaces.subnetworks.coupling import Coupling
+from search_spaces.subnetworks.groups import Group, source_names
+from search_spaces.subnetworks.reading import Reading
 
 Loss = Callable[[Any, Any], Tensor]
 

@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_leaves
 
 from search_spaces import Subnetworks, to_text
 from search_spaces.ir.pytorch import run
-from search_spaces.ir.pytorch.subnetworks.axes import atoms_of, labels_of
-from tests.search_spaces.ir.pytorch.subnetworks.small_networks import NETWORKS
+from search_spaces.subnetworks.axes import atoms_of, labels_of
+from tests.search_spaces.subnetworks.small_networks import NETWORKS
 
 TOLERANCE = 1e-5
 SAMPLES = 3
