@@ -20,7 +20,6 @@ from nas.comparison.folders import claim, searched_table
 from nas.comparison.studies import Studies
 from nas.evaluation.log_file import LOG_NAME, log_to
 from nas.search.by_cost.loop import EPOCHS, SECONDS, run_search_by_cost
-from nas.search.by_cost.policies import check_policy
 from nas.search.evaluators import (
     Evaluator,
     MeasuredEvaluator,
@@ -31,6 +30,7 @@ from nas.search.evaluators import (
 from nas.search.identity import begun_with
 from nas.search.labels import sampler_label
 from nas.search.loop import run_search
+from nas.search.multi_fidelity import check_policy
 from nas.search.objectives import Constraint, parse_constraints, parse_objectives
 from nas.search.pareto import Reference
 from nas.search.prior import read_prior_observations

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nas.report.collecting import Network, build
-from nas.search.by_cost.policies import BASELINES
 from nas.search.by_cost.reading import is_by_cost, next_jobs
 from nas.search.evaluators import TableEvaluator
+from nas.search.multi_fidelity import BASELINES
 from nas.search.rows import among_rows
 from nas.search.sampler import PredictorSampler
 from nas.search.samplers import create_sampler

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nas.search.by_cost.loop import EPOCHS, SECONDS, run_search_by_cost
-from nas.search.by_cost.policies import check_policy
 from nas.search.dependencies import moved
 from nas.search.loop import run_search
+from nas.search.multi_fidelity import check_policy
 from nas.search.objectives import parse_constraints
 from nas.search.progress import SearchProgress
 from nas.search.reading import RecordedSpace, is_untrusted, load_studies, read_study

@@ -18,8 +18,8 @@ from optuna.trial import TrialState
 
 from nas.evaluation.metrics import check_metrics
 from nas.search import optuna_adapter
+from nas.search.candidates import random_unseen
 from nas.search.evaluators import TableEvaluator, evaluate_one
-from nas.search.evolution import random_unseen
 from nas.search.identity import begun_with, check_same, is_unused, note_unknown
 from nas.search.jobs import check_jobs, helpers
 from nas.search.labels import sampler_label

@@ -22,6 +22,10 @@ REFERENCE_POINT = 1.1  # in every objective, in units in which the true front sp
 MAX_EXACT_OBJECTIVES = 5  # hypervolumes with more objectives are estimated
 HYPERVOLUME_RAYS = 20_000  # of an estimate; its error falls with their square root
 
+MAX_NADIR_DEVIATIONS = 3.0  # standard deviations between the median loss and the nadir
+# Standard deviation of a normal distribution by its median absolute deviation
+STD_PER_MEDIAN_DEVIATION = 1.4826
+
 
 def non_dominated(losses: np.ndarray) -> np.ndarray:
     """Mask (n,) of the rows of losses (n, m) that no other row dominates. Equal rows are all
@@ -71,6 +75,36 @@ def hypervolume(losses: np.ndarray, reference: Sequence[float] | np.ndarray) -> 
             inside, ref=reference, nsamples=HYPERVOLUME_RAYS, seed=0, method="DZ2019-MC"
         )
     )
+
+
+def infer_reference_point(
+    front: np.ndarray, typical: np.ndarray, least: np.ndarray | float = -np.inf
+) -> tuple[np.ndarray, np.ndarray]:
+    """Ideal and reference point for the hypervolume of a front.
+
+    The reference point lies as far beyond the nadir as the front is wide. With a nearer one,
+    networks that are more accurate but slower than the front would add nothing. A network that
+    computes nothing is the fastest of all and also on the front. Therefore the nadir is at most
+    `MAX_NADIR_DEVIATIONS` robust standard deviations above the median of typical losses.
+
+    If the front has only small networks, a larger one would add nothing, however accurate it is.
+    Therefore the least nadir of a search has the largest costs of its first design.
+
+    Args:
+        front: (k, m) losses.
+        typical: (n, m) losses of typical networks.
+        least: (m,) lower bounds of the nadir, which yield to the upper ones.
+
+    Returns:
+        Ideal (m,) and reference point (m,).
+    """
+    ideal, median = front.min(axis=0), np.median(typical, axis=0)
+    far = median + MAX_NADIR_DEVIATIONS * STD_PER_MEDIAN_DEVIATION * np.median(
+        np.abs(typical - median), axis=0
+    )
+    nadir = np.clip(np.maximum(front.max(axis=0), least), ideal, np.maximum(far, ideal))
+    span = np.where(nadir > ideal, nadir - ideal, np.maximum(np.abs(nadir), 1.0))
+    return ideal, nadir + span
 
 
 @dataclass(frozen=True, eq=False)

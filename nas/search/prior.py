@@ -13,8 +13,8 @@ from optuna.trial import TrialState, create_trial
 from nas.benchmarks.csv_file import ORIGIN_COLUMNS, parse_csv, read_bytes
 from nas.evaluation.trainable import Trainable
 from nas.search.optuna_adapter import add_trials, first_generation
-from nas.search.parameters import ReplayedTrial, StudySnapshot
 from nas.search.record import NetworkId
+from nas.search.replay import ReplayedTrial, StudySnapshot
 from nas.search.schema import FAILED_KEY, NETWORK_KEY, PRIOR_KEY
 from nas.search.trials import TrialReader, is_evaluated
 from predictors.exact import COUNTS

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from nas.search.optuna_adapter import set_system_attr, stored_trial, stored_trials, trial_id
-from nas.search.parameters import OutsideTrial
-from nas.search.replay import ReplaySampler
+from nas.search.replay import OutsideTrial, ReplaySampler
 from nas.search.schema import CHOICES_KEY, PREDICTED_KEY
 from search_spaces.common.errors import InputError
 from search_spaces.parameter_names import plain_names

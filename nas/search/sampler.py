@@ -13,8 +13,9 @@ import numpy as np
 from optuna.trial import TrialState
 
 from nas.search.acquisition import ACQUISITIONS
+from nas.search.candidates import best_first, evolve, random_unseen
 from nas.search.duplicates import repeat_exactly
-from nas.search.evolution import best_first, evolve, random_unseen
+from nas.search.initial_design import initial_design
 from nas.search.objectives import (
     Constraint,
     ConstraintsLike,
@@ -23,10 +24,9 @@ from nas.search.objectives import (
     parse_objectives,
 )
 from nas.search.optuna_adapter import set_system_attr, stored_trials
-from nas.search.pareto import non_dominated
+from nas.search.pareto import infer_reference_point, non_dominated
 from nas.search.replay import ReplaySampler
 from nas.search.schema import CHOICES_KEY, PREDICTED_KEY, SETTINGS_KEY, SPACE_KEY
-from nas.search.startup import first_design
 from nas.search.surrogate import Surrogate
 from nas.search.trials import TrialReader
 from predictors.metrics import Metric
@@ -45,9 +45,6 @@ BEST_CANDIDATES, OTHER_CANDIDATES = (
     400,
     200,
 )  # stored candidates that a fit estimates again, at most
-MAX_NADIR_DEVIATIONS = 3.0  # standard deviations between the median loss and the nadir
-# Standard deviation of a normal distribution by its median absolute deviation
-STD_PER_MEDIAN_DEVIATION = 1.4826
 EVALUATIONS_PER_REFIT_TRIAL = 20  # after n evaluations, the sampler refits every n / 20 trials
 
 
@@ -55,7 +52,7 @@ class PredictorSampler(ReplaySampler):
     """Chooses architectures for `space.choose(trial)` in any Optuna study, including distributed
     and resumed ones.
 
-    The first `n_startup` architectures are promising ones of all sizes (`nas.search.startup`). Then
+    The first `n_startup` architectures are promising ones of all sizes (`nas.search.initial_design`). Then
     the sampler refits a predictor on all evaluations every `refit_every` trials, and less often
     later. Evolution on the predictor's estimates adds `fresh` candidates. The candidates with the
     highest expected hypervolume improvement are evaluated next. The `pool` best candidates are
@@ -194,7 +191,7 @@ class PredictorSampler(ReplaySampler):
     @cached_property
     def _startup(self) -> list[Architecture]:
         rng = np.random.default_rng(self.seed)
-        return first_design(
+        return initial_design(
             self.space, self.n_startup, rng, self._surrogate.texts, self._surrogate.predictor()
         )
 
@@ -214,7 +211,7 @@ class PredictorSampler(ReplaySampler):
         # towards these.
         first = losses[: self.n_startup]
         least = np.where(reader.is_cost, first.max(0), -np.inf)
-        ideal, reference = frame(front if len(front) else losses, first, least)
+        ideal, reference = infer_reference_point(front if len(front) else losses, first, least)
         self._surrogate.fit(evaluated, int(rng.integers(2**31)))
 
         best = self._screened(taken, evaluated, rng)
@@ -365,36 +362,6 @@ def _check_constraints(finished: Sequence[FrozenTrial], constraints: Sequence[Co
                 "trial.set_constraint(str(constraint), "
                 "constraint.violation(value)) in the objective function"
             )
-
-
-def frame(
-    front: np.ndarray, typical: np.ndarray, least: np.ndarray | float = -np.inf
-) -> tuple[np.ndarray, np.ndarray]:
-    """Ideal and reference point for the hypervolume of a front.
-
-    The reference point lies as far beyond the nadir as the front is wide. With a nearer one,
-    networks that are more accurate but slower than the front would add nothing. A network that
-    computes nothing is the fastest of all and also on the front. Therefore the nadir is at most
-    `MAX_NADIR_DEVIATIONS` robust standard deviations above the median of typical losses.
-
-    If the front has only small networks, a larger one would add nothing, however accurate it is.
-    Therefore the least nadir of a search has the largest costs of its first design.
-
-    Args:
-        front: (k, m) losses.
-        typical: (n, m) losses of typical networks.
-        least: (m,) lower bounds of the nadir, which yield to the upper ones.
-
-    Returns:
-        Ideal (m,) and reference point (m,).
-    """
-    ideal, median = front.min(axis=0), np.median(typical, axis=0)
-    far = median + MAX_NADIR_DEVIATIONS * STD_PER_MEDIAN_DEVIATION * np.median(
-        np.abs(typical - median), axis=0
-    )
-    nadir = np.clip(np.maximum(front.max(axis=0), least), ideal, np.maximum(far, ideal))
-    span = np.where(nadir > ideal, nadir - ideal, np.maximum(np.abs(nadir), 1.0))
-    return ideal, nadir + span
 
 
 def _constrained_ranks(losses: np.ndarray, violations: np.ndarray) -> np.ndarray:

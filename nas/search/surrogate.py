@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nas.search.texts import Texts
+from nas.search.candidates import Texts
 
 if TYPE_CHECKING:
     from predictors import Predictor

@@ -18,7 +18,6 @@ from optuna.trial import TrialState, create_trial
 
 from nas.evaluation.metrics import check_metrics
 from nas.search import optuna_adapter
-from nas.search.by_cost.policies import make_policy
 from nas.search.by_cost.runs import Job, Runs
 from nas.search.by_cost.stages import StagedEvaluator, staged
 from nas.search.evaluators import TableEvaluator
@@ -26,15 +25,16 @@ from nas.search.identity import begun_with, note_unknown
 from nas.search.jobs import check_jobs, helpers
 from nas.search.labels import sampler_label
 from nas.search.loop import MAX_FAILURES, open_study
+from nas.search.multi_fidelity import make_policy
 from nas.search.objectives import (
     ConstraintsLike,
     ObjectivesLike,
     parse_constraints,
     parse_objectives,
 )
-from nas.search.parameters import ReplayedTrial
 from nas.search.progress import GrowingFront, SearchProgress
 from nas.search.record import TrialRecord
+from nas.search.replay import ReplayedTrial
 from nas.search.result import SearchResult
 from nas.search.rows import among_rows
 from nas.search.schema import (
@@ -71,8 +71,8 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
     from optuna.trial import FrozenTrial
 
-    from nas.search.by_cost.policies import Policy
     from nas.search.evaluators import Evaluator
+    from nas.search.multi_fidelity import Policy
     from predictors import Predictor
     from search_spaces import SearchSpace
 

@@ -7,8 +7,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from nas.search.by_cost.loop import EPOCHS
-from nas.search.by_cost.policies import make_policy
 from nas.search.by_cost.runs import Fidelities, Job, Run, Runs
+from nas.search.multi_fidelity import make_policy
 from nas.search.objectives import parse_constraints
 from nas.search.schema import BEGUN_KEY, COST_KEY, UNTIL_KEY, SearchAttributes, TrialAttributes
 from nas.search.trials import TrialReader

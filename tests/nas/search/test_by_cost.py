@@ -26,10 +26,10 @@ from nas.evaluation.tasks import TrainingTask
 from nas.evaluation.trainable import Trainable
 from nas.evaluation.training import train
 from nas.search import optuna_adapter
-from nas.search.by_cost.halving import Halving, best_order
-from nas.search.by_cost.improvement import best_ratio
 from nas.search.by_cost.runs import Fidelities
 from nas.search.evaluators import MeasuredEvaluator
+from nas.search.halving import Halving, best_order
+from nas.search.multi_fidelity import best_ratio
 from nas.search.own_evaluator import FunctionEvaluator
 from nas.search.result import SearchResult
 from nas.search.schema import BEGUN_KEY, COST_KEY, FAILED_KEY, UNTIL_KEY, VALUES_KEY

@@ -19,10 +19,10 @@ from optuna.trial import TrialState
 
 from nas import PredictorSampler, create_sampler, list_samplers
 from nas.search import sampler
-from nas.search.evolution import random_unseen
-from nas.search.pareto import hypervolume
+from nas.search.candidates import random_unseen
+from nas.search.initial_design import DRAWS_PER_ARCHITECTURE, initial_design
+from nas.search.pareto import hypervolume, infer_reference_point
 from nas.search.reading import read_study
-from nas.search.startup import DRAWS_PER_ARCHITECTURE, first_design
 from predictors import Predictions, create
 from predictors.metrics import decoding_order
 from search_spaces import Architecture, SearchSpace, get_space
@@ -146,10 +146,10 @@ def test_networks_that_compute_nothing_do_not_move_the_reference_point() -> None
         [[9.0, 30.0], [10.0, 20.0], [12.0, 10.0], [15.0, 5.0], [20.0, 40.0]]
     )  # errors, milliseconds
     nothing = np.array([[90.0, 0.1], [91.0, 0.2]])
-    ideal, reference = sampler.frame(useful[:4], useful)
+    ideal, reference = infer_reference_point(useful[:4], useful)
     assert (ideal == [9, 5]).all()
     assert (reference == [21, 55]).all(), "a whole span beyond the nadir"
-    _, moved = sampler.frame(
+    _, moved = infer_reference_point(
         np.concatenate([useful[:4], nothing[:1]]), np.concatenate([useful, nothing])
     )
     assert moved[0] < 90, "they add nothing to the hypervolume"
@@ -162,13 +162,14 @@ def test_an_accurate_network_counts_up_to_the_largest_costs_of_the_first_design(
     )  # errors, milliseconds
     small = first[:1]
     least = np.array([-np.inf, first[:, 1].max()])
-    assert sampler.frame(small, first)[1][1] < 12
-    assert sampler.frame(small, first, least)[1][1] >= 12
-    assert sampler.frame(small, first, least)[1][0] == sampler.frame(small, first)[1][0], (
-        "errors as before"
-    )
+    assert infer_reference_point(small, first)[1][1] < 12
+    assert infer_reference_point(small, first, least)[1][1] >= 12
+    assert (
+        infer_reference_point(small, first, least)[1][0]
+        == infer_reference_point(small, first)[1][0]
+    ), "errors as before"
     far = np.concatenate([first, [[49.0, 500.0]]])
-    assert sampler.frame(small, far, np.array([-np.inf, 500.0]))[1][1] < 60, (
+    assert infer_reference_point(small, far, np.array([-np.inf, 500.0]))[1][1] < 60, (
         "unless that is an outlier"
     )
 
@@ -192,8 +193,8 @@ def test_evaluations_in_one_corner_do_not_narrow_the_frame_to_it(
         SPACE.choose(trial)
         return next(values)
 
-    framed = sampler.frame
-    monkeypatch.setattr(sampler, "frame", recorded)
+    framed = sampler.infer_reference_point
+    monkeypatch.setattr(sampler, "infer_reference_point", recorded)
     study = optuna.create_study(directions=DIRECTIONS)
     study.optimize(given, n_trials=36)
     guided().propose(study)
@@ -383,7 +384,7 @@ def test_a_small_space_is_searched_completely_and_then_repeated(switches: Search
 
 
 def test_an_enqueued_architecture_is_evaluated_as_given() -> None:
-    wanted = first_design(SPACE, 6, np.random.default_rng(0))[
+    wanted = initial_design(SPACE, 6, np.random.default_rng(0))[
         2
     ]  # which the sampler would have chosen as its third
     study = optuna.create_study(directions=DIRECTIONS, sampler=guided(seed=0))

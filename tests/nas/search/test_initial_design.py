@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nas.search.startup import DRAWS_PER_ARCHITECTURE, first_design
+from nas.search.initial_design import DRAWS_PER_ARCHITECTURE, initial_design
 from predictors import Predictor, create
 from predictors.rlm.coordinates import compared
 from predictors.rlm.predictor import RLM
@@ -26,12 +26,12 @@ def test_networks_of_a_first_design_differ_more_than_random_ones() -> None:
 
     rngs = [np.random.default_rng(seed) for seed in range(4)]
     random = np.mean([nearest([space.sample(rng) for _ in range(12)]) for rng in rngs])
-    assert np.mean([nearest(first_design(space, 12, rng)) for rng in rngs]) > 1.1 * random
+    assert np.mean([nearest(initial_design(space, 12, rng)) for rng in rngs]) > 1.1 * random
 
 
 def test_a_first_design_holds_one_network_of_each_tenth_of_sizes() -> None:
     space, rng = get_space("nasbench201", channels=4, cells=1), np.random.default_rng(0)
-    design = first_design(space, 10, rng)
+    design = initial_design(space, 10, rng)
     same = np.random.default_rng(0)
     drawn = dict.fromkeys(space.sample(same) for _ in range(10 * DRAWS_PER_ARCHITECTURE))
     groups = np.array_split(np.sort([space.flops(arch) for arch in drawn]), 10)
@@ -41,7 +41,7 @@ def test_a_first_design_holds_one_network_of_each_tenth_of_sizes() -> None:
 
 def test_a_first_design_is_promising_by_predicted_proxies() -> None:
     space, reader = get_space("nasbench201", channels=4, cells=1), RLM()
-    design = first_design(space, 12, np.random.default_rng(0))
+    design = initial_design(space, 12, np.random.default_rng(0))
     random = [space.sample(np.random.default_rng(seed)) for seed in range(60)]
     proxies = reader.proxies([space.to_text(architecture) for architecture in (*design, *random)])
     ranks = proxies.argsort(0).argsort(0).mean(1)
@@ -52,11 +52,11 @@ def test_a_first_design_is_that_of_the_rlm_that_guides_the_search() -> None:
     space = get_space("nasbench201", channels=4, cells=1)
 
     def design(predictor: Predictor | None) -> list[Architecture]:
-        return first_design(space, 8, np.random.default_rng(0), predictor=predictor)
+        return initial_design(space, 8, np.random.default_rng(0), predictor=predictor)
 
     assert design(RLM()) == design(create("ridge")) == design(None)
     assert design(RLM(base="rlm-generated")) != design(RLM())
 
 
 def test_a_small_space_is_taken_whole(switches: SearchSpace) -> None:
-    assert len(set(first_design(switches, 50, np.random.default_rng(0)))) == switches.size
+    assert len(set(initial_design(switches, 50, np.random.default_rng(0)))) == switches.size

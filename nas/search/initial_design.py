@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nas.search.texts import Texts
+from nas.search.candidates import Texts
 
 if TYPE_CHECKING:
     from predictors import Predictor
@@ -19,7 +19,7 @@ READER = "rlm-base"  # checkpoint that reads the networks if the predictor is no
 DRAWS_PER_ARCHITECTURE = 5
 
 
-def first_design(
+def initial_design(
     space: SearchSpace,
     size: int,
     rng: np.random.Generator,

@@ -10,20 +10,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from nas.search.acquisition import Region, free_region, sample_improvements
-from nas.search.by_cost.halving import best_order
 from nas.search.by_cost.runs import Fidelities, Job, Run, Runs
+from nas.search.candidates import Texts, best_first, evolve, random_unseen
 from nas.search.duplicates import repeat_exactly
-from nas.search.evolution import best_first, evolve, random_unseen
-from nas.search.pareto import hypervolume, non_dominated
-from nas.search.sampler import frame
-from nas.search.startup import first_design
-from nas.search.texts import Texts
+from nas.search.halving import Halving, Hyperband, best_order
+from nas.search.initial_design import initial_design
+from nas.search.pareto import hypervolume, infer_reference_point, non_dominated
+from nas.search.samplers import is_guided
+from predictors import create, list_predictors
 from predictors.metrics import Metric, at_fidelity
+from search_spaces.common.errors import unknown
 
 if TYPE_CHECKING:
     from nas.search.trials import TrialReader
@@ -140,7 +142,7 @@ class ImprovementPerCost:
         rng = np.random.default_rng([self.seed, len(runs)])
         if self._startup is None:
             own = np.random.default_rng(self.seed)
-            self._startup = first_design(
+            self._startup = initial_design(
                 self.space, self.n_startup, own, self._texts, self.predictor()
             )
         architecture = next((a for a in self._startup if a not in runs.runs), None)
@@ -226,7 +228,7 @@ class ImprovementPerCost:
             else np.empty((0, true.shape[1]))
         )
         begun = np.vstack([true[np.isfinite(true).all(1)], expected])
-        ideal, reference = frame(begun[non_dominated(begun)], begun)
+        ideal, reference = infer_reference_point(begun[non_dominated(begun)], begun)
         unit = reference - ideal
         weights = (reader.violation(samples) <= 0).astype(float)
         region = free_region((front - ideal) / unit, np.ones(len(unit)))
@@ -403,3 +405,62 @@ def _chosen(
             for s, free in enumerate(regions)
         ]
     return chosen, hopeless
+
+
+BASELINES = ("asha", "hyperband", "random")  # random: full trainings of random networks
+
+
+class Policy(Protocol):
+    """Chooses which training to start, to continue or to stop."""
+
+    def decide(self, runs: Runs, epochs_left: float) -> Job | None:
+        """Choose the next job.
+
+        Args:
+            runs: trainings so far.
+            epochs_left: epochs that the job may take.
+
+        Returns:
+            The job; None if none fits, or if a running segment has to end first.
+        """
+
+
+def check_policy(name: str) -> None:
+    """Raise InputError unless a search with fidelities has a policy of this name."""
+    if name not in BASELINES and not is_guided(name):
+        raise unknown("sampler of a search by cost", name, sorted([*BASELINES, *list_predictors()]))
+
+
+def make_policy(
+    name: str,
+    space: SearchSpace,
+    reader: TrialReader,
+    trained: Sequence[str],
+    fidelities: Fidelities,
+    seed: int,
+    predictor: Callable[[], Predictor] | None = None,
+) -> Policy:
+    """Make a policy.
+
+    Args:
+        name: name of a predictor, `FILE.py:CLASS` of one, or name of a baseline.
+        space: search space of new networks.
+        reader: reader of the study's metrics.
+        trained: metrics that need training.
+        fidelities: epochs at which trainings may pause.
+        seed: seed of all random choices.
+        predictor: makes the predictor of each fit; by default a new one of the name.
+
+    Raises:
+        InputError: for an unknown name.
+    """
+    check_policy(name)
+    if name == "hyperband":
+        return Hyperband(space, fidelities, seed)
+    if name in BASELINES:
+        return Halving(
+            space, fidelities, seed, first=0 if name == "asha" else len(fidelities.levels) - 1
+        )
+    return ImprovementPerCost(
+        space, predictor or partial(create, name), reader, trained, fidelities, seed
+    )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nas.search.by_cost.runs import Fidelities, Job, Run, Runs
-from nas.search.evolution import random_unseen
+from nas.search.candidates import random_unseen
 
 if TYPE_CHECKING:
     from search_spaces import SearchSpace

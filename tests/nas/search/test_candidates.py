@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from nas.search import evolution
-from nas.search.evolution import MAX_TRIES, best_first, evolve
+from nas.search import candidates
+from nas.search.candidates import MAX_TRIES, best_first, evolve
 from search_spaces import Architecture, SearchSpace, get_space
 
 SPACE = get_space("tiny-resnet")
@@ -68,7 +68,7 @@ def test_a_space_of_unknown_size_gives_what_is_left_and_ends_soon_if_nothing_is(
 
     monkeypatch.setattr(type(switches), "size", None)
     assert sorted(map(str, evolved(every[:3]))) == sorted(map(str, every[3:]))
-    monkeypatch.setattr(evolution, "RANDOM_SHARE", 1.0)
+    monkeypatch.setattr(candidates, "RANDOM_SHARE", 1.0)
     monkeypatch.setattr(switches, "sample", sample)
     assert evolved(every) == []
     assert len(drawn) == MAX_TRIES * 100, "the tries of one generation"
