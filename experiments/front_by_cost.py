@@ -36,7 +36,7 @@ from nas import (
     search,
 )
 from nas.search.by_cost.loop import EPOCHS
-from nas.search.schema import COST_KEY
+from nas.search.study.schema import COST_KEY
 from predictors.metrics import Metric, at_fidelity
 from predictors.rlm.predictor import BASE
 

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from nas.search.objectives import Constraint, parse_constraints, parse_objectives
     from nas.search.own_evaluator import FunctionEvaluator
     from nas.search.pareto import Reference
-    from nas.search.result import SearchResult
     from nas.search.sampler import PredictorSampler
     from nas.search.samplers import create_sampler, list_samplers
+    from nas.search.study.result import SearchResult
     from predictors.metrics import Metric
     from predictors.rlm.predictor import RLM
     from search_spaces import SearchSpace, TorchSpace
@@ -78,7 +78,7 @@ _MODULES = {
     "Problem": "nas.problem",
     "RLM": "predictors.rlm.predictor",
     "Reference": "nas.search.pareto",
-    "SearchResult": "nas.search.result",
+    "SearchResult": "nas.search.study.result",
     "SearchSpace": "search_spaces",
     "StorageError": "search_spaces.common.errors",
     "Subnetworks": "search_spaces.subnetworks",

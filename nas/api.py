@@ -25,16 +25,15 @@ from nas.ranking import rank_networks as rank
 from nas.report.folders import save_studies
 from nas.search.by_cost.loop import EPOCHS, run_search_by_cost
 from nas.search.evaluators import RecordingEvaluator
-from nas.search.joining import list_searches, read_search
-from nas.search.labels import sampler_label
 from nas.search.loop import run_search
-from nas.search.networks import network_name
 from nas.search.prior import PriorObservations, read_prior_observations
 from nas.search.progress import SearchProgress
-from nas.search.result import SearchResult
 from nas.search.retraining import Retraining
 from nas.search.retraining import retrain as train_again
-from nas.search.schema import SOURCE_KEY
+from nas.search.study.files import network_name
+from nas.search.study.load import list_searches, read_search
+from nas.search.study.result import SearchResult
+from nas.search.study.schema import SOURCE_KEY, sampler_label
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:

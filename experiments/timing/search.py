@@ -28,7 +28,7 @@ from nas.cli.progress import progress_bar
 from nas.search.evaluators import TableEvaluator
 from nas.search.sampler import PredictorSampler
 from nas.search.samplers import create_sampler
-from nas.search.storage import open_storage
+from nas.search.study.storage import open_storage
 
 MEASURED_SHARE = 0.2  # share of the trials, the last ones, over which time is averaged
 GUIDED, POOL, BETWEEN = (

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperOption
 
-from nas.search.labels import without_passwords
+from nas.search.study.schema import without_passwords
 from search_spaces.common.errors import InputError, unknown
 
 _SELF = "config"

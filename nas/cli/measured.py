@@ -119,7 +119,7 @@ def warn_of_missing_weights(studies: Studies, folder: Path) -> None:
     """Warn on standard error of networks on the front whose trained weights are damaged or on
     another machine.
     """
-    from nas.search.distinct import missing_weights
+    from nas.search.study.files import missing_weights
 
     missing = missing_weights(studies.front_networks, folder)
     if missing:

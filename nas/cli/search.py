@@ -300,9 +300,9 @@ def search(
         run_studies,
     )
     from nas.report.folders import save_studies
-    from nas.search.labels import sampler_label
-    from nas.search.patience import set_timeout
-    from nas.search.storage import address
+    from nas.search.study.retry import set_timeout
+    from nas.search.study.schema import sampler_label
+    from nas.search.study.storage import address
     from search_spaces import Subnetworks, get_space
 
     set_timeout(storage_timeout)
@@ -409,7 +409,7 @@ def search(
 def _ending_prepared(as_json: bool) -> Iterator[None]:
     """End the command with status 0 if searches were only prepared; print how workers join them."""
     from nas.comparison.runs import Prepared
-    from nas.search.identity import without_passwords
+    from nas.search.study.provenance import without_passwords
 
     try:
         yield
@@ -438,7 +438,7 @@ def _show(studies: Studies, constraints: list[str], problem: str, as_json: bool)
     """Print the summary and the front; exit with JSON, or if no network satisfies the
     constraints.
     """
-    from nas.search.labels import sampler_label
+    from nas.search.study.schema import sampler_label
 
     front, failures = studies.front_rows, studies.failures
     nearest = [] if front else studies.least_violating
@@ -483,7 +483,7 @@ def _shown_front(studies: Studies) -> list[dict[str, Any]]:
     A single search needs no sampler and seed, and a front without repeated evaluations no number of
     evaluations.
     """
-    from nas.search.networks import network_name
+    from nas.search.study.files import network_name
 
     front = studies.front_networks
     shown = ["sampler", "seed"] if len(studies.searches) > 1 else []

@@ -82,10 +82,11 @@ def worker(
     """
     import optuna
 
-    from nas.search.joining import is_unfinished, join, list_searches
-    from nas.search.patience import set_timeout
+    from nas.search.joining import join
     from nas.search.progress import labelled
-    from nas.search.share import Share
+    from nas.search.study.load import is_unfinished, list_searches
+    from nas.search.study.retry import set_timeout
+    from nas.search.study.workers import Share
 
     set_timeout(storage_timeout)
     optuna.logging.set_verbosity(optuna.logging.WARNING)

@@ -1,7 +1,7 @@
 """Result folders: each belongs to one command, so that no search overwrites the results of another.
 
 `search.json` in a folder records the command's arguments, its searches, and their identity
-(`nas.search.identity`).
+(`nas.search.study.provenance`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nas.search.identity import check_same, is_unused
-from nas.search.reading import load_studies
-from nas.search.schema import SETTINGS_KEY, SOURCE_KEY
+from nas.search.study.load import load_studies
+from nas.search.study.provenance import check_same, is_unused
+from nas.search.study.schema import SETTINGS_KEY, SOURCE_KEY
 from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
 
@@ -144,12 +144,12 @@ def claim(
     Args:
         folder: the result folder.
         searches: names of the command's searches.
-        begun_with: identity of the searches (`nas.search.identity.begun_with`).
+        begun_with: identity of the searches (`nas.search.study.provenance.provenance_of`).
         arguments: of the command.
 
     Raises:
         InputError: the folder holds other searches, or these were begun with other settings, data
-            or networks (`nas.search.identity.check_same`).
+            or networks (`nas.search.study.provenance.check_same`).
     """
     names, record = list(searches), _read(folder)
     if record is None:

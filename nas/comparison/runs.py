@@ -27,21 +27,19 @@ from nas.search.evaluators import (
     RecordingEvaluator,
     TableEvaluator,
 )
-from nas.search.identity import begun_with
-from nas.search.labels import sampler_label
 from nas.search.loop import run_search
 from nas.search.multi_fidelity import check_policy
 from nas.search.objectives import Constraint, parse_constraints, parse_objectives
 from nas.search.pareto import Reference
 from nas.search.prior import read_prior_observations
 from nas.search.progress import Progress, labelled
-from nas.search.reading import is_untrusted, load_studies, read_study
-from nas.search.result import SearchResult
 from nas.search.samplers import check_sampler, is_guided
-from nas.search.schema import RULED_OUT_KEY, SETTINGS_KEY, SearchAttributes
+from nas.search.study.load import is_untrusted, load_studies, read_study
+from nas.search.study.provenance import provenance_of
+from nas.search.study.result import SearchResult
+from nas.search.study.schema import RULED_OUT_KEY, SETTINGS_KEY, SearchAttributes, sampler_label
+from nas.search.study.trials import TrialReader, log_missing
 from nas.search.tracking import check_trackers, tracking
-from nas.search.trial_log import log_missing
-from nas.search.trials import TrialReader
 from predictors.metrics import Metric
 from search_spaces import SearchSpace
 from search_spaces.common.errors import InputError
@@ -261,9 +259,9 @@ def open_studies(
         benchmark: the searched table, if the folder does not record it. Without a table, fronts are
             compared with the best front found.
         name: one of the storage's studies.
-        space: see `nas.search.reading.read_study`.
-        trust: see `nas.search.reading.read_study`.
-        options: see `nas.search.reading.read_study`.
+        space: see `nas.search.study.load.read_study`.
+        trust: see `nas.search.study.load.read_study`.
+        options: see `nas.search.study.load.read_study`.
 
     Raises:
         InputError: there are no studies, nothing has been evaluated, or the studies have different
@@ -452,7 +450,7 @@ def _run_all(
     prior = (
         read_prior_observations(options.prior, space, evaluator.metrics) if options.prior else None
     )
-    origin = begun_with(space, goal.objectives, goal.constraints, evaluator, options.depends)
+    origin = provenance_of(space, goal.objectives, goal.constraints, evaluator, options.depends)
     claim(folder, [f"{name}-{seed}" for _, name, seed in tasks], origin, options.arguments)
     results: dict[str, list[SearchResult]] = {name: [] for name in names}
     trains = isinstance(evaluator, RecordingEvaluator)

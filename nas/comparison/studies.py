@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nas.benchmarks import Benchmark
-from nas.search.distinct import (
+from nas.search.pareto import Reference
+from nas.search.study.load import RecordedSpace
+from nas.search.study.networks import (
     DistinctNetwork,
     distinct_networks,
     least_violating,
@@ -18,9 +20,7 @@ from nas.search.distinct import (
     networks_csv,
     networks_table,
 )
-from nas.search.pareto import Reference
-from nas.search.reading import RecordedSpace
-from nas.search.result import SearchResult
+from nas.search.study.result import SearchResult
 from predictors.metrics import Metric
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ class Studies:
 
     @property
     def front_csv(self) -> str:
-        """The front of all searches together as CSV (`nas.search.distinct.networks_csv`)."""
+        """The front of all searches together as CSV (`nas.search.study.networks.networks_csv`)."""
         return networks_csv(self.front_networks, self.objectives)
 
     @property

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nas.search.distinct import ORIGIN_COLUMNS
-from nas.search.networks import network_name
-from nas.search.schema import SETTINGS_KEY
+from nas.search.study.files import network_name
+from nas.search.study.networks import ORIGIN_COLUMNS
+from nas.search.study.schema import SETTINGS_KEY
 from search_spaces.common.errors import InputError
 from search_spaces.ir.costs import graph_flops, graph_params
 from search_spaces.ir.text import compact, write
@@ -19,8 +19,8 @@ from search_spaces.ir.text import compact, write
 if TYPE_CHECKING:
     from nas.benchmarks import Benchmark
     from nas.comparison.studies import Studies
-    from nas.search.distinct import DistinctNetwork
-    from nas.search.result import SearchResult
+    from nas.search.study.networks import DistinctNetwork
+    from nas.search.study.result import SearchResult
     from search_spaces import Architecture, SearchSpace
 
 MAX_BUILT = 200  # networks that are built for their text, the front first
@@ -38,7 +38,7 @@ class Network:
         evaluation: its number among the architectures of that search, from 1; 0 if it is only
             proposed.
         trial: number of its trial in the study and its log.
-        origin: values of `nas.search.distinct.ORIGIN_COLUMNS`; empty if it is only proposed.
+        origin: values of `nas.search.study.networks.ORIGIN_COLUMNS`; empty if it is only proposed.
         others: label of the search and number of the trial of its other evaluations; the values are
             means over all.
         plan: what the search would do with a proposed network; "" for an ordinary evaluation.

@@ -12,7 +12,7 @@ from nas.comparison.compare import Score
 from nas.report.plots import plot_kendall, plot_learning_curves, plot_ranks
 from nas.report.report import write_report
 from nas.report.study_figures import plot_studies
-from nas.search.networks import save_front
+from nas.search.study.files import save_front
 from search_spaces.common.files import replacing
 
 if TYPE_CHECKING:

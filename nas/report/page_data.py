@@ -18,15 +18,15 @@ from nas.report.drawing import draw_blocks
 from nas.report.plots import metric_label
 from nas.report.proposals import propose
 from nas.search.by_cost.reading import is_by_cost, read_runs
-from nas.search.distinct import ORIGIN_COLUMNS
 from nas.search.objectives import parse_constraints
-from nas.search.schema import IDENTITY_KEY, SETTINGS_KEY, SOURCE_KEY
 from nas.search.sources import used_settings
+from nas.search.study.networks import ORIGIN_COLUMNS
+from nas.search.study.schema import IDENTITY_KEY, SETTINGS_KEY, SOURCE_KEY
 from predictors.metrics import Metric
 
 if TYPE_CHECKING:
     from nas.comparison.studies import Studies
-    from nas.search.result import SearchResult
+    from nas.search.study.result import SearchResult
 
 MAX_CURVE_POINTS = 200  # per sampler
 # Of all ONNX models that are embedded in the page; beyond it, they are linked

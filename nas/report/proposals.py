@@ -11,7 +11,7 @@ from nas.search.multi_fidelity import BASELINES
 from nas.search.rows import among_rows
 from nas.search.sampler import PredictorSampler
 from nas.search.samplers import create_sampler
-from nas.search.schema import SETTINGS_KEY
+from nas.search.study.schema import SETTINGS_KEY
 from predictors.registry import is_predictor
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from nas.report.plots import plot_front, plot_hypervolume, plot_parallel, plot_p
 
 if TYPE_CHECKING:
     from nas.comparison.studies import Studies
-    from nas.search.result import SearchResult
+    from nas.search.study.result import SearchResult
 
 
 def plot_studies(folder: Path, studies: Studies, kind: str = "png") -> list[Path]:

@@ -12,7 +12,7 @@ from nas.evaluation.devices import devices_of
 from nas.evaluation.int8 import score_metrics as int8_scores
 from nas.evaluation.metrics import check_metrics
 from nas.evaluation.trainable import Trainable
-from nas.search.record import plain_number
+from nas.search.study.trial_logger import plain_number
 from predictors.values import is_valid
 from search_spaces.common.errors import EvaluatorError, InputError
 from search_spaces.ir.text import fingerprint
@@ -20,7 +20,7 @@ from search_spaces.ir.text import fingerprint
 if TYPE_CHECKING:
     from nas.benchmarks import Benchmark
     from nas.evaluation.measurement import Measurement
-    from nas.search.record import TrialRecord
+    from nas.search.study.trial_logger import TrialLogger
     from predictors import Predictor
     from search_spaces import Architecture, SearchSpace
 
@@ -44,12 +44,12 @@ class RecordingEvaluator(Evaluator, Protocol):
     """
 
     def evaluate(
-        self, architecture: Architecture, record: TrialRecord
+        self, architecture: Architecture, record: TrialLogger
     ) -> Sequence[float] | np.ndarray: ...
 
 
 def evaluate_one(
-    evaluator: Evaluator, architecture: Architecture, record: TrialRecord
+    evaluator: Evaluator, architecture: Architecture, record: TrialLogger
 ) -> np.ndarray:
     """Evaluate one architecture.
 
@@ -252,7 +252,7 @@ class MeasuredEvaluator:
         return np.array(values).reshape(-1, len(self.metrics))
 
     def evaluate(
-        self, architecture: Architecture, record: TrialRecord | None = None
+        self, architecture: Architecture, record: TrialLogger | None = None
     ) -> list[float]:
         """Values (m,) of one architecture. Its learning curve, further values and weights go into
         the record.
@@ -273,7 +273,7 @@ class MeasuredEvaluator:
         known = self._known[name] = self._measure(architecture, network, name, record)
         return known.values
 
-    def _serves(self, known: _Known, record: TrialRecord) -> bool:
+    def _serves(self, known: _Known, record: TrialLogger) -> bool:
         """False if the record needs weights that another search has removed from its folder.
 
         Weights that are missing from the record's own folder belong to a dominated network and are
@@ -283,7 +283,7 @@ class MeasuredEvaluator:
         return known.weights is None or known.weights.exists() or known.weights.parent == folder
 
     def _measure(
-        self, architecture: Architecture, network: Trainable, name: str, record: TrialRecord | None
+        self, architecture: Architecture, network: Trainable, name: str, record: TrialLogger | None
     ) -> _Known:
         checkpoint = self.checkpoints / f"{name}.pt" if self.checkpoints else None
         report = record.report if record else None

@@ -1,4 +1,4 @@
-"""Main module of a search's helper processes. `nas.search.jobs` starts it and sends one line of
+"""Main module of a search's helper processes. `nas.search.study.workers` starts it and sends one line of
 JSON.
 """
 
@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from nas.search.interrupts import SIGNALS
+from nas.search.study.retry import SIGNALS
 from search_spaces.common.errors import NasError
 from search_spaces.common.threads import set_default_threads
 
@@ -28,7 +28,7 @@ def main() -> None:
     import optuna
 
     from nas.search.joining import join
-    from nas.search.share import Share
+    from nas.search.study.workers import Share
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     checkpoints, share = arguments.pop("checkpoints", None), Share(**arguments.pop("share"))

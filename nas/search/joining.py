@@ -9,25 +9,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nas.search.by_cost.loop import EPOCHS, SECONDS, run_search_by_cost
-from nas.search.dependencies import moved
 from nas.search.loop import run_search
 from nas.search.multi_fidelity import check_policy
 from nas.search.objectives import parse_constraints
 from nas.search.progress import SearchProgress
-from nas.search.reading import RecordedSpace, is_untrusted, load_studies, read_study
-from nas.search.result import SearchResult
 from nas.search.samplers import check_sampler
-from nas.search.schema import SearchAttributes, TrialAttributes
 from nas.search.sources import open_evaluator
-from nas.search.storage import address, open_storage
-from nas.search.trials import TrialReader
+from nas.search.study.load import (
+    RecordedSpace,
+    is_untrusted,
+    load_search_study,
+    read_study,
+)
+from nas.search.study.provenance import moved
+from nas.search.study.result import SearchResult
+from nas.search.study.schema import SearchAttributes
+from nas.search.study.trials import TrialReader
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
-    import optuna
     from optuna.storages import BaseStorage
 
-    from nas.search.share import Share
+    from nas.search.study.workers import Share
 
 
 def join(
@@ -48,7 +51,7 @@ def join(
     """Work on a search that another process started, until the search reaches its own limits.
 
     Args:
-        storage: see `nas.search.storage.open_storage`.
+        storage: see `nas.search.study.storage.open_storage`.
         name: the study's name.
         path_override, device: see `nas.search.sources.open_evaluator`.
         progress: called at the start and after each evaluation.
@@ -69,7 +72,7 @@ def join(
         InputError: the storage has no such search, its code is not trusted, or its evaluator or
             sampler exists only in the script that started it.
     """
-    study = _load(storage, name)
+    study = load_search_study(storage, name)
     stored = SearchAttributes.of(study)
     settings, source = stored.settings, stored.source
     if space is not None and source.get("space"):
@@ -141,43 +144,3 @@ def join(
         patience=patience,
         **shared,
     )
-
-
-def list_searches(storage: str | Path | BaseStorage) -> list[str]:
-    """Names of the searches in a storage, oldest first."""
-    studies = open_storage(storage, existing=True).get_all_studies()
-    return [study.study_name for study in studies if SearchAttributes(study.user_attrs).is_search]
-
-
-def is_unfinished(storage: str | Path | BaseStorage, name: str) -> bool:
-    """True if a search has evaluations or budget left."""
-    study = _load(storage, name)
-    stored = SearchAttributes.of(study)
-    trials = [TrialAttributes.of(trial) for trial in study.get_trials(deepcopy=False)]
-    if stored.budget is not None:
-        return sum(trial.cost for trial in trials) < stored.budget
-    evaluated = len(read_study(study).evaluated.architectures)
-    return evaluated - sum(trial.is_prior for trial in trials) < stored.evaluations
-
-
-def read_search(
-    storage: str | Path | BaseStorage, name: str = "search", trust: bool = False
-) -> SearchResult:
-    """The result of a search so far.
-
-    Args:
-        storage: see `nas.search.storage.open_storage`.
-        name: the study's name.
-        trust: see `nas.search.reading.read_study`.
-
-    Raises:
-        InputError: if the storage has no such search.
-    """
-    return read_study(_load(storage, name), trust=trust)
-
-
-def _load(storage: str | Path | BaseStorage, name: str) -> optuna.Study:
-    [study] = load_studies(storage, name)
-    if not SearchAttributes.of(study).is_search:
-        raise InputError(f"study {name!r} in {address(storage)} was not made by a search")
-    return study

@@ -17,12 +17,8 @@ import optuna
 from optuna.trial import TrialState
 
 from nas.evaluation.metrics import check_metrics
-from nas.search import optuna_adapter
 from nas.search.candidates import random_unseen
 from nas.search.evaluators import TableEvaluator, evaluate_one
-from nas.search.identity import begun_with, check_same, is_unused, note_unknown
-from nas.search.jobs import check_jobs, helpers
-from nas.search.labels import sampler_label
 from nas.search.objectives import (
     ConstraintsLike,
     ObjectivesLike,
@@ -30,12 +26,13 @@ from nas.search.objectives import (
     parse_objectives,
 )
 from nas.search.prior import PriorObservations, add_prior_observations
-from nas.search.progress import GrowingFront, SearchProgress
-from nas.search.record import TrialRecord
-from nas.search.result import SearchResult
+from nas.search.progress import GrowingFront, SearchProgress, watched
 from nas.search.rows import among_rows, sampler_of_rows
 from nas.search.samplers import check_objectives, create_sampler
-from nas.search.schema import (
+from nas.search.study.files import WeightFolder
+from nas.search.study.provenance import check_same, is_unused, note_unknown, provenance_of
+from nas.search.study.result import SearchResult
+from nas.search.study.schema import (
     EVALUATIONS_KEY,
     FAILED_KEY,
     IDENTITY_KEY,
@@ -45,14 +42,26 @@ from nas.search.schema import (
     SETTINGS_KEY,
     SOURCE_KEY,
     WEIGHTS_FOLDER_KEY,
+    sampler_label,
 )
-from nas.search.share import Share
-from nas.search.storage import address, open_storage
-from nas.search.trial_log import describe_trial
-from nas.search.trials import PRUNED_REASON, TrialReader, is_evaluated, why_pruned
-from nas.search.watching import watched
-from nas.search.weights import WeightFolder
-from nas.search.workers import FATAL, Worker
+from nas.search.study.storage import (
+    address,
+    fail_trial,
+    name_metrics,
+    open_storage,
+    stored_trial,
+    trial_id,
+    trial_id_of_number,
+)
+from nas.search.study.trial_logger import TrialLogger
+from nas.search.study.trials import (
+    PRUNED_REASON,
+    TrialReader,
+    describe_trial,
+    is_evaluated,
+    why_pruned,
+)
+from nas.search.study.workers import FATAL, Share, Worker, check_jobs, helpers
 from predictors.metrics import Metric
 from search_spaces.common import plug_ins
 from search_spaces.common.errors import EvaluatorError, InputError, StorageError, describe
@@ -154,14 +163,14 @@ def run_search(
 
     Raises:
         InputError: bad settings, a stored study with other settings, networks or data
-            (`nas.search.identity`), an unusable storage, or ten failed evaluations in a row.
+            (`nas.search.study.provenance`), an unusable storage, or ten failed evaluations in a row.
     """
     if isinstance(evaluator, TableEvaluator):
         space = among_rows(space, evaluator.rows)
     reader = TrialReader(space, parse_objectives(objectives), parse_constraints(constraints))
     check_metrics(reader.metrics, evaluator.metrics)
     check_repeatable(space)
-    origin = begun_with(space, reader.objectives, reader.constraints, evaluator, depends)
+    origin = provenance_of(space, reader.objectives, reader.constraints, evaluator, depends)
     if storage is not None:
         note_unknown(space, evaluator)
     check_jobs(jobs, storage, sampler, origin["source"])
@@ -217,7 +226,7 @@ def open_study(
     """Load or create the study.
 
     Args:
-        origin: settings, source and identity, see `nas.search.identity.begun_with`.
+        origin: settings, source and identity, see `nas.search.study.provenance.provenance_of`.
         joins: this process joins a search that another one started.
 
     Raises:
@@ -245,14 +254,14 @@ def open_study(
     if changed and same_kind and not joins and is_unused(study):
         check_same(address(storage), {**origin, "settings": stored["settings"]}, origin)
         for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            optuna_adapter.fail(study, trial)
+            fail_trial(study, trial)
         stored["settings"] = None
     if stored["settings"] is None:
         for part, key in reversed(
             keys.items()
         ):  # settings last: a study that has them has the other parts, too
             study.set_user_attr(key, origin[part])
-        optuna_adapter.name_metrics(study, [objective.name for objective in objectives])
+        name_metrics(study, [objective.name for objective in objectives])
     else:
         check_same(
             address(storage), {part: value or {} for part, value in stored.items()}, origin, joins
@@ -418,7 +427,7 @@ class _Search:
     def _next_trial(self) -> optuna.Trial:
         while self.worker.interrupted:
             trial_id = self.worker.interrupted.pop(0)
-            if optuna_adapter.stored_trial(self.study, trial_id).state == TrialState.RUNNING:
+            if stored_trial(self.study, trial_id).state == TrialState.RUNNING:
                 # This trial object keeps the choices already made and asks the sampler for the
                 # others.
                 return optuna.Trial(self.study, trial_id)
@@ -437,7 +446,7 @@ class _Search:
             trial.set_user_attr(REPEAT_KEY, True)
             self._tell(trial, self.observed[architecture])
             return False
-        record = TrialRecord(self.study, trial, self.weights)
+        record = TrialLogger(self.study, trial, self.weights)
         try:
             values = evaluate_one(self.evaluator, architecture, record)
         except (StorageError, EvaluatorError):
@@ -478,9 +487,7 @@ class _Search:
             callbacks.
         """
         trials = list(self._changing())
-        self._unfinished = [
-            optuna_adapter.trial_id(trial) for trial in trials if not trial.state.is_finished()
-        ]
+        self._unfinished = [trial_id(trial) for trial in trials if not trial.state.is_finished()]
         self._running = [trial for trial in trials if trial.state == TrialState.RUNNING]
         for trial in trials if self.weights else ():
             self._settle_weights(trial)
@@ -521,21 +528,15 @@ class _Search:
         """
         if not self._read or len(self._unfinished) > _MANY_UNFINISHED:
             trials, unfinished = self.study.get_trials(deepcopy=False), set(self._unfinished)
-            yield from (
-                t
-                for t in trials
-                if t.number >= self._read or optuna_adapter.trial_id(t) in unfinished
-            )
+            yield from (t for t in trials if t.number >= self._read or trial_id(t) in unfinished)
             self._read = len(trials)
             return
-        yield from (
-            optuna_adapter.stored_trial(self.study, trial_id) for trial_id in self._unfinished
-        )
+        yield from (stored_trial(self.study, trial_id) for trial_id in self._unfinished)
         with suppress(KeyError):
             while True:
-                trial_id = optuna_adapter.trial_id_of_number(self.study, self._read)
+                trial_id = trial_id_of_number(self.study, self._read)
                 self._read += 1
-                yield optuna_adapter.stored_trial(self.study, trial_id)
+                yield stored_trial(self.study, trial_id)
 
     def _improves(self, values: np.ndarray) -> bool:
         """Add an evaluation (metrics,) to the front. False if it does not improve the front."""

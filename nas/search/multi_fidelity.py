@@ -18,17 +18,17 @@ import numpy as np
 from nas.search.acquisition import Region, free_region, sample_improvements
 from nas.search.by_cost.runs import Fidelities, Job, Run, Runs
 from nas.search.candidates import Texts, best_first, evolve, random_unseen
-from nas.search.duplicates import repeat_exactly
 from nas.search.halving import Halving, Hyperband, best_order
 from nas.search.initial_design import initial_design
 from nas.search.pareto import hypervolume, infer_reference_point, non_dominated
 from nas.search.samplers import is_guided
+from nas.search.study.networks import repeat_exactly
 from predictors import create, list_predictors
 from predictors.metrics import Metric, at_fidelity
 from search_spaces.common.errors import unknown
 
 if TYPE_CHECKING:
-    from nas.search.trials import TrialReader
+    from nas.search.study.trials import TrialReader
     from predictors import Predictor
     from search_spaces import Architecture, SearchSpace
 

@@ -15,13 +15,13 @@ import numpy as np
 
 from nas.evaluation.measurement import Measurement, measurement_of
 from nas.evaluation.trainable import State, Trainable
-from nas.search.bound_values import FLOATS, BoundValues, bound_values
-from nas.search.record import plain_number
+from nas.search.study.bound_values import FLOATS, BoundValues, bound_values
+from nas.search.study.trial_logger import plain_number
 from search_spaces.common.errors import EvaluatorError, InputError, exits_as_errors
 from search_spaces.common.plug_ins import function_from_file
 
 if TYPE_CHECKING:
-    from nas.search.record import TrialRecord
+    from nas.search.study.trial_logger import TrialLogger
     from search_spaces import Architecture, SearchSpace
 
 # Of torch before each network is built, so that its initial weights depend on the architecture only
@@ -189,7 +189,7 @@ class FunctionEvaluator:
         return np.array(values, dtype=float).reshape(-1, len(self.metrics))
 
     def evaluate(
-        self, architecture: Architecture, record: TrialRecord | None = None
+        self, architecture: Architecture, record: TrialLogger | None = None
     ) -> list[float]:
         """Values (m,) of one architecture. Its learning curve, further values and weights go into
         the record.

@@ -12,11 +12,11 @@ from optuna.trial import TrialState, create_trial
 
 from nas.benchmarks.csv_file import ORIGIN_COLUMNS, parse_csv, read_bytes
 from nas.evaluation.trainable import Trainable
-from nas.search.optuna_adapter import add_trials, first_generation
-from nas.search.record import NetworkId
 from nas.search.replay import ReplayedTrial, StudySnapshot
-from nas.search.schema import FAILED_KEY, NETWORK_KEY, PRIOR_KEY
-from nas.search.trials import TrialReader, is_evaluated
+from nas.search.study.networks import NetworkId
+from nas.search.study.schema import FAILED_KEY, NETWORK_KEY, PRIOR_KEY
+from nas.search.study.storage import add_trials, first_generation
+from nas.search.study.trials import TrialReader, is_evaluated
 from predictors.exact import COUNTS
 from search_spaces.common.errors import InputError
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.samplers import BaseSampler, RandomSampler
 
-from nas.search.optuna_adapter import set_system_attr
-from nas.search.schema import CHOICES_KEY
+from nas.search.study.schema import CHOICES_KEY
+from nas.search.study.storage import set_system_attr
 from search_spaces.parameter_names import plain_name
 
 if TYPE_CHECKING:

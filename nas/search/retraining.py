@@ -17,10 +17,9 @@ from nas.evaluation.metrics import FIDELITY
 from nas.evaluation.tasks import training_task
 from nas.evaluation.trainable import Trainable
 from nas.evaluation.training import train
-from nas.search.networks import write_network
 from nas.search.own_evaluator import FunctionEvaluator
 from nas.search.sources import Source
-from nas.search.weights import Weights
+from nas.search.study.files import Weights, write_network
 from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
 from search_spaces.ir.text import fingerprint
@@ -60,7 +59,7 @@ def retrain(
     stem: Path,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Train an architecture from scratch, and write its files (`nas.search.networks`) and
+    """Train an architecture from scratch, and write its files (`nas.search.study.files`) and
     `summary.json`.
 
     Data set, split, seeds and all settings except `how.settings` are those of the search. An

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from nas.search.optuna_adapter import set_system_attr, stored_trial, stored_trials, trial_id
 from nas.search.replay import OutsideTrial, ReplaySampler
-from nas.search.schema import CHOICES_KEY, PREDICTED_KEY
+from nas.search.study.schema import CHOICES_KEY, PREDICTED_KEY
+from nas.search.study.storage import set_system_attr, stored_trial, stored_trials, trial_id
 from search_spaces.common.errors import InputError
 from search_spaces.parameter_names import plain_names
 

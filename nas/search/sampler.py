@@ -14,7 +14,6 @@ from optuna.trial import TrialState
 
 from nas.search.acquisition import ACQUISITIONS
 from nas.search.candidates import best_first, evolve, random_unseen
-from nas.search.duplicates import repeat_exactly
 from nas.search.initial_design import initial_design
 from nas.search.objectives import (
     Constraint,
@@ -23,12 +22,13 @@ from nas.search.objectives import (
     parse_constraints,
     parse_objectives,
 )
-from nas.search.optuna_adapter import set_system_attr, stored_trials
 from nas.search.pareto import infer_reference_point, non_dominated
 from nas.search.replay import ReplaySampler
-from nas.search.schema import CHOICES_KEY, PREDICTED_KEY, SETTINGS_KEY, SPACE_KEY
+from nas.search.study.networks import repeat_exactly
+from nas.search.study.schema import CHOICES_KEY, PREDICTED_KEY, SETTINGS_KEY, SPACE_KEY
+from nas.search.study.storage import set_system_attr, stored_trials
+from nas.search.study.trials import TrialReader
 from nas.search.surrogate import Surrogate
-from nas.search.trials import TrialReader
 from predictors.metrics import Metric
 from search_spaces.common.errors import InputError, unknown
 

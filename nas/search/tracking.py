@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from nas.search.schema import (
+from nas.search.study.schema import (
     FAILED_KEY,
     FURTHER_KEY,
     PREDICTED_KEY,
@@ -22,7 +22,7 @@ from nas.search.schema import (
     UNTIL_KEY,
     VALUES_KEY,
 )
-from nas.search.trials import TrialReader, began
+from nas.search.study.trials import TrialReader, began
 from search_spaces.common.errors import InputError, describe, unknown
 from search_spaces.parameter_names import plain_names
 

@@ -12,8 +12,8 @@ from optuna.trial import TrialState, create_trial
 
 from experiments import front_by_cost
 from nas import Reference, SearchResult, parse_objectives
-from nas.search.reading import read_study
-from nas.search.schema import COST_KEY
+from nas.search.study.load import read_study
+from nas.search.study.schema import COST_KEY
 
 
 def _result() -> SearchResult:

@@ -33,7 +33,7 @@ for package in ("search_spaces", "predictors", "nas"):
 """
 IDENTITIES = """
 import os
-from nas.search import workers
+from nas.search.study import workers
 
 here = os.getpid()
 assert workers._started(here) == workers._started(here) != workers._started(os.getppid())
@@ -60,7 +60,7 @@ def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_every_module_can_be_imported_without_modules_of_unix() -> None:
     done = python(IMPORT_ALL, *UNIX_MODULES)
     assert done.returncode == 0, done.stderr
-    assert {"nas.search.storage", "nas.evaluation.device_command", "nas.cli"} <= {
+    assert {"nas.search.study.storage", "nas.evaluation.device_command", "nas.cli"} <= {
         *done.stdout.split()
     }
 

@@ -25,10 +25,10 @@ from experiments.runner import AsJson, run_command
 from nas import Problem, search
 from nas.cli.console import print_json, print_table
 from nas.cli.progress import progress_bar
-from nas.search.joining import read_search
 from nas.search.objectives import to_losses
 from nas.search.pareto import non_dominated
-from nas.search.result import SearchResult
+from nas.search.study.load import read_search
+from nas.search.study.result import SearchResult
 from search_spaces import Architecture, get_space
 from search_spaces.common.errors import InputError
 

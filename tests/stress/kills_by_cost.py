@@ -32,9 +32,9 @@ from nas.cli.progress import progress_bar
 from nas.evaluation.measurement import Measurement
 from nas.evaluation.trainable import Trainable
 from nas.search.own_evaluator import FunctionEvaluator
-from nas.search.result import SearchResult
-from nas.search.schema import FAILED_KEY, FURTHER_KEY, UNTIL_KEY
-from nas.search.trials import TrialReader
+from nas.search.study.result import SearchResult
+from nas.search.study.schema import FAILED_KEY, FURTHER_KEY, UNTIL_KEY
+from nas.search.study.trials import TrialReader
 from search_spaces import get_space
 from search_spaces.common.errors import InputError
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nas import Problem, search
-from nas.search.joining import read_search
+from nas.search.study.load import read_search
 from search_spaces import get_space
 from tests.stress.killed import Costs, judged, survive
 

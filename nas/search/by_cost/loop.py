@@ -17,13 +17,9 @@ from optuna.samplers import RandomSampler
 from optuna.trial import TrialState, create_trial
 
 from nas.evaluation.metrics import check_metrics
-from nas.search import optuna_adapter
 from nas.search.by_cost.runs import Job, Runs
 from nas.search.by_cost.stages import StagedEvaluator, staged
 from nas.search.evaluators import TableEvaluator
-from nas.search.identity import begun_with, note_unknown
-from nas.search.jobs import check_jobs, helpers
-from nas.search.labels import sampler_label
 from nas.search.loop import MAX_FAILURES, open_study
 from nas.search.multi_fidelity import make_policy
 from nas.search.objectives import (
@@ -32,12 +28,13 @@ from nas.search.objectives import (
     parse_constraints,
     parse_objectives,
 )
-from nas.search.progress import GrowingFront, SearchProgress
-from nas.search.record import TrialRecord
+from nas.search.progress import GrowingFront, SearchProgress, watched
 from nas.search.replay import ReplayedTrial
-from nas.search.result import SearchResult
 from nas.search.rows import among_rows
-from nas.search.schema import (
+from nas.search.study.files import WeightFolder
+from nas.search.study.provenance import note_unknown, provenance_of
+from nas.search.study.result import SearchResult
+from nas.search.study.schema import (
     BEGUN_KEY,
     BUDGET_KEY,
     CHECKPOINTS_KEY,
@@ -53,13 +50,25 @@ from nas.search.schema import (
     VALUES_KEY,
     WEIGHTS_FOLDER_KEY,
     SearchAttributes,
+    sampler_label,
 )
-from nas.search.share import Share
-from nas.search.trial_log import describe_trial, has_result
-from nas.search.trials import TrialReader, is_evaluated, why_pruned
-from nas.search.watching import watched
-from nas.search.weights import WeightFolder
-from nas.search.workers import FATAL, Worker
+from nas.search.study.storage import (
+    begin_trial,
+    pop_waiting,
+    prune_trial,
+    stored_trial,
+    stored_trials,
+    trial_id_of_number,
+)
+from nas.search.study.trial_logger import TrialLogger
+from nas.search.study.trials import (
+    TrialReader,
+    describe_trial,
+    has_result,
+    is_evaluated,
+    why_pruned,
+)
+from nas.search.study.workers import FATAL, Share, Worker, check_jobs, helpers
 from predictors.values import is_valid
 from search_spaces.common import plug_ins
 from search_spaces.common.errors import EvaluatorError, InputError, StorageError, describe
@@ -150,7 +159,7 @@ def run_search_by_cost(
         raise InputError(f"budget {budget}: give a positive number of {cost}")
     stages = staged(evaluator, fidelities)
     check_repeatable(space)
-    origin = begun_with(space, reader.objectives, reader.constraints, evaluator, depends)
+    origin = provenance_of(space, reader.objectives, reader.constraints, evaluator, depends)
     if storage is not None:
         note_unknown(space, evaluator)
     check_jobs(jobs, storage, predictor or sampler, origin["source"])
@@ -232,7 +241,7 @@ class _Loop:
             self.worker.reclaim_stale_trials()
             trial = self._unfinished() or self._begin()
             if trial is None:
-                others = self.worker.others_at_work(optuna_adapter.stored_trials(self.study))
+                others = self.worker.others_at_work(stored_trials(self.study))
                 if self._log_finished() and progress:
                     progress(self._progress())
                 if not others:
@@ -253,7 +262,7 @@ class _Loop:
         """Handle segments that any process has finished since the last call: weights, log,
         callbacks. True if any.
         """
-        trials = [trial for trial in optuna_adapter.stored_trials(self.study) if has_result(trial)]
+        trials = [trial for trial in stored_trials(self.study) if has_result(trial)]
         new = [trial for trial in trials if trial.number not in self.logged]
         for trial in new:
             self._settle_weights(trial)
@@ -265,9 +274,7 @@ class _Loop:
 
     def _runs(self) -> Runs:
         stopped = SearchAttributes.of(self.study).stopped
-        return Runs(
-            self.reader, self.stages.fidelities, optuna_adapter.stored_trials(self.study), stopped
-        )
+        return Runs(self.reader, self.stages.fidelities, stored_trials(self.study), stopped)
 
     def _unfinished(self) -> optuna.Trial | None:
         """The trial of a segment whose process ended before it was finished."""
@@ -294,9 +301,9 @@ class _Loop:
     def _left_behind(self) -> optuna.Trial | None:
         while self.worker.interrupted:
             id_ = self.worker.interrupted.pop(0)
-            if optuna_adapter.stored_trial(self.study, id_).state == TrialState.RUNNING:
+            if stored_trial(self.study, id_).state == TrialState.RUNNING:
                 return optuna.Trial(self.study, id_)
-        return optuna_adapter.pop_waiting(self.study)
+        return pop_waiting(self.study)
 
     def _begin(self) -> optuna.Trial | None:
         """A new trial for the segment that the policy chooses."""
@@ -309,7 +316,7 @@ class _Loop:
                 runs.runs[job.architecture].ended = True
                 self.stages.forget(job.architecture)
                 continue
-            trial = optuna_adapter.begin_trial(self.study, self._template(job, runs))
+            trial = begin_trial(self.study, self._template(job, runs))
             if self._is_first(trial, self._runs()):
                 return trial
             self.study.tell(trial, state=TrialState.FAIL)
@@ -334,9 +341,7 @@ class _Loop:
         number = runs.jobs.get((job.architecture, job.begun))
         if number is None:
             return {}, {}
-        before = optuna_adapter.stored_trial(
-            self.study, optuna_adapter.trial_id_of_number(self.study, number)
-        )
+        before = stored_trial(self.study, trial_id_of_number(self.study, number))
         kept = (EPOCH_KEY, SPREAD_KEY)
         curve = {key: value for key, value in before.user_attrs.items() if key.startswith(kept)}
         return curve, before.intermediate_values
@@ -358,7 +363,7 @@ class _Loop:
             self.study.tell(trial, state=TrialState.FAIL)
             return
         begun, until = attrs[BEGUN_KEY], attrs[UNTIL_KEY]
-        record = TrialRecord(self.study, trial, self.weights)
+        record = TrialLogger(self.study, trial, self.weights)
         started, known = time.monotonic(), dict[str, float]()
         try:
             # Read now: another process may have finished the previous segment after this one chose.
@@ -418,7 +423,7 @@ class _Loop:
             VALUES_KEY, {metric: value for metric, value in known.items() if is_valid(value)}
         )
         trial.set_user_attr(RULED_OUT_KEY, broken)
-        optuna_adapter.prune(self.study, trial)
+        prune_trial(self.study, trial)
 
     def _cost(self, values: Mapping[str, float], epochs: int, seconds: float) -> float:
         """Cost of a segment, in the unit of the budget."""
@@ -431,7 +436,7 @@ class _Loop:
     def _finish(self, trial: optuna.Trial, row: np.ndarray, until: int) -> None:
         """Store the values (metrics,) of a finished segment."""
         if until < self.stages.fidelities.last:
-            optuna_adapter.prune(self.study, trial)
+            prune_trial(self.study, trial)
             return
         for constraint in self.reader.constraints:
             value = row[self.reader.metrics.index(constraint.metric)]

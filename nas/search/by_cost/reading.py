@@ -10,13 +10,19 @@ from nas.search.by_cost.loop import EPOCHS
 from nas.search.by_cost.runs import Fidelities, Job, Run, Runs
 from nas.search.multi_fidelity import make_policy
 from nas.search.objectives import parse_constraints
-from nas.search.schema import BEGUN_KEY, COST_KEY, UNTIL_KEY, SearchAttributes, TrialAttributes
-from nas.search.trials import TrialReader
+from nas.search.study.schema import (
+    BEGUN_KEY,
+    COST_KEY,
+    UNTIL_KEY,
+    SearchAttributes,
+    TrialAttributes,
+)
+from nas.search.study.trials import TrialReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nas.search.result import SearchResult
+    from nas.search.study.result import SearchResult
     from search_spaces import SearchSpace
 
 

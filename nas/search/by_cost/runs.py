@@ -15,14 +15,21 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from optuna.trial import TrialState
 
-from nas.search.schema import BEGUN_KEY, COST_KEY, FAILED_KEY, RULED_OUT_KEY, UNTIL_KEY, VALUES_KEY
+from nas.search.study.schema import (
+    BEGUN_KEY,
+    COST_KEY,
+    FAILED_KEY,
+    RULED_OUT_KEY,
+    UNTIL_KEY,
+    VALUES_KEY,
+)
 from predictors.values import is_valid
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-    from nas.search.trials import TrialReader
+    from nas.search.study.trials import TrialReader
     from search_spaces import Architecture
 
 

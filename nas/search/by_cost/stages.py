@@ -15,7 +15,7 @@ from nas.evaluation.trainable import Trainable
 from nas.search.by_cost.runs import Fidelities
 from nas.search.evaluators import MeasuredEvaluator, TableEvaluator
 from nas.search.own_evaluator import FunctionEvaluator
-from nas.search.record import whole_epoch
+from nas.search.study.trial_logger import whole_epoch
 from predictors.metrics import Metric, at_fidelity, split_fidelity
 from search_spaces.common.errors import EvaluatorError, InputError
 from search_spaces.ir.text import fingerprint
@@ -23,7 +23,7 @@ from search_spaces.ir.text import fingerprint
 if TYPE_CHECKING:
     from nas.evaluation.measurement import Measurement
     from nas.search.evaluators import Evaluator
-    from nas.search.record import TrialRecord
+    from nas.search.study.trial_logger import TrialLogger
     from search_spaces import Architecture, SearchSpace
 
 Values = Mapping[str, float]
@@ -43,11 +43,11 @@ class StagedEvaluator(Protocol):
     trained: tuple[str, ...]
     fidelities: Fidelities
 
-    def measure(self, architecture: Architecture, record: TrialRecord) -> dict[str, float]:
+    def measure(self, architecture: Architecture, record: TrialLogger) -> dict[str, float]:
         """Measure the metrics that need no training."""
 
     def advance(
-        self, architecture: Architecture, begun: int, until: int, known: Values, record: TrialRecord
+        self, architecture: Architecture, begun: int, until: int, known: Values, record: TrialLogger
     ) -> dict[str, float]:
         """Train a network further.
 
@@ -116,12 +116,12 @@ class _Table:
         curves = all(column == at_fidelity(*pair) for pair, column in self._column.items())
         self.fidelities = Fidelities(self.fidelities.levels, continues=curves)
 
-    def measure(self, architecture: Architecture, record: TrialRecord) -> dict[str, float]:
+    def measure(self, architecture: Architecture, record: TrialLogger) -> dict[str, float]:
         row = self.benchmark.query(architecture)
         return {metric: row[metric] for metric in self.metrics if metric not in self.trained}
 
     def advance(
-        self, architecture: Architecture, begun: int, until: int, known: Values, record: TrialRecord
+        self, architecture: Architecture, begun: int, until: int, known: Values, record: TrialLogger
     ) -> dict[str, float]:
         row = self.benchmark.query(architecture)
         values = {metric: row[self._column.get((metric, until), metric)] for metric in self.metrics}
@@ -178,13 +178,13 @@ class _Training:
         _check_trained(self.trained, self.metrics)
         self.checkpoints = _Checkpoints(self.space, evaluator.checkpoints)
 
-    def measure(self, architecture: Architecture, record: TrialRecord) -> dict[str, float]:
+    def measure(self, architecture: Architecture, record: TrialLogger) -> dict[str, float]:
         return _measured(
             replace(self.measurement, metrics=self.untrained), self.space, architecture, record
         )
 
     def advance(
-        self, architecture: Architecture, begun: int, until: int, known: Values, record: TrialRecord
+        self, architecture: Architecture, begun: int, until: int, known: Values, record: TrialLogger
     ) -> dict[str, float]:
         measurement = replace(self.measurement, metrics=self.trained)
         network = Trainable.of(self.space, architecture)
@@ -232,11 +232,11 @@ class _Function:
             _Checkpoints(self.space, evaluator.checkpoints) if evaluator.continues else None
         )
 
-    def measure(self, architecture: Architecture, record: TrialRecord) -> dict[str, float]:
+    def measure(self, architecture: Architecture, record: TrialLogger) -> dict[str, float]:
         return _measured(self.evaluator.measurement, self.space, architecture, record)
 
     def advance(
-        self, architecture: Architecture, begun: int, until: int, known: Values, record: TrialRecord
+        self, architecture: Architecture, begun: int, until: int, known: Values, record: TrialLogger
     ) -> dict[str, float]:
         network = Trainable.of(self.space, architecture)
         values = dict(known)
@@ -284,7 +284,7 @@ class _Function:
 
 
 def _measured(
-    measurement: Measurement, space: SearchSpace, architecture: Architecture, record: TrialRecord
+    measurement: Measurement, space: SearchSpace, architecture: Architecture, record: TrialLogger
 ) -> dict[str, float]:
     """The metrics of a measurement without training."""
     if not measurement.metrics:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from nas import cli
-from nas.search.joining import read_search
-from nas.search.share import Share
+from nas.search.study.load import read_search
+from nas.search.study.workers import Share
 
 SEARCH = ("search", "--space", "tiny-resnet", "--objectives", "params:max,flops", "--sampler", "random",
           "--out", "found")  # fmt: skip

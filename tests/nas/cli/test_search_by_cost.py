@@ -9,8 +9,8 @@ import pytest
 
 from nas import cli
 from nas.search.by_cost import loop
-from nas.search.reading import load_studies
-from nas.search.schema import BUDGET_KEY, COST_KEY
+from nas.search.study.load import load_studies
+from nas.search.study.schema import BUDGET_KEY, COST_KEY
 
 GOAL = ("--objectives", "digits_accuracy,params", "--sampler", "asha")
 SPACE = ("--space", "tiny-resnet", "--option", "input_shape=1,8,8", *GOAL)

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from optuna.trial import TrialState
 
-from nas.search.joining import read_search
+from nas.search.study.load import read_search
 from search_spaces import get_space
 
 pytestmark = pytest.mark.slow

@@ -245,7 +245,7 @@ def test_a_search_by_a_device_keeps_spreads_and_reasons(
     assert found["front"]
     assert found["failures"]
     assert all("Illegal instruction" in failure["reason"] for failure in found["failures"])
-    from nas.search.joining import read_search
+    from nas.search.study.load import read_search
 
     spreads = read_search(Path("out/studies/random-0.journal")).spreads
     assert all(low < high for values in spreads.values() for low, high, _ in values.values())

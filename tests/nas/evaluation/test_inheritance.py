@@ -12,7 +12,7 @@ from nas.evaluation.inheritance import Cosine, distillation, imitated, recalibra
 from nas.evaluation.tasks import TrainingTask
 from nas.evaluation.trainable import Trainable
 from nas.evaluation.training import train
-from nas.search.record import NetworkId
+from nas.search.study.networks import NetworkId
 from search_spaces import InputError, Subnetworks
 
 

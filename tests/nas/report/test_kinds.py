@@ -26,9 +26,9 @@ from nas.comparison.runs import (
 from nas.comparison.studies import Studies
 from nas.evaluation.measurement import Measurement
 from nas.report.folders import save_studies
-from nas.search.distinct import is_test_score
 from nas.search.own_evaluator import FunctionEvaluator
-from nas.search.storage import open_storage
+from nas.search.study.networks import is_test_score
+from nas.search.study.storage import open_storage
 from search_spaces import SearchSpace, get_space
 from search_spaces.ir.builder import Network, Tensor
 

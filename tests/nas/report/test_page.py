@@ -19,7 +19,7 @@ from nas.comparison.runs import open_studies, run_studies
 from nas.comparison.studies import Studies
 from nas.report.folders import save_studies
 from nas.search.pareto import non_dominated
-from nas.search.storage import open_storage
+from nas.search.study.storage import open_storage
 
 axe = pytest.importorskip(
     "axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed"

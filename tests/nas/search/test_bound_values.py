@@ -23,12 +23,12 @@ from typer.testing import CliRunner
 
 import nas
 from nas.cli import app
-from nas.search import identity
-from nas.search.bound_values import bound_values
-from nas.search.dependencies import content_hashes
 from nas.search.joining import join
 from nas.search.loop import run_search
 from nas.search.own_evaluator import FunctionEvaluator
+from nas.search.study import provenance
+from nas.search.study.bound_values import bound_values
+from nas.search.study.provenance import content_hashes
 from search_spaces import SearchSpace, TorchSpace, get_space
 from search_spaces.common.errors import InputError
 
@@ -191,7 +191,7 @@ def test_what_cannot_be_compared_is_said_once(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(identity, "_said", set())
+    monkeypatch.setattr(provenance, "_said", set())
     caplog.set_level(logging.WARNING)
     value = {"lock": threading.Lock(), "folder": PurePosixPath("/data"), "lr": 0.1}
     for evaluations in (1, 2):

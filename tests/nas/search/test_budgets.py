@@ -20,8 +20,8 @@ from nas.cli import app
 from nas.comparison.runs import open_studies
 from nas.search.objectives import parse_objectives
 from nas.search.prior import add_prior_observations, read_prior_observations
-from nas.search.storage import open_storage
-from nas.search.trials import TrialReader
+from nas.search.study.storage import open_storage
+from nas.search.study.trials import TrialReader
 from search_spaces import Architecture, SearchSpace, get_space
 from search_spaces.common.errors import InputError
 

@@ -25,14 +25,15 @@ from nas.evaluation.measurement import Measurement
 from nas.evaluation.tasks import TrainingTask
 from nas.evaluation.trainable import Trainable
 from nas.evaluation.training import train
-from nas.search import optuna_adapter
+from nas.search.by_cost import loop
 from nas.search.by_cost.runs import Fidelities
 from nas.search.evaluators import MeasuredEvaluator
 from nas.search.halving import Halving, best_order
 from nas.search.multi_fidelity import best_ratio
 from nas.search.own_evaluator import FunctionEvaluator
-from nas.search.result import SearchResult
-from nas.search.schema import BEGUN_KEY, COST_KEY, FAILED_KEY, UNTIL_KEY, VALUES_KEY
+from nas.search.study.result import SearchResult
+from nas.search.study.schema import BEGUN_KEY, COST_KEY, FAILED_KEY, UNTIL_KEY, VALUES_KEY
+from nas.search.study.storage import prune_trial
 from search_spaces.common.errors import EvaluatorError, InputError
 from tests.nas.search.spaces import Widths
 
@@ -371,7 +372,7 @@ def test_the_last_fidelity_is_the_whole_training(tmp_path: Path) -> None:
 def test_a_training_goes_on_that_another_process_began_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    begin_trial, rivals = optuna_adapter.begin_trial, []
+    begin_trial, rivals = loop.begin_trial, []
 
     def second(study: optuna.Study, template: FrozenTrial) -> optuna.Trial:
         """Another process stores and finishes each first stretch before this one stores it."""
@@ -382,10 +383,10 @@ def test_a_training_goes_on_that_another_process_began_meanwhile(
             rival.set_user_attr(
                 VALUES_KEY, {"usefulness_accuracy": 0.5 * sum(rival.params.values()), "params": 1.0}
             )
-            optuna_adapter.prune(study, rival)
+            prune_trial(study, rival)
         return begin_trial(study, template)
 
-    monkeypatch.setattr(optuna_adapter, "begin_trial", second)
+    monkeypatch.setattr(loop, "begin_trial", second)
     study = _search("asha", 60).study
     reasons = [
         trial.user_attrs[FAILED_KEY] for trial in study.trials if FAILED_KEY in trial.user_attrs

@@ -17,12 +17,12 @@ from nas.benchmarks.table import Benchmark, Header, Table
 from nas.evaluation.latency import LatencyTask
 from nas.evaluation.measurement import Measurement
 from nas.search.by_cost import loop
-from nas.search.duplicates import repeat_exactly
 from nas.search.evaluators import TableEvaluator
-from nas.search.optuna_adapter import begin_trial
 from nas.search.own_evaluator import FunctionEvaluator
-from nas.search.result import SearchResult
-from nas.search.schema import BEGUN_KEY, COST_KEY, RULED_OUT_KEY, SPREAD_KEY, UNTIL_KEY
+from nas.search.study.networks import repeat_exactly
+from nas.search.study.result import SearchResult
+from nas.search.study.schema import BEGUN_KEY, COST_KEY, RULED_OUT_KEY, SPREAD_KEY, UNTIL_KEY
+from nas.search.study.storage import begin_trial
 from predictors.simple import Ridge
 from search_spaces import SearchSpace, get_space
 from search_spaces.ir.builder import Network, Tensor

@@ -22,8 +22,8 @@ from nas.search import joining
 from nas.search.loop import MAX_FRUITLESS, run_search
 from nas.search.rows import among_rows
 from nas.search.sampler import PredictorSampler
+from nas.search.study.trials import TrialReader
 from nas.search.tracking import TrackedTrial
-from nas.search.trials import TrialReader
 from predictors import create
 from search_spaces import Architecture, SearchSpace
 from search_spaces.common.errors import InputError

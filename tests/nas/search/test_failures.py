@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from nas import Problem, search
-from nas.search.joining import read_search
 from nas.search.loop import MAX_FAILURES
 from nas.search.objectives import parse_constraints, parse_objectives
-from nas.search.record import TrialRecord
-from nas.search.storage import JournalFile
-from nas.search.trials import TrialReader
-from nas.search.workers import MAX_RESTARTS
+from nas.search.study.load import read_search
+from nas.search.study.storage import JournalFile
+from nas.search.study.trial_logger import TrialLogger
+from nas.search.study.trials import TrialReader
+from nas.search.study.workers import MAX_RESTARTS
 from search_spaces import Architecture, Infeasible, InputError, SearchSpace, get_space
 from search_spaces.common.errors import StorageError
 from search_spaces.ir.builder import Network, Tensor
@@ -266,7 +266,7 @@ def test_a_training_that_makes_progress_is_never_given_up(tmp_path: Path) -> Non
     class Trained(Costs):
         epochs = 0
 
-        def evaluate(self, architecture: Architecture, record: TrialRecord) -> list[float]:
+        def evaluate(self, architecture: Architecture, record: TrialLogger) -> list[float]:
             for epoch in range(1, self.epochs + 1):
                 record.report(epoch, {"params": 1.0})
             if self.epochs < 6:

@@ -12,9 +12,9 @@ import optuna
 import pytest
 import sqlalchemy
 
-from nas.search.interrupts import interrupts_wait
-from nas.search.storage import open_storage
-from nas.search.workers import Worker
+from nas.search.study.retry import interrupts_wait
+from nas.search.study.storage import open_storage
+from nas.search.study.workers import Worker
 
 
 @pytest.fixture(autouse=True)

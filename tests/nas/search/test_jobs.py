@@ -14,10 +14,11 @@ import optuna
 import pytest
 
 from nas import Problem, search
-from nas.search import jobs, watching
+from nas.search import progress
 from nas.search.own_evaluator import FunctionEvaluator
 from nas.search.progress import SearchProgress
-from nas.search.storage import open_storage
+from nas.search.study import workers
+from nas.search.study.storage import open_storage
 from search_spaces import InputError, get_space
 
 SPACE = get_space(
@@ -75,7 +76,7 @@ def begun() -> dict[str, str]:
 def test_jobs_share_a_search_and_its_gpus(
     evaluator: Callable[..., FunctionEvaluator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "visible_gpus", lambda: ["3", "7"])
+    monkeypatch.setattr(workers, "visible_gpus", lambda: ["3", "7"])
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     wanted, evaluate = 6, evaluator(device="cuda", processes=2)
     told: list[SearchProgress] = []
@@ -105,7 +106,7 @@ def test_progress_counts_what_other_processes_finish_in_the_meantime(
     evaluator: Callable[..., FunctionEvaluator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This process evaluates one network for as long as the other one takes for five."""
-    monkeypatch.setattr(watching, "WATCH_SECONDS", 0.05)
+    monkeypatch.setattr(progress, "WATCH_SECONDS", 0.05)
     Path("mine.py").write_text(
         "import os, time\n"
         "def evaluate(model, architecture, report, main):\n"
@@ -209,4 +210,4 @@ def test_a_search_that_cannot_be_shared_is_refused(
 
 def test_visible_gpus_are_those_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, GPU-5f")
-    assert jobs.visible_gpus() == ["2", "GPU-5f"]
+    assert workers.visible_gpus() == ["2", "GPU-5f"]

@@ -31,8 +31,8 @@ from nas import (
 )
 from nas.search.loop import MAX_REPEATS
 from nas.search.progress import FRAME_POINTS, SearchProgress
-from nas.search.schema import REPEAT_KEY
-from nas.search.storage import open_storage
+from nas.search.study.schema import REPEAT_KEY
+from nas.search.study.storage import open_storage
 from search_spaces import Architecture, SearchSpace, get_space, to_text
 from search_spaces.common.errors import InputError, StorageError
 

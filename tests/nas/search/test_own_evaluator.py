@@ -15,9 +15,10 @@ from optuna.visualization.matplotlib import plot_intermediate_values
 from nas import Measurement, Problem, search
 from nas.evaluation.latency import LatencyTask
 from nas.evaluation.module import GraphModule
-from nas.search.joining import join, read_search
+from nas.search.joining import join
 from nas.search.own_evaluator import FunctionEvaluator, code_checksum
-from nas.search.schema import EPOCH_KEY
+from nas.search.study.load import read_search
+from nas.search.study.schema import EPOCH_KEY
 from search_spaces import Architecture, SearchSpace, get_space
 from search_spaces.common.errors import EvaluatorError, InputError
 

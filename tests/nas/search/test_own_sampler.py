@@ -14,9 +14,8 @@ from nas.evaluation.measurement import Measurement
 from nas.report.page_data import page_data
 from nas.search.evaluators import MeasuredEvaluator
 from nas.search.joining import join
-from nas.search.labels import sampler_label
 from nas.search.own_evaluator import FunctionEvaluator
-from nas.search.schema import SETTINGS_KEY
+from nas.search.study.schema import SETTINGS_KEY, sampler_label
 from search_spaces import InputError, get_space
 from tests.nas.cli.test_search import run
 

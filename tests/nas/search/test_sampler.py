@@ -22,7 +22,7 @@ from nas.search import sampler
 from nas.search.candidates import random_unseen
 from nas.search.initial_design import DRAWS_PER_ARCHITECTURE, initial_design
 from nas.search.pareto import hypervolume, infer_reference_point
-from nas.search.reading import read_study
+from nas.search.study.load import read_study
 from predictors import Predictions, create
 from predictors.metrics import decoding_order
 from search_spaces import Architecture, SearchSpace, get_space

@@ -23,8 +23,8 @@ from nas import Problem, search
 from nas.comparison.runs import SearchOptions, run_studies
 from nas.comparison.studies import Studies
 from nas.search.objectives import parse_objectives
+from nas.search.study.trials import TrialReader
 from nas.search.tracking import BACKENDS, TrackedTrial, Tracker
-from nas.search.trials import TrialReader
 from search_spaces import Architecture, InputError, get_space
 
 GOALS = "digits_accuracy,cpu_latency_ms"

@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nas import PredictorSampler, Problem, search
-from nas.search.joining import read_search
 from nas.search.own_evaluator import FunctionEvaluator
-from nas.search.record import plain_number
-from nas.search.result import SearchResult
-from nas.search.trials import TrialReader
+from nas.search.study.load import read_search
+from nas.search.study.result import SearchResult
+from nas.search.study.trial_logger import plain_number
+from nas.search.study.trials import TrialReader
 from predictors import create
 from predictors.values import MAX_VALUE, is_valid, only_valid, why_invalid
 from search_spaces import Architecture, InputError, SearchSpace

@@ -21,12 +21,12 @@ from nas.evaluation.export import load_weights, save_weights
 from nas.evaluation.trainable import Trainable
 from nas.evaluation.training import TrainingTask
 from nas.search.evaluators import MeasuredEvaluator
-from nas.search.joining import join, read_search
-from nas.search.networks import write_network
+from nas.search.joining import join
 from nas.search.own_evaluator import FunctionEvaluator
-from nas.search.result import SearchResult
-from nas.search.schema import WEIGHTS_KEY
-from nas.search.weights import WeightFolder, find_weights, write_weights
+from nas.search.study.files import WeightFolder, find_weights, write_network, write_weights
+from nas.search.study.load import read_search
+from nas.search.study.result import SearchResult
+from nas.search.study.schema import WEIGHTS_KEY
 from search_spaces import Architecture, SearchSpace, get_space
 
 GOALS = "digits_accuracy,params"

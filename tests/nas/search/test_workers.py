@@ -25,19 +25,20 @@ from sqlalchemy.exc import IntegrityError
 
 from nas import Problem, cli, search
 from nas.benchmarks import load_benchmark
-from nas.search import optuna_adapter, storage, workers
 from nas.search.evaluators import TableEvaluator
-from nas.search.joining import is_unfinished, join, list_searches, read_search
-from nas.search.storage import open_storage
-from nas.search.trials import began
-from nas.search.workers import Worker
+from nas.search.joining import join
+from nas.search.study import storage, workers
+from nas.search.study.load import is_unfinished, list_searches, read_search
+from nas.search.study.storage import open_storage
+from nas.search.study.trials import began
+from nas.search.study.workers import Worker
 from search_spaces import get_space
 from search_spaces.common.errors import InputError, StorageError
 
 WORKER = """
 import sys, os, time, socket
 import numpy as np, optuna
-from nas.search import storage, workers
+from nas.search.study import storage, workers
 from nas import Problem, search
 from search_spaces import get_space
 
@@ -64,9 +65,9 @@ search(problem, sampler="random", evaluations=int(evaluations), storage=journal)
 PROXY = """
 import sys
 from optuna.storages import run_grpc_proxy_server
-from nas.search.storage import open_storage
-from nas.search import storage
-from nas.search.trials import began
+from nas.search.study.storage import open_storage
+from nas.search.study import storage
+from nas.search.study.trials import began
 
 run_grpc_proxy_server(open_storage(sys.argv[1]), host="127.0.0.1", port=int(sys.argv[2]))
 """
@@ -185,7 +186,7 @@ def test_a_proxy_serves_a_search(tmp_path: Path) -> None:
     port = free_port()
     serve = (
         "import sys; from optuna.storages import run_grpc_proxy_server as run; "
-        "from nas.search.storage import open_storage; "
+        "from nas.search.study.storage import open_storage; "
     )
     serve += "run(open_storage(sys.argv[1]), host='127.0.0.1', port=int(sys.argv[2]))"
     database = f"sqlite:///{tmp_path / 'study.db'}"
@@ -259,7 +260,7 @@ def test_one_of_two_processes_starts_or_gives_back_a_trial_in_an_sqlite_file(
     assert isinstance(first, optuna.storages.RDBStorage)
     study = optuna.create_study(storage=first)
     study.enqueue_trial({"x": 1})
-    (id_,) = (optuna_adapter.trial_id(trial) for trial in study.trials)
+    (id_,) = (storage.trial_id(trial) for trial in study.trials)
     if state == TrialState.FAIL:
         first.set_trial_state_values(id_, TrialState.RUNNING)
     taken: list[bool] = []
@@ -460,7 +461,7 @@ def test_a_worker_sends_a_heartbeat_before_it_owns_a_trial(
     the owner.
     """
     monkeypatch.setattr(
-        optuna_adapter, "get_heartbeat_thread", lambda *_: nullcontext()
+        storage, "get_heartbeat_thread", lambda *_: nullcontext()
     )  # its thread has not run yet
     database = tmp_path / "search.db"
     study = optuna.create_study(study_name="search", storage=open_storage(f"sqlite:///{database}"))
@@ -478,8 +479,8 @@ def test_a_worker_resumes_no_trial_of_one_that_starts_right_after_it(tmp_path: P
     with Worker(study) as first:
         begun = study.ask()  # by another process, before the first one has read the study
         study.set_user_attr(f"nas:worker:{first.host}:{os.getppid()}:earlier", "running")
-        assert [optuna_adapter.trial_id(left)] == first.interrupted
-        assert optuna_adapter.trial_id(begun) not in first.interrupted
+        assert [storage.trial_id(left)] == first.interrupted
+        assert storage.trial_id(begun) not in first.interrupted
     with Worker(study) as second:
         assert second.alone, "the other's process never existed"
 
@@ -504,7 +505,7 @@ def test_a_worker_that_starts_while_another_registers_keeps_its_trial(
                 study.set_user_attr(
                     f"nas:worker:{first.host}:{pid}:{workers._started(pid)}", "running"
                 )
-                begun.append(optuna_adapter.trial_id(study.ask()))
+                begun.append(storage.trial_id(study.ask()))
             return found
 
         return reads

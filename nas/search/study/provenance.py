@@ -1,5 +1,4 @@
-"""The identity of a search: the settings it was started with, and whether another run may continue
-it.
+"""The provenance of a search: what its values depend on, and whether another run may continue it.
 
 If space, data or training changed between two runs, the study would mix values of different origin
 unnoticed. Therefore a study stores a fingerprint of everything that its values depend on, and
@@ -8,6 +7,7 @@ rejects runs with another one.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import shlex
@@ -23,14 +23,13 @@ from optuna.trial import TrialState
 
 from nas.evaluation import memory
 from nas.evaluation.machine import machine, versions
-from nas.search.bound_values import FLOATS, BoundValues, attribute_values, bound_values
-from nas.search.dependencies import content_hashes, differences
 from nas.search.evaluators import MeasuredEvaluator
-from nas.search.labels import sampler_label, without_passwords
 from nas.search.own_evaluator import FunctionEvaluator
 from nas.search.sources import SCRIPT, measured_metrics, source_of, used_settings
-from nas.search.trials import is_evaluated
-from nas.search.workers import Worker
+from nas.search.study.bound_values import FLOATS, BoundValues, attribute_values, bound_values
+from nas.search.study.schema import sampler_label, without_passwords
+from nas.search.study.trials import is_evaluated
+from nas.search.study.workers import Worker
 from search_spaces.common import plug_ins
 from search_spaces.common.errors import InputError
 from search_spaces.ir.text import TEXT_VERSION, fingerprint
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from nas.search.objectives import Constraint
     from predictors.metrics import Metric
     from search_spaces import SearchSpace
+
 
 SAMPLED_NETWORKS = 32
 MAX_SAMPLING_SECONDS = 1.0  # no network is sampled afterwards: one text may take a second
@@ -57,7 +57,7 @@ _DIGITS = 12  # hexadecimal digits of a fingerprint: 48 bits distinguish a few d
 log = logging.getLogger(__name__)
 
 
-def begun_with(
+def provenance_of(
     space: SearchSpace,
     objectives: Sequence[Metric],
     constraints: Sequence[Constraint],
@@ -348,3 +348,83 @@ def _short(value: Any) -> str:
     """A value for a message; a long one, such as a checksum, is shortened."""
     text = repr(value)
     return f"{text[:_DIGITS]}…" if len(text) > 64 else text
+
+
+# --- files that a search depends on besides its code
+
+_IGNORED = {"__pycache__"}
+
+
+def content_hashes(paths: Iterable[str | Path]) -> dict[str, str]:
+    """SHA-256 of the contents by absolute path; of a folder, of all files in it by relative name
+    and content.
+
+    Raises:
+        InputError: a path does not exist or cannot be read.
+    """
+    return {str(Path(path).absolute()): _hash(Path(path)) for path in paths}
+
+
+def _hash(path: Path) -> str:
+    try:
+        if not path.is_dir():
+            return _file_hash(path)
+        digest = hashlib.sha256()
+        files = (
+            file for file in path.rglob("*") if file.is_file() and _IGNORED.isdisjoint(file.parts)
+        )
+        for file in sorted(files, key=lambda file: file.relative_to(path).as_posix()):
+            digest.update(f"{file.relative_to(path).as_posix()}\0{_file_hash(file)}\0".encode())
+        return digest.hexdigest()
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror}), but the search depends on it"
+        ) from error
+
+
+def _file_hash(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def moved(stored: Mapping[str, str], overrides: Iterable[str | Path]) -> list[Path]:
+    """The paths of stored dependencies on this machine.
+
+    Args:
+        stored: hashes by path, as the search was started.
+        overrides: paths that replace the stored ones of the same file name.
+
+    Raises:
+        InputError: an override has the name of no stored dependency.
+    """
+    absolute = [str(Path(path).absolute()) for path in overrides]
+    by_name = {Path(path).name: Path(path) for path in absolute if path not in stored}
+    names = [Path(path).name for path in stored]
+    if strange := [path for name, path in by_name.items() if name not in names]:
+        known = ", ".join(names) or "nothing"
+        raise InputError(
+            f"{strange[0]}: the search was started with --depends {known}, not {strange[0].name}"
+        )
+    return [by_name.get(Path(path).name, Path(path)) for path in stored]
+
+
+def differences(stored: Mapping[str, str], present: Mapping[str, str]) -> Iterator[str]:
+    """What distinguishes stored dependencies from the present ones, in words. Files may have
+    moved.
+    """
+    moved_to = [path for path in present if path not in stored]
+    for path, content in stored.items():
+        if path in present:
+            if present[path] != content:
+                yield f"another content of {path}"
+            continue
+        # The same content at another path comes first, then the same name.
+        same = next((other for other in moved_to if present[other] == content), None)
+        named = next((other for other in moved_to if Path(other).name == Path(path).name), None)
+        if same or named:
+            moved_to.remove(same or named or "")
+        if named and not same:
+            yield f"another content of {named}"
+        elif not same:
+            yield f"--depends {path}"
+    yield from (f"no --depends {path}" for path in moved_to)

@@ -1,5 +1,5 @@
-"""Read any Optuna study as the result of a search, with or without its space. The storage is not
-changed.
+"""Stored searches: list them, and read any Optuna study as the result of a search, with or without
+its space. The storage is not changed.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from nas.search.objectives import parse_constraints, parse_objectives
-from nas.search.result import SearchResult
-from nas.search.schema import SETTINGS_KEY, SPACE_KEY
-from nas.search.storage import open_storage
-from nas.search.trials import TrialReader
+from nas.search.study.result import SearchResult
+from nas.search.study.schema import SETTINGS_KEY, SPACE_KEY, SearchAttributes, TrialAttributes
+from nas.search.study.storage import address, open_storage
+from nas.search.study.trials import TrialReader
 from predictors.metrics import Metric
 from search_spaces import Architecture, SearchSpace, get_space
 from search_spaces.common import plug_ins
@@ -25,6 +25,7 @@ from search_spaces.common.errors import InputError
 from search_spaces.parameter_names import plain_names
 
 if TYPE_CHECKING:
+    import optuna
     from optuna.storages import BaseStorage
 
     from search_spaces.choosers import Choice
@@ -163,3 +164,43 @@ def _space(
         return get_space(name, **options)
     except InputError as error:
         return RecordedSpace(name, f"{error}; give --space, a name or FILE.py:NAME")
+
+
+def list_searches(storage: str | Path | BaseStorage) -> list[str]:
+    """Names of the searches in a storage, oldest first."""
+    studies = open_storage(storage, existing=True).get_all_studies()
+    return [study.study_name for study in studies if SearchAttributes(study.user_attrs).is_search]
+
+
+def is_unfinished(storage: str | Path | BaseStorage, name: str) -> bool:
+    """True if a search has evaluations or budget left."""
+    study = load_search_study(storage, name)
+    stored = SearchAttributes.of(study)
+    trials = [TrialAttributes.of(trial) for trial in study.get_trials(deepcopy=False)]
+    if stored.budget is not None:
+        return sum(trial.cost for trial in trials) < stored.budget
+    evaluated = len(read_study(study).evaluated.architectures)
+    return evaluated - sum(trial.is_prior for trial in trials) < stored.evaluations
+
+
+def read_search(
+    storage: str | Path | BaseStorage, name: str = "search", trust: bool = False
+) -> SearchResult:
+    """The result of a search so far.
+
+    Args:
+        storage: see `nas.search.study.storage.open_storage`.
+        name: the study's name.
+        trust: see `nas.search.study.load.read_study`.
+
+    Raises:
+        InputError: if the storage has no such search.
+    """
+    return read_study(load_search_study(storage, name), trust=trust)
+
+
+def load_search_study(storage: str | Path | BaseStorage, name: str) -> optuna.Study:
+    [study] = load_studies(storage, name)
+    if not SearchAttributes.of(study).is_search:
+        raise InputError(f"study {name!r} in {address(storage)} was not made by a search")
+    return study

@@ -1,4 +1,4 @@
-"""What an evaluation stores in its trial besides objectives: learning curve, further values,
+"""What an evaluation writes into its trial besides objectives: learning curve, further values,
 trained weights.
 """
 
@@ -6,63 +6,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nas.evaluation.trainable import Trainable
-from nas.search import optuna_adapter
-from nas.search.schema import EPOCH_KEY, FURTHER_KEY, NETWORK_KEY, SPREAD_KEY, WEIGHTS_KEY
-from predictors.exact import COUNTS
+from nas.search.study.networks import NetworkId
+from nas.search.study.schema import EPOCH_KEY, FURTHER_KEY, NETWORK_KEY, SPREAD_KEY, WEIGHTS_KEY
+from nas.search.study.storage import set_intermediate_value
 from predictors.values import is_valid
 from search_spaces.common.errors import EvaluatorError, InputError
-from search_spaces.ir.text import fingerprint
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import optuna
 
-    from nas.search.weights import WeightFolder, Weights
+    from nas.search.study.files import WeightFolder, Weights
     from search_spaces import Architecture, SearchSpace
+
 
 MAX_SHOWN = 60  # characters of a user's value in a message
 MAX_EPOCH = 2**31 - 1  # the largest that a database stores
 
 
-class NetworkId(NamedTuple):
-    """What identifies a network, and its exact costs.
-
-    Attributes:
-        text: fingerprint of the network's text, and of which weights it inherits; the choices if it
-            cannot be built.
-        counts: params and FLOPs; empty if the network cannot be built.
-    """
-
-    text: str
-    counts: dict[str, int]
-
-    @classmethod
-    def of(cls, network: Trainable) -> NetworkId:
-        return cls(
-            fingerprint(network.identity),
-            {name: count(network.graph) for name, count in COUNTS.items()},
-        )
-
-    @classmethod
-    def of_stored(cls, stored: Mapping[str, Any]) -> NetworkId:
-        """The identity that `stored` wrote."""
-        return cls(
-            str(stored["text"]), {name: int(stored[name]) for name in COUNTS if name in stored}
-        )
-
-    @property
-    def stored(self) -> dict[str, Any]:
-        """Plain values for the trial's user attribute `nas:network`."""
-        return {"text": self.text, **self.counts}
-
-
-class TrialRecord:
+class TrialLogger:
     """Writes into one running trial of a search.
 
     Args:
@@ -118,7 +86,7 @@ class TrialRecord:
         self.reported = max(self.reported, epoch)
         self.trial.set_user_attr(f"{EPOCH_KEY}{epoch}", values)
         if values and is_valid(first := next(iter(values.values()))):
-            optuna_adapter.set_intermediate_value(self.study, self.trial, epoch, first)
+            set_intermediate_value(self.study, self.trial, epoch, first)
         return bool(is_valid(np.array(list(values.values()))).all())
 
     def spread(self, spreads: Mapping[str, tuple[float, float, str]]) -> None:

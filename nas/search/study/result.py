@@ -14,22 +14,20 @@ import numpy as np
 from optuna.trial import TrialState
 
 from nas.evaluation.trainable import Trainable
-from nas.search.distinct import (
+from nas.search.objectives import to_losses
+from nas.search.pareto import Reference, hypervolume
+from nas.search.study.files import missing_weights, save_front, trained_module
+from nas.search.study.networks import (
     KNOWN,
     DistinctNetwork,
     Evaluation,
+    NetworkId,
     distinct_networks,
     least_violating,
-    missing_weights,
     networks_csv,
     networks_table,
 )
-from nas.search.labels import sampler_label
-from nas.search.networks import save_front, trained_module
-from nas.search.objectives import to_losses
-from nas.search.pareto import Reference, hypervolume
-from nas.search.record import NetworkId
-from nas.search.schema import (
+from nas.search.study.schema import (
     FAILED_KEY,
     FURTHER_KEY,
     NETWORK_KEY,
@@ -39,8 +37,9 @@ from nas.search.schema import (
     SPREAD_KEY,
     WEIGHTS_KEY,
     SearchAttributes,
+    sampler_label,
 )
-from nas.search.trials import is_evaluated
+from nas.search.study.trials import is_evaluated
 from predictors.metrics import Metric
 from predictors.values import why_invalid
 from search_spaces.common.errors import InputError
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
     from torch import nn
 
-    from nas.search.trials import TrialReader
+    from nas.search.study.trials import TrialReader
     from search_spaces import Architecture, SearchSpace
 
 
@@ -71,7 +70,7 @@ class SearchResult:
 
     `evaluated` and all arrays (n, …) have a row per architecture. `networks` and `front` have an
     entry per network: architectures of equal texts are one, whose values are means
-    (`nas.search.distinct`). The hypervolume counts every architecture with its own values, as
+    (`nas.search.study.networks`). The hypervolume counts every architecture with its own values, as
     benchmarks do.
 
     Attributes:
@@ -220,7 +219,7 @@ class SearchResult:
 
     @cached_property
     def distinct(self) -> list[DistinctNetwork]:
-        """The distinct networks with finite objectives, the front first (`nas.search.distinct`)."""
+        """The distinct networks with finite objectives, the front first (`nas.search.study.networks`)."""
         return distinct_networks(self.evaluations(), self.objectives)
 
     def evaluations(self, search: int = 0) -> Iterator[Evaluation]:
@@ -407,7 +406,7 @@ class SearchResult:
 
     def save(self, folder: str | Path) -> None:
         """Write `front.csv`, `networks.csv`, `summary.json` and the front's networks
-        (`nas.search.networks`).
+        (`nas.search.study.files`).
 
         Everything is written to a temporary folder first, so that the folder never holds half a
         result.

@@ -17,10 +17,10 @@ from nas import Problem, search
 from nas.cli import app
 from nas.comparison.runs import open_studies
 from nas.search.joining import join
-from nas.search.reading import RecordedSpace, load_studies
 from nas.search.sampler import PredictorSampler
-from nas.search.schema import SETTINGS_KEY, SOURCE_KEY
-from nas.search.storage import open_storage
+from nas.search.study.load import RecordedSpace, load_studies
+from nas.search.study.schema import SETTINGS_KEY, SOURCE_KEY
+from nas.search.study.storage import open_storage
 from search_spaces import get_space
 from search_spaces.common import plug_ins
 from search_spaces.common.errors import InputError

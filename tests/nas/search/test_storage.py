@@ -14,9 +14,8 @@ import pytest
 from optuna.trial import TrialState
 from packaging.requirements import Requirement
 
-from nas.search import optuna_adapter
-from nas.search.optuna_adapter import (
-    fail,
+from nas.search.study.storage import (
+    fail_trial,
     has_heartbeat,
     heartbeat,
     set_system_attr,
@@ -27,7 +26,7 @@ from nas.search.optuna_adapter import (
 )
 
 ROOT = Path(__file__).parents[3]
-ADAPTER = Path(optuna_adapter.__file__)
+ADAPTER = ROOT / "nas/search/study/storage.py"
 PRIVATE = {"_storage", "_study_id", "_trial_id"}
 STORAGE_METHODS = (
     "get_trial",
@@ -49,7 +48,7 @@ def study() -> optuna.Study:
 
 def test_private_attributes_exist(study: optuna.Study) -> None:
     lacks = (
-        f"optuna {version('optuna')} has no %s: adapt nas/search/optuna_adapter.py, then "
+        f"optuna {version('optuna')} has no %s: adapt nas/search/study/storage.py, then "
         "raise "
         "the version cap"
     )
@@ -72,8 +71,8 @@ def test_a_trial_fails_once(study: optuna.Study) -> None:
     study.ask()
     running = stored_trial(study, trial_id_of_number(study, 2))
     set_system_attr(study, running, "key", [1])
-    assert fail(study, running)
-    assert not fail(study, running), "it is finished"
+    assert fail_trial(study, running)
+    assert not fail_trial(study, running), "it is finished"
     failed = stored_trial(study, trial_id_of_number(study, 2))
     assert failed.state == TrialState.FAIL
     assert failed.system_attrs["key"] == [1]
@@ -96,7 +95,7 @@ def test_only_the_adapter_uses_private_attributes() -> None:
             if path != ADAPTER and (private or (module.startswith("optuna.") and "._" in module)):
                 users.append(f"{path.relative_to(ROOT)}:{node.lineno}")
     assert not users, (
-        f"private attributes of Optuna outside of nas/search/optuna_adapter.py: {users}"
+        f"private attributes of Optuna outside of nas/search/study/storage.py: {users}"
     )
 
 

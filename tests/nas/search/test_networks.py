@@ -15,11 +15,11 @@ from optuna.trial import TrialState
 
 from nas import Problem, search
 from nas.comparison.runs import open_studies
-from nas.search.distinct import DistinctNetwork, distinct_networks
-from nas.search.reading import RecordedSpace
-from nas.search.result import SearchResult
-from nas.search.schema import NETWORK_KEY, REPEAT_KEY
-from nas.search.storage import open_storage
+from nas.search.study.load import RecordedSpace
+from nas.search.study.networks import DistinctNetwork, distinct_networks
+from nas.search.study.result import SearchResult
+from nas.search.study.schema import NETWORK_KEY, REPEAT_KEY
+from nas.search.study.storage import open_storage
 from search_spaces import Architecture, SearchSpace, get_space, registry
 from search_spaces.ir.builder import Network, Tensor
 

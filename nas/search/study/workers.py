@@ -1,29 +1,38 @@
-"""Workers: the processes that share a search. They reclaim the stale trials of workers that are
-gone.
+"""Workers: the processes that share a search, on this machine and on others.
 
-A worker on this machine is gone if no process has its id and start time. A worker on another
-machine is gone if its heartbeat has stopped; only databases store heartbeats (see
-`nas.search.storage`).
+1. `Worker` registers a process in the study, and reclaims the stale trials of workers that are gone.
+   A worker on this machine is gone if no process has its id and start time. A worker on another
+   machine is gone if its heartbeat has stopped; only databases store heartbeats (see
+   `nas.search.study.storage`).
+2. `Share` is what one worker may evaluate of the searches that it joins.
+3. `helpers` starts further workers on this machine. They join the search through its storage.
 """
 
 from __future__ import annotations
 
+import json
+import logging
+import math
 import os
 import socket
+import subprocess
+import sys
+import tempfile
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import optuna
 from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
 from optuna.storages import RetryHeartbeatStaleTrialCallback, fail_stale_trials
 from optuna.trial import TrialState
 
-from nas.search import optuna_adapter
-from nas.search.schema import (
+from nas.search.sources import SCRIPT
+from nas.search.study.schema import (
     EPOCH_KEY,
     EPOCHS_BEFORE_KEY,
     OWNER_KEY,
@@ -31,9 +40,16 @@ from nas.search.schema import (
     RESUMED_KEY,
     WORKER_KEY,
 )
+from nas.search.study.storage import fail_trial, has_heartbeat, heartbeat, stored_trial, trial_id
+from search_spaces.common import plug_ins
+from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
+
+    from nas.search.evaluators import Evaluator
+    from nas.search.study.workers import Share
+
 
 _RUNNING, _FINISHED = "running", "finished"
 MAX_RESTARTS = 2  # of a trial, so that a trial that kills each process does not end the search
@@ -65,9 +81,7 @@ class Worker:
         # trial among them.
         running = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         self.alone = not self.has_others()
-        self.interrupted = (
-            [optuna_adapter.trial_id(trial) for trial in running] if self.alone else []
-        )
+        self.interrupted = [trial_id(trial) for trial in running] if self.alone else []
         if self.alone:
             self._forget([worker for worker in self._running() if not self._is_alive(worker)])
         return self
@@ -92,7 +106,7 @@ class Worker:
         """
         # Others wait for a trial with an owner. Set the owner after the first heartbeat, so that
         # its loss is noticed.
-        with optuna_adapter.heartbeat(self.study, trial):
+        with heartbeat(self.study, trial):
             before = trial.user_attrs
             trial.set_user_attr(OWNER_KEY, f"{self.name}#{trial.number}")
             if before.get(OWNER_KEY):
@@ -106,9 +120,7 @@ class Worker:
                     UpdateFinishedTrialError
                 ):  # it may have ended just before the interrupt
                     trial.set_user_attr(OWNER_KEY, "")
-                    self._give_back(
-                        optuna_adapter.stored_trial(self.study, optuna_adapter.trial_id(trial))
-                    )
+                    self._give_back(stored_trial(self.study, trial_id(trial)))
                 raise
 
     def is_fatal(self, trial: optuna.Trial) -> bool:
@@ -160,11 +172,11 @@ class Worker:
     def _is_seen(self, worker: str) -> bool:
         """True if this process would notice the end of the worker."""
         here = worker.rsplit(":", 2)[0] == self.host
-        return optuna_adapter.has_heartbeat(self.study) or (here and self._is_alive(worker))
+        return has_heartbeat(self.study) or (here and self._is_alive(worker))
 
     def _give_back(self, trial: FrozenTrial) -> None:
         """Fail a running trial and enqueue a copy of it."""
-        if optuna_adapter.fail(self.study, trial):  # False if another process was quicker
+        if fail_trial(self.study, trial):  # False if another process was quicker
             with _unwarned():
                 RetryHeartbeatStaleTrialCallback(inherit_intermediate_values=True)(
                     self.study, trial
@@ -228,3 +240,169 @@ def _unwarned() -> Iterator[None]:
         warnings.simplefilter("ignore", ExperimentalWarning)
         warnings.filterwarnings("ignore", "Heartbeat of storage")
         yield
+
+
+# --- shares
+
+
+@dataclass
+class Share:
+    """What a worker may still evaluate. It is used up by all searches that the worker joins, one
+    after the other.
+
+    Attributes:
+        evaluations: number of evaluations that are left; in a search with fidelities, of training
+            segments.
+        until: time after which no evaluation starts, in seconds since 1970.
+    """
+
+    evaluations: float = math.inf
+    until: float = math.inf
+
+    @classmethod
+    def of(cls, evaluations: float | None = None, seconds: float | None = None) -> Share:
+        """A share with these limits from now on; None for no limit."""
+        until = math.inf if seconds is None else time.time() + seconds
+        return cls(math.inf if evaluations is None else evaluations, until)
+
+    @property
+    def is_used_up(self) -> bool:
+        """True if no further evaluation may start."""
+        return self.evaluations <= 0 or time.time() >= self.until
+
+    def take(self, evaluations: float) -> Share:
+        """Split a part off, for another process."""
+        part = min(evaluations, self.evaluations)
+        self.evaluations -= part
+        return Share(part, self.until)
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The finite limits as JSON values: arguments of the class."""
+        return {name: value for name, value in vars(self).items() if value < math.inf}
+
+
+# --- helper processes on this machine
+
+log = logging.getLogger(__name__)
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+INTERRUPTED = 130  # exit status of an interrupted process
+EXIT_SECONDS = 30.0  # a helper that has not ended by itself after this time is killed
+
+
+def check_jobs(jobs: int, storage: object, sampler: object, source: Mapping[str, Any]) -> None:
+    """Check that `jobs` processes can share a search.
+
+    Args:
+        jobs: number of processes.
+        storage: storage of the study, see `nas.search.study.storage.open_storage`.
+        sampler: name of a sampler; an object cannot be shared.
+        source: see `nas.search.sources.source_of`.
+
+    Raises:
+        InputError: if they cannot.
+    """
+    if jobs < 1:
+        raise InputError(f"jobs must be at least 1, not {jobs}")
+    if jobs > 1 and not (
+        isinstance(storage, str | Path) and isinstance(sampler, str) and source.keys() - {SCRIPT}
+    ):
+        raise InputError(
+            f"{jobs} jobs need a storage, a sampler given by name, and an evaluator that another "
+            "process can open: a "
+            "table, a measurement, or FILE.py:FUNCTION"
+        )
+
+
+@contextmanager
+def helpers(
+    count: int,
+    evaluator: Evaluator,
+    storage: object,
+    name: str,
+    share: Share | None = None,
+    depends: Iterable[str] = (),
+) -> Iterator[None]:
+    """A context in which `count` further processes work on a stored study.
+
+    On exit it waits until they reach the search's own limits. They end at once if an exception
+    leaves the context or if this process dies. GPUs are assigned in turn; this process has the
+    first one. Each gets an equal part of the share that this process has. `depends` are paths on
+    this machine of files that the search depends on.
+    """
+    device = getattr(evaluator, "device", "cpu")
+    join = {"storage": str(storage), "name": name, "device": device, "depends": [*depends]}
+    if checkpoints := getattr(evaluator, "checkpoints", None):
+        join["checkpoints"] = str(checkpoints)
+    if function := getattr(evaluator, "reference", ""):
+        join["evaluator"] = function
+    space = getattr(evaluator, "space", None)
+    if space is not None and plug_ins.is_file(space.reference):
+        join["space"] = space.reference
+    gpus = visible_gpus() if count and device == "cuda" else []
+    parts = (
+        [share.take(share.evaluations // (count + 1 - i)) for i in range(count)]
+        if share
+        else [None] * count
+    )
+    started = [
+        _Helper(join | {"share": part.plain if part else {}}, gpus[i % len(gpus)] if gpus else None)
+        for i, part in enumerate(parts, 1)
+    ]
+    try:
+        yield
+        for helper in started:
+            helper.process.wait()
+    finally:
+        for helper in started:
+            helper.end()
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs that this process may use, as `CUDA_VISIBLE_DEVICES` names them."""
+    if named := os.environ.get(VISIBLE):
+        return [name.strip() for name in named.split(",")]
+    import torch
+
+    return [str(i) for i in range(torch.cuda.device_count())]
+
+
+class _Helper:
+    """A helper process. It ends when its standard input is closed. If it fails, its last line of
+    output is logged.
+    """
+
+    def __init__(self, join: dict[str, Any], gpu: str | None) -> None:
+        self.output: IO[str] = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "nas.search.helper"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=self.output,
+            env=os.environ | ({VISIBLE: gpu} if gpu is not None else {}),
+            text=True,
+            # Ctrl-C at the terminal reaches it only once, through its standard input
+            start_new_session=True,
+        )
+        assert self.process.stdin is not None
+        self.process.stdin.write(
+            json.dumps(join) + "\n"
+        )  # not an argument: a storage's URL may hold a password
+        self.process.stdin.flush()
+
+    def end(self) -> None:
+        """Close the standard input and wait; kill the process if it takes too long."""
+        with suppress(OSError):
+            self.process.stdin.close()  # type: ignore[union-attr]  # it is a pipe
+        try:
+            status = self.process.wait(EXIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            status = self.process.wait()
+        with self.output:
+            self.output.seek(0)
+            last: Sequence[str] = self.output.read().strip().splitlines()[-1:]
+        if status not in (0, INTERRUPTED):
+            log.warning(
+                "a helper process of the search ended with status %d: %s", status, " ".join(last)
+            )

@@ -16,13 +16,13 @@ from nas.comparison.runs import open_studies
 from nas.evaluation.datasets import digits
 from nas.evaluation.latency import LatencyTask
 from nas.evaluation.training import TrainingTask
-from nas.search import identity
 from nas.search.evaluators import MeasuredEvaluator, PredictionEvaluator, TableEvaluator
-from nas.search.identity import begun_with, check_same, command
-from nas.search.joining import read_search
 from nas.search.objectives import parse_objectives
-from nas.search.schema import IDENTITY_KEY
 from nas.search.sources import source_of
+from nas.search.study import provenance
+from nas.search.study.load import read_search
+from nas.search.study.provenance import check_same, command, provenance_of
+from nas.search.study.schema import IDENTITY_KEY
 from search_spaces import SearchSpace, get_space
 from search_spaces.common.errors import InputError
 
@@ -121,7 +121,7 @@ def test_all_differences_are_in_one_message(tmp_path: Path) -> None:
 def test_a_slow_space_is_compared_by_fewer_networks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(identity, "MAX_SAMPLING_SECONDS", 0.0)
+    monkeypatch.setattr(provenance, "MAX_SAMPLING_SECONDS", 0.0)
     run(tmp_path, mine(tmp_path))
     monkeypatch.undo()
     with pytest.raises(InputError, match="1 of 1 sampled ones"):
@@ -138,7 +138,7 @@ def test_a_space_that_fails_for_some_choices_has_a_fingerprint(switches: SearchS
 
     def networks() -> Any:
         space = Picky()
-        return begun_with(space, parse_objectives("params"), (), Params(space))["identity"][
+        return provenance_of(space, parse_objectives("params"), (), Params(space))["identity"][
             "networks"
         ]
 
@@ -289,7 +289,7 @@ def test_a_study_stores_how_it_was_made(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clear the cache: files with the same name are other spaces in other tests."""
-    identity._sampled.cache_clear()
+    provenance._sampled.cache_clear()
 
 
 def test_the_stored_command_contains_no_password(monkeypatch: pytest.MonkeyPatch) -> None:

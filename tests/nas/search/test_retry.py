@@ -20,9 +20,9 @@ from optuna.storages import InMemoryStorage
 from optuna.trial import TrialState
 
 from nas import Problem, search
-from nas.search import patience
-from nas.search.patience import patient
-from nas.search.storage import open_storage
+from nas.search.study import retry
+from nas.search.study.retry import patient
+from nas.search.study.storage import open_storage
 from search_spaces import Architecture, get_space
 from search_spaces.common.errors import StorageError
 
@@ -57,7 +57,7 @@ def run(storage: str, evaluator: Evaluator) -> Any:
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "FIRST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(retry, "FIRST_PAUSE_SECONDS", 0.05)
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_a_search_continues_when_its_database_answers_again(
 def test_a_database_that_stays_away_ends_the_search_in_one_line_and_a_further_run_finishes_it(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(patience.TIMEOUT, "0.3")
+    monkeypatch.setenv(retry.TIMEOUT, "0.3")
     locks: list[sqlite3.Connection] = []
     first = Evaluator(lambda: locks.append(lock(database, None)))
     with pytest.raises(

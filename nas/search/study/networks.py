@@ -10,25 +10,26 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from nas.benchmarks.csv_file import ORIGIN_COLUMNS
+from nas.evaluation.trainable import Trainable
 from nas.search.objectives import to_losses
 from nas.search.pareto import non_dominated
-from nas.search.weights import find_weights
+from predictors.exact import COUNTS
+from search_spaces.ir.text import fingerprint
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pandas as pd
 
-    from nas.search.record import NetworkId
+    from nas.search.study.networks import NetworkId
     from predictors.metrics import Metric
     from search_spaces import Architecture, SearchSpace
+
 
 KNOWN = "known"  # instead of a sampler's name: the network is a prior observation
 SHOWN_VIOLATIONS = 5  # networks that are shown if none satisfies the constraints
@@ -196,24 +197,6 @@ def least_violating(
     ]
 
 
-def missing_weights(front: Sequence[DistinctNetwork], folder: Path) -> dict[int, str]:
-    """Trained networks of a front whose weights are lost.
-
-    Args:
-        front: the front.
-        folder: the result folder, to which weights may have been moved.
-
-    Returns:
-        By place on the front, the path to which the weights were written.
-    """
-    recorded = {place: network.representative.weights for place, network in enumerate(front)}
-    return {
-        place: path
-        for place, path in recorded.items()
-        if path and find_weights(path, folder) is None
-    }
-
-
 def networks_table(
     networks: Sequence[DistinctNetwork], objectives: Sequence[Metric]
 ) -> pd.DataFrame:
@@ -319,3 +302,56 @@ def _spreads(
                 f"range of {len(values)} evaluations, whose mean is shown",
             )
     return spreads
+
+
+ROUNDING = 1e-6  # relative: two processors round the result of one training differently
+
+
+def repeat_exactly(results: Iterable[tuple[Hashable, Sequence[float] | np.ndarray]]) -> bool:
+    """True if duplicates were trained and always reached equal accuracies, so that training another
+    is useless.
+
+    Accuracies that differ by `ROUNDING` are equal: another machine may have computed them.
+
+    Args:
+        results: for each training, a key that duplicates share, and its accuracies (k,) in %.
+    """
+    first: dict[Hashable, Sequence[float] | np.ndarray] = {}
+    count = 0
+    for key, accuracies in results:
+        if not np.allclose(first.setdefault(key, accuracies), accuracies, rtol=ROUNDING, atol=0):
+            return False
+        count += 1
+    return len(first) < count
+
+
+class NetworkId(NamedTuple):
+    """What identifies a network, and its exact costs.
+
+    Attributes:
+        text: fingerprint of the network's text, and of which weights it inherits; the choices if it
+            cannot be built.
+        counts: params and FLOPs; empty if the network cannot be built.
+    """
+
+    text: str
+    counts: dict[str, int]
+
+    @classmethod
+    def of(cls, network: Trainable) -> NetworkId:
+        return cls(
+            fingerprint(network.identity),
+            {name: count(network.graph) for name, count in COUNTS.items()},
+        )
+
+    @classmethod
+    def of_stored(cls, stored: Mapping[str, Any]) -> NetworkId:
+        """The identity that `stored` wrote."""
+        return cls(
+            str(stored["text"]), {name: int(stored[name]) for name in COUNTS if name in stored}
+        )
+
+    @property
+    def stored(self) -> dict[str, Any]:
+        """Plain values for the trial's user attribute `nas:network`."""
+        return {"text": self.text, **self.counts}

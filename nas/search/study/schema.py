@@ -19,13 +19,18 @@ user attributes, which appear in Optuna's dashboards, and in two system attribut
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from search_spaces.common import plug_ins
 
 if TYPE_CHECKING:
     import optuna
     from optuna.trial import FrozenTrial
+
 
 # --- user attributes of the study
 # Space, objectives, constraints, sampler, seed: the settings of the search
@@ -189,3 +194,19 @@ class TrialAttributes:
     def ruled_out(self) -> str | None:
         """The constraint that the network broke before its training."""
         return self.attributes.get(RULED_OUT_KEY)
+
+
+# --- names of samplers, as they are shown and stored
+
+
+def sampler_label(name: str) -> str:
+    """A sampler's name in tables, studies and folders: `mine.Nearest` for
+    `folder/mine.py:Nearest`.
+    """
+    path, _, of_class = name.partition(":")
+    return ".".join(filter(None, (Path(path).stem, of_class))) if plug_ins.is_file(name) else name
+
+
+def without_passwords(text: str) -> str:
+    """The text with the passwords of its URLs replaced by `***`."""
+    return re.sub(r"(://[^/@:\s]+):[^/@\s]+@", r"\1:***@", text)

@@ -1,5 +1,7 @@
-"""The folder of a front: each network's ONNX model, text and, if it was trained, its weights; and
-tables.
+"""Files of a search's networks: trained weights while it runs, and the folder of its front.
+
+Weights of dominated networks are removed. The folder of a front has an ONNX model, the text and, if
+the network was trained, its weights of each network, and tables beside them.
 """
 
 from __future__ import annotations
@@ -8,21 +10,129 @@ import errno
 import json
 import logging
 import os
+import shutil
 import tempfile
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nas.search.weights import Weights, find_weights, write_weights
+import numpy as np
+
+from nas.search.pareto import non_dominated
 from search_spaces.common.errors import InputError
+from search_spaces.common.files import replacing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from torch import nn
 
-    from nas.search.distinct import DistinctNetwork, Evaluation
+    from nas.evaluation.trainable import State
+    from nas.search.study.networks import DistinctNetwork, Evaluation
     from search_spaces import Architecture, SearchSpace
+
+
+Weights = Path | tuple["State", Mapping[str, str]]
+"""A file of weights, or tensors by name and the metadata of their file."""
+
+
+def write_weights(path: Path, weights: Weights) -> None:
+    """Write a file of weights atomically."""
+    from nas.evaluation.export import save_weights
+
+    if isinstance(weights, Path):
+        with replacing(path) as temporary:
+            _link_or_copy(weights, temporary)
+    else:
+        save_weights(path, *weights)
+
+
+def _link_or_copy(file: Path, copy: Path) -> None:
+    """Replace `copy` by a hard link to a file, which takes no space, or by a copy if the file
+    system has no links.
+    """
+    copy.unlink()
+    try:
+        os.link(file, copy)
+    except OSError:
+        shutil.copyfile(file, copy)
+
+
+class WeightFolder:
+    """A folder with the weights of a study's trials, `NUMBER.safetensors`.
+
+    Several processes may share it. Each removes files of finished trials only, and all agree on
+    which to remove.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.absolute()
+        self._front: dict[Architecture, tuple[int, np.ndarray]] = {}  # trial number and losses (m,)
+
+    def write(self, number: int, weights: Weights) -> Path:
+        """Write a trial's weights and return the path of their file."""
+        path = self._path(number)
+        write_weights(path, weights)
+        return path
+
+    def settle(self, architecture: Architecture, number: int, losses: np.ndarray | None) -> None:
+        """Update the front with a finished trial and remove the weights of networks that are not on
+        it.
+
+        If an architecture has two trials, the first counts, as in `SearchResult`.
+
+        Args:
+            architecture: the trial's architecture.
+            number: the trial's number.
+            losses: (m,), or None if the trial failed or violates a constraint.
+        """
+        first, _ = self._front.get(architecture, (number, None))
+        if first < number or losses is None:
+            self._remove(number)
+            return
+        if first > number:
+            self._remove(first)
+        self._front[architecture] = number, losses
+        stays = non_dominated(np.array([other for _, other in self._front.values()]))
+        for dominated in [a for a, stay in zip(self._front, stays, strict=True) if not stay]:
+            self._remove(self._front.pop(dominated)[0])
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number}.safetensors"
+
+    def _remove(self, number: int) -> None:
+        self._path(number).unlink(missing_ok=True)
+
+
+def find_weights(recorded: str, folder: Path) -> Path | None:
+    """Find a trial's file of weights.
+
+    Args:
+        recorded: path to which it was written.
+        folder: result folder, to which it may have been moved or copied.
+
+    Returns:
+        The file; None if neither place has one that can be read.
+    """
+    written = Path(recorded)
+    moved = folder / "studies" / "weights" / written.parent.name / written.name
+    return next((path for path in (moved, written) if path.is_file() and _is_readable(path)), None)
+
+
+def _is_readable(path: Path) -> bool:
+    """False for a file that is damaged, such as a truncated one."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "np"):
+            return True
+    except (OSError, SafetensorError):
+        return False
+
+
+# --- the folder of a front
 
 log = logging.getLogger(__name__)
 MAX_ATTEMPTS = 10  # to replace a folder that other processes replace, too
@@ -139,3 +249,21 @@ def _replace_folder(path: Path, written: Path) -> None:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or attempt == MAX_ATTEMPTS - 1:
                 raise
+
+
+def missing_weights(front: Sequence[DistinctNetwork], folder: Path) -> dict[int, str]:
+    """Trained networks of a front whose weights are lost.
+
+    Args:
+        front: the front.
+        folder: the result folder, to which weights may have been moved.
+
+    Returns:
+        By place on the front, the path to which the weights were written.
+    """
+    recorded = {place: network.representative.weights for place, network in enumerate(front)}
+    return {
+        place: path
+        for place, path in recorded.items()
+        if path and find_weights(path, folder) is None
+    }
