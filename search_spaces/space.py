@@ -229,6 +229,15 @@ class SearchSpace:
         """
         return self._first_feasible(lambda: choosers.RandomChooser(rng))
 
+    def initial_designs(self, count: int) -> list[Architecture]:
+        """Networks that a search of this space had better start with, up to `count`; none by
+        default.
+
+        Override this where something is known before the first evaluation, such as the networks
+        that pruning proposes (`Subnetworks`). Guided samplers evaluate them first.
+        """
+        return []
+
     def mutate(self, arch: Architecture, rng: np.random.Generator) -> Architecture:
         """The architecture with one random choice changed; choices that exist only after the change
         are random.

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 READER = "rlm-base"  # checkpoint that reads the networks if the predictor is not an RLM
 # Random draws per chosen architecture; many more would leave only extreme ones
 DRAWS_PER_ARCHITECTURE = 5
+DESIGNED = 0.7  # of the first design, at most, are networks that the space itself proposes
 
 
 def initial_design(
@@ -29,9 +30,10 @@ def initial_design(
     """Choose up to `size` distinct architectures; fewer if the space is smaller, or if some cannot
     be built.
 
-    Random architectures are sorted by FLOPs and split into `size` groups. From the half of each
-    group with the higher predicted proxies and accuracies of short trainings, the architecture is
-    chosen whose state is farthest from those chosen before.
+    Networks that the space itself proposes come first (`SearchSpace.initial_designs`). The others
+    are drawn: random architectures are sorted by FLOPs and split into as many groups as are
+    missing. From the half of each group with the higher predicted proxies and accuracies of short
+    trainings, the architecture is chosen whose state is farthest from those chosen before.
 
     Args:
         space: the search space.
@@ -49,7 +51,12 @@ def initial_design(
     from predictors.rlm.coordinates import compared
 
     texts = texts or Texts(space)
-    drawn = list(dict.fromkeys(space.sample(rng) for _ in range(DRAWS_PER_ARCHITECTURE * size)))
+    designs = list(filter(texts.can_be_written, space.initial_designs(round(DESIGNED * size))))
+    size -= len(designs)
+    draws = [space.sample(rng) for _ in range(DRAWS_PER_ARCHITECTURE * size)]
+    drawn = [one for one in dict.fromkeys(draws) if one not in designs]
+    if not drawn:
+        return designs
     drawn = list(filter(texts.can_be_written, drawn)) or drawn
     written = texts(drawn)
     reader = _reader(predictor)
@@ -71,7 +78,7 @@ def initial_design(
         away = ((states - states[best]) ** 2).sum(1)
         nearest = np.minimum(nearest, away) if chosen else away
         chosen.append(best)
-    return [drawn[i] for i in chosen]
+    return designs + [drawn[i] for i in chosen]
 
 
 def _reader(predictor: Predictor | None) -> RLM:

@@ -200,20 +200,26 @@ class Prunable:
         }
         return self.slicer(kept_of(sizes, self.order), choice.skipped, kernels, meta)
 
-    def ranked(self, share: float) -> dict[Group, int]:
+    def ranked(self, share: float, costs: Mapping[Group, float] | None = None) -> dict[Group, int]:
         """Numbers of channels by one threshold for all groups, as in global pruning.
 
         Args:
             share: of all channels, to stay. The importance of a channel counts relative to the mean
                 of its group.
+            costs: what one channel of each group costs; its importance is divided by that. None
+                for equal costs.
         """
-        scores = {group: self.scores[group.atom] for group in self.choices.groups}
-        relative = {group: score / max(score.mean(), 1e-30) for group, score in scores.items()}
+        relative: dict[Group, np.ndarray] = {}
+        for group in self.choices.groups:
+            score = self.scores[group.atom]
+            cost = 1.0 if costs is None else costs[group]
+            relative[group] = score / max(score.mean(), 1e-30) / cost
         threshold = np.quantile(np.concatenate([*relative.values(), np.zeros(1)]), 1 - share)
-        stays = {group: int((score >= threshold).sum()) for group, score in relative.items()}
-        return {
-            group: min(group.sizes, key=lambda size: abs(size - stays[group])) for group in stays
-        }
+        sizes = {}
+        for group, score in relative.items():
+            stays = int((score >= threshold).sum())
+            sizes[group] = min(group.sizes, key=lambda size: abs(size - stays))
+        return sizes
 
     # --- trials
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from nas.search.initial_design import DRAWS_PER_ARCHITECTURE, initial_design
 from predictors import Predictor, create
 from predictors.rlm.coordinates import compared
 from predictors.rlm.predictor import RLM
-from search_spaces import Architecture, SearchSpace, get_space
+from search_spaces import Architecture, SearchSpace, Subnetworks, get_space
 
 
 @pytest.mark.slow
@@ -60,3 +61,22 @@ def test_a_first_design_is_that_of_the_rlm_that_guides_the_search() -> None:
 
 def test_a_small_space_is_taken_whole(switches: SearchSpace) -> None:
     assert len(set(initial_design(switches, 50, np.random.default_rng(0)))) == switches.size
+
+
+def test_a_first_design_begins_with_the_networks_that_the_space_proposes() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 32, 3),
+        torch.nn.ReLU(),
+        torch.nn.Conv2d(32, 32, 3),
+        torch.nn.AdaptiveAvgPool2d(1),
+        torch.nn.Flatten(),
+        torch.nn.Linear(32, 10),
+    )
+    space = Subnetworks(model, torch.zeros(1, 3, 8, 8))
+    proposed = space.initial_designs(6)
+    design = initial_design(space, 8, np.random.default_rng(0))
+    assert design[: len(proposed)] == proposed
+    assert design[0] == space.whole
+    assert len(set(design)) == 8
+    assert set(initial_design(space, 50, np.random.default_rng(0))) == {*space.enumerate()}

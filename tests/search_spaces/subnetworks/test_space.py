@@ -137,6 +137,33 @@ def test_one_threshold_for_all_groups_narrows_the_less_important_ones() -> None:
         space.ranked(0)
 
 
+def test_a_ranking_by_cost_narrows_the_expensive_groups() -> None:
+    space = Subnetworks(net(), EXAMPLE, depth=False, width=[i / 8 for i in range(1, 9)])
+    plain, by_cost = (space.ranked(0.6, power).as_dict() for power in (0, 1))
+    # The channels of the stem are read by every block; those inside of a block by one layer.
+    assert by_cost["width.stem"] < plain["width.stem"]
+    with pytest.raises(InputError, match="cost_power = -1"):
+        space.ranked(0.6, -1)
+
+
+def test_uniform_widths_are_the_same_share_of_every_group() -> None:
+    space = Subnetworks(net(), EXAMPLE)
+    sizes = [space.uniform(0.5).as_dict()[group.name] for group in space.groups]
+    assert sizes == [group.sizes[-1] / 2 for group in space.groups]
+
+
+def test_the_first_designs_are_the_model_and_ever_smaller_pruned_networks() -> None:
+    space = Subnetworks(net(), EXAMPLE, width=[i / 8 for i in range(1, 9)])
+    designs = space.initial_designs(6)
+    flops = [space.flops(design) / space.flops(space.whole) for design in designs]
+    assert designs[0] == space.whole
+    assert len(set(designs)) == 6
+    assert flops == sorted(flops, reverse=True)
+    assert flops == pytest.approx([1, 0.85, 0.675, 0.5, 0.325, 0.15], abs=0.1)
+    assert space.initial_designs(1) == [space.whole]
+    assert space.initial_designs(0) == []
+
+
 def _batches(count: int = 2) -> list[Tensor]:
     generator = torch.Generator().manual_seed(1)
     return [torch.randn(4, 3, 8, 8, generator=generator) for _ in range(count)]
