@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-from nas.benchmarks.cache import cache_folder
+from nas.evaluation.machine import cache_folder
 from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
 from search_spaces.ir.text import TEXT_VERSION

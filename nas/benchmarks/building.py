@@ -246,9 +246,9 @@ def _card(population: Population, seeds: np.ndarray, passes: np.ndarray) -> dict
         },
         "latency": {
             # Other processes can only slow a network down, so the minimum is the best estimate.
-            "how": "ONNX Runtime, CPU, batch 1, one thread, 10 warm-up runs, median of 60 runs, "
-            "least of "
-            f"{population.latency_passes} passes over all networks",
+            "how": "ONNX Runtime, CPU, batch 1, one thread, windows beside a reference network "
+            f"(nas.evaluation.latency), least of {population.latency_passes} passes over all "
+            "networks",
             "tau_between_halves_of_the_passes": tau(passes[:, ::2].min(1), passes[:, 1::2].min(1)),
         },
         "hardware": _processor(),

@@ -1,27 +1,53 @@
-"""Downloads NAS-Bench-201 from its public sources into one compact table."""
+"""Downloads NAS-Bench-201 from its public sources, each pinned to a commit, a size and a checksum,
+into one compact table.
+"""
 
 from __future__ import annotations
 
 import io
+import json
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from queue import Empty, Queue
 
 import numpy as np
 
-from nas.benchmarks.cache import cache_folder, sha256
 from nas.benchmarks.csv_file import parse_csv
-from nas.benchmarks.loading import update_nasbench201
-from nas.benchmarks.sources import Source, nasbench201_sources
+from nas.benchmarks.loading import sha256, update_nasbench201
 from nas.benchmarks.table import Benchmark, Header, Progress, Table, canonical
+from nas.evaluation.machine import cache_folder
 from search_spaces.common.errors import InputError, unknown
 from search_spaces.common.files import replacing
 
 BASE_URL = "https://raw.githubusercontent.com"
 TIMEOUT_SECONDS = 30.0  # without data from the server
 MAX_SECONDS = 1800.0  # for all downloads together, at least 6 kB/s
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file of a public repository at one commit."""
+
+    repository: str
+    commit: str
+    path: str
+    licence: str
+    bytes: int
+    sha256: str
+
+    @property
+    def location(self) -> str:
+        """`repository/commit/path`, relative to the server's base URL and to the cache folder."""
+        return f"{self.repository}/{self.commit}/{self.path}"
+
+
+def nasbench201_sources() -> list[Source]:
+    """The files of accuracies (CSV, one per data set) and latencies (`.pt`, one per device)."""
+    text = (Path(__file__).parent / "data" / "sources.json").read_text(encoding="utf-8")
+    return [Source(**entry) for entry in json.loads(text)]
 
 
 def fetch(

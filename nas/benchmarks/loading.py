@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -9,11 +10,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from nas.benchmarks.cache import cache_folder, sha256
 from nas.benchmarks.csv_file import ORIGIN_COLUMNS, parse_csv, read_bytes
 from nas.benchmarks.populations import POPULATIONS
 from nas.benchmarks.table import FORMAT_VERSION, Benchmark, Header, Table, canonical
 from nas.benchmarks.text_cache import text_version
+from nas.evaluation.machine import cache_folder
 from search_spaces.common import plug_ins
 from search_spaces.common.errors import InputError, unknown
 
@@ -166,3 +167,8 @@ def _from_csv(path: Path, header: Header, hint: str = "") -> Benchmark:
         header.sources.append({"from": str(path), "sha256": checksum})
         Table(header, archs, table.columns).save(converted)
     return Benchmark(converted)
+
+
+def sha256(data: bytes) -> str:
+    """Hexadecimal SHA-256 of `data`."""
+    return hashlib.sha256(data).hexdigest()

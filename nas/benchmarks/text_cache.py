@@ -12,7 +12,7 @@ from pathlib import Path
 
 from joblib import Parallel, delayed
 
-from nas.benchmarks.cache import cache_folder
+from nas.evaluation.machine import cache_folder
 from search_spaces import Architecture, SearchSpace
 from search_spaces.common.files import replacing
 from search_spaces.ir.text import TEXT_VERSION

@@ -136,7 +136,8 @@ def time_on_device(model: onnx.ModelProto, device: DeviceCommand, batch: int = 1
             device.warmup :
         ]
     low, median, high = np.quantile(np.concatenate(calls), [0.1, 0.5, 0.9])
-    return Latency(float(median), float(low), float(high))
+    meaning = f"median, 10 % and 90 % quantile of {device.runs} calls"
+    return Latency(float(median), float(low), float(high), meaning)
 
 
 def _with_batch(model: onnx.ModelProto, batch: int) -> onnx.ModelProto:

@@ -1,30 +1,77 @@
-"""Measures the latency of an ONNX model in ONNX Runtime."""
+"""Latency of ONNX models in ONNX Runtime, measured so that the value holds.
+
+Sixty inferences in a row last milliseconds, and say nothing of the next minute: clock rate, caches
+and neighbours change. So a measurement here is made of several short windows:
+
+    window 1:  reference, network A, reference, network B, reference, …
+    window 2:  reference, network A, …
+
+1. Windows are spread over time, and interleaved over networks if there are several.
+2. Each network's window stands between two of a reference network, the same on every machine. Their
+   ratio stays when the machine as a whole gets slower. The latency is the median ratio, times
+   the reference's latency, which is measured once per machine and kept in the user's cache folder.
+3. On one thread of a CPU, the thread's own time counts, which leaves out waiting for a core. On an
+   idle machine this is the wall time. A window's value is the 10 % quantile of its inferences.
+4. The interval is for a later measurement. It follows from the spread between the windows, and from
+   what changes within hours (`DRIFT`).
+5. Nothing of ours computes meanwhile (`nas.evaluation.machine.measuring`). If other programs do,
+   the result says so.
+
+`experiments/latencies.py` measures how well it holds.
+"""
 
 from __future__ import annotations
 
+import json
+import logging
+import math
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from nas.evaluation.machine import OtherLoad, cache_folder, measuring, processor, versions
 from search_spaces.common.errors import InputError, unknown
+from search_spaces.common.files import replacing
 
 if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
 CPU = "CPUExecutionProvider"
+WINDOWS = 6
+WINDOW_S = 0.015  # a window has enough inferences to last this long
+PAUSE_S = 0.05  # between two rounds of windows
+WINDOW_WARMUP = 2  # untimed inferences that begin each window
+TYPICAL = 0.1  # quantile of a window's inferences that is its value
+CALIBRATION_WINDOWS = 30  # of the reference network, once per machine
+DRIFT = 0.01  # standard deviation of log latency between hours that windows do not show
+COVERAGE = 0.9  # of the interval for a later measurement
+BUSY_CORES = 0.5  # cores used by others, above which a result says so
 _TYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16}
 _INTEGERS = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_}
 
+log = logging.getLogger(__name__)
+
 
 class Latency(NamedTuple):
-    """Wall time of one inference in milliseconds: median, 10 % and 90 % quantile over the runs."""
+    """Time of one inference in milliseconds, with an interval.
+
+    Attributes:
+        median: median over the windows, or over the measurements of a device's command.
+        low: lower end of the interval that `meaning` describes.
+        high: its upper end.
+        meaning: what the interval is.
+    """
 
     median: float
     low: float
     high: float
+    meaning: str = ""
 
 
 @dataclass(frozen=True)
@@ -34,9 +81,11 @@ class LatencyTask:
     Args:
         batch: samples per inference.
         threads: threads of ONNX Runtime.
-        warmup: untimed inferences before the timed ones.
-        runs: timed inferences.
+        warmup: untimed inferences before the first window.
+        runs: timed inferences, at least; fast networks get more.
         provider: execution provider of ONNX Runtime.
+        windows: number of windows that share the runs. From one window, the interval is only
+            the 10 % and 90 % quantile of its inferences.
 
     Raises:
         InputError: a number is out of range.
@@ -47,9 +96,10 @@ class LatencyTask:
     warmup: int = 10
     runs: int = 60
     provider: str = CPU
+    windows: int = WINDOWS
 
     def __post_init__(self) -> None:
-        for name, least in {"batch": 1, "threads": 1, "warmup": 0, "runs": 1}.items():
+        for name, least in {"batch": 1, "threads": 1, "warmup": 0, "runs": 1, "windows": 1}.items():
             if getattr(self, name) < least:
                 raise InputError(
                     f"latency with {name} = {getattr(self, name)}: it must be at least {least}"
@@ -61,33 +111,203 @@ class LatencyTask:
         return f"{self.provider.removesuffix('ExecutionProvider').lower()}_latency_ms"
 
 
+def measure_latency(model: onnx.ModelProto) -> float:
+    """Time of one inference in ms: one sample on one CPU thread."""
+    return time_model(model).median
+
+
 def time_model(model: onnx.ModelProto, task: LatencyTask | None = None) -> Latency:
-    """Time inferences on Gaussian noise after warm-up, with all graph optimizations.
+    """Measure the latency of a model on Gaussian noise, with all graph optimizations.
 
     Raises:
         InputError: the provider is not available, or ONNX Runtime cannot run the model.
     """
-    return time_serialized(model.SerializeToString(), task or LatencyTask())
+    return time_serialized([model.SerializeToString()], task or LatencyTask())[0]
 
 
-def time_serialized(model: bytes, task: LatencyTask) -> Latency:
-    """`time_model` for a serialized model."""
-    session = open_session(model, task.threads, task.provider)
-    feed = random_inputs(session, task.batch)
-    for _ in range(task.warmup):
-        session.run(None, feed)
-    times = np.empty(task.runs)
-    for i in range(task.runs):
-        start = time.perf_counter()
-        session.run(None, feed)
-        times[i] = time.perf_counter() - start
-    low, median, high = np.quantile(times * 1e3, [0.1, 0.5, 0.9])
-    return Latency(float(median), float(low), float(high))
+def time_serialized(
+    models: Sequence[bytes],
+    task: LatencyTask,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Latency]:
+    """Measure the latencies of n serialized models in one interleaved pass.
+
+    Args:
+        models: the serialized models, which all stay open.
+        task: how they are measured.
+        progress: called with the number of finished rounds of windows and the number of rounds.
+
+    Raises:
+        InputError: the provider is not available, or ONNX Runtime cannot run a model.
+    """
+    timers = [_Timer(model, task) for model in models]
+    for timer in timers:
+        timer.run(task.warmup)
+    nominal = reference_latency(task.provider, task.threads)
+    reference = _reference_timer(task.provider, task.threads)
+
+    ratios = np.empty((task.windows, len(timers)))  # of network and reference
+    inner: list[list[np.ndarray]] = [[] for _ in timers]  # inferences, only of the last window
+    with measuring():
+        load = OtherLoad()
+        for window in range(task.windows):
+            if progress:
+                progress(window, task.windows)
+            if window:
+                time.sleep(PAUSE_S)
+            before = reference.window()
+            for column, timer in enumerate(timers):
+                own, after = timer.window(), reference.window()
+                # The geometric mean of both neighbours cancels a steady change of speed.
+                ratios[window, column] = _typical(own) / math.sqrt(
+                    _typical(before) * _typical(after)
+                )
+                inner[column] = [own / _typical(own)]
+                before = after
+        others = load.cores()
+    return [
+        _latency(nominal * ratios[:, column], inner[column][-1], _noted(others))
+        for column in range(len(timers))
+    ]
 
 
-def measure_latency(model: onnx.ModelProto) -> float:
-    """Median wall time of one inference in ms: one sample on one CPU thread."""
-    return time_model(model).median
+def _latency(windows: np.ndarray, inferences: np.ndarray, note: str) -> Latency:
+    """The latency from its windows.
+
+    Args:
+        windows: (w,) latency of each window in ms.
+        inferences: (r,) times of the last window's inferences, relative to its value.
+        note: what to add to the meaning of the interval.
+    """
+    from scipy.stats import norm, t
+
+    median = float(np.median(windows))
+    if len(windows) == 1:
+        low, high = (median * np.quantile(inferences, [0.1, 0.9])).tolist()
+        meaning = f"10 % and 90 % quantile of {len(inferences)} runs in one window{note}"
+        return Latency(median, min(low, median), max(high, median), meaning)
+
+    # 1. Spread of the windows around their median, as a standard deviation of logarithms.
+    deviations = np.log(windows / median)
+    between = float(np.sqrt((deviations**2).sum() / (len(windows) - 1)))
+    # 2. Standard errors of a measurement: of a median of windows (√(π/2) that of a mean), estimated
+    # from few, and of the drift, which is known.
+    error = between * math.sqrt(math.pi / 2 / len(windows))
+    quantile = (1 + COVERAGE) / 2
+    width = math.hypot(t.ppf(quantile, len(windows) - 1) * error, norm.ppf(quantile) * DRIFT)
+    # 3. A later measurement varies as this one does: their difference has twice its variance.
+    width *= math.sqrt(2)
+    meaning = (
+        f"{COVERAGE:.0%} interval for a later measurement; {len(windows)} windows differ by "
+        f"±{between:.1%}{note}"
+    ).replace("%", " %")
+    return Latency(median, median * math.exp(-width), median * math.exp(width), meaning)
+
+
+def _noted(cores: float) -> str:
+    """A note for a measurement on a machine that was busy otherwise; "" for an idle one."""
+    if cores < BUSY_CORES:
+        return ""
+    _warn_once("other programs compute on this machine: latencies are less certain")
+    return f"; other programs used {cores:.1f} cores meanwhile"
+
+
+@cache
+def _warn_once(text: str) -> None:
+    log.warning(text)
+
+
+# --- windows
+
+
+class _Timer:
+    """Times inferences of one model."""
+
+    def __init__(self, model: bytes, task: LatencyTask) -> None:
+        self._session = open_session(model, task.threads, task.provider)
+        self._feed = random_inputs(self._session, task.batch)
+        self._least = -(-task.runs // task.windows)  # inferences per window
+        is_alone = task.provider == CPU and task.threads == 1
+        self._clock = time.thread_time if is_alone else time.perf_counter
+
+    def run(self, times: int) -> None:
+        for _ in range(times):
+            self._session.run(None, self._feed)
+
+    def window(self) -> np.ndarray:
+        """(r,) times of inferences in ms."""
+        self.run(WINDOW_WARMUP)
+        times: list[float] = []
+        end = time.perf_counter() + WINDOW_S
+        while len(times) < self._least or time.perf_counter() < end:
+            start = self._clock()
+            self._session.run(None, self._feed)
+            times.append(self._clock() - start)
+        return 1e3 * np.array(times)
+
+
+def _typical(times: np.ndarray) -> float:
+    """A window's value: most of its inferences are undisturbed, some are interrupted."""
+    return float(np.quantile(times, TYPICAL))
+
+
+# --- the reference network
+
+
+@cache
+def _reference_timer(provider: str, threads: int) -> _Timer:
+    """A convolutional network of 0.1 to 1 ms on a processor of today."""
+    from search_spaces.ir.builder import Network
+    from search_spaces.ir.onnx import to_model
+
+    net = Network((3, 32, 32), 10)
+    values = net.input
+    for _ in range(4):
+        values = net.conv_bn_relu(values, 16)
+    model = to_model(net.graph(net.classifier(values))).SerializeToString()
+    timer = _Timer(model, LatencyTask(threads=threads, provider=provider, runs=1))
+    timer.run(50)
+    return timer
+
+
+@cache
+def reference_latency(provider: str = CPU, threads: int = 1) -> float:
+    """Latency of the reference network on this machine in ms.
+
+    It is measured once and kept in the user's cache folder, so that all latencies of a machine have
+    the same unit. Machines that share this folder share the values of equal processors.
+    """
+    name = f"{processor()}, ONNX Runtime {versions()['onnxruntime']}, {provider}, {threads} threads"
+    path = cache_folder() / "latency_reference.json"
+    if name in (stored := _stored_references(path)):
+        return stored[name]
+    timer = _reference_timer(provider, threads)
+    with measuring():
+        stored = _stored_references(path)  # another process may have measured it meanwhile
+        if name in stored:
+            return stored[name]
+        windows = []
+        for _ in range(CALIBRATION_WINDOWS):
+            time.sleep(PAUSE_S)
+            windows.append(_typical(timer.window()))
+        stored[name] = float(np.quantile(windows, TYPICAL))
+        try:
+            with replacing(path) as temporary:
+                temporary.write_text(json.dumps(stored, indent=1) + "\n")
+        except InputError as error:  # every process then has a unit of its own
+            log.warning("%s: latencies of several processes differ more", error)
+    return stored[name]
+
+
+def _stored_references(path: Path) -> dict[str, float]:
+    """Latencies of the reference network by machine; none if the file is missing or damaged."""
+    try:
+        return {str(name): float(value) for name, value in json.loads(path.read_text()).items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+# --- sessions
 
 
 def check_provider(provider: str) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -20,7 +20,7 @@ from nas.evaluation.device_command import DeviceCommand, time_on_device
 from nas.evaluation.devices import PredictedDevice, device_of
 from nas.evaluation.export import preprocessing, trained_model
 from nas.evaluation.int8 import score_metrics
-from nas.evaluation.latency import CPU, Latency, LatencyTask, time_model, time_serialized
+from nas.evaluation.latency import CPU, LatencyTask, time_model, time_serialized
 from nas.evaluation.metrics import FIDELITY, check_metrics
 from nas.evaluation.tasks import TrainingTask, training_task
 from nas.evaluation.trainable import State, Trainable
@@ -181,38 +181,67 @@ class Measurement:
         ordered = {metric: found.values[metric] for metric in self.metrics}
         return replace(found, values=ordered | found.values)
 
+    @property
+    def timed_here(self) -> tuple[str, ...]:
+        """Those of the metrics that are latencies on this machine."""
+        here = (self.latency.metric, int8.LATENCY)
+        return tuple(metric for metric in self.metrics if metric in here)
+
+    def time_together(
+        self, models: Sequence[Callable[[], onnx.ModelProto]], progress: Progress | None = None
+    ) -> list[dict[str, Measured]]:
+        """Latencies of n networks in one interleaved pass, which compares them best.
+
+        Args:
+            models: functions that make the networks as ONNX.
+            progress: called with the metric, the rounds of windows done and their number.
+
+        Returns:
+            For each network the metrics `timed_here`.
+        """
+        values: list[dict[str, Measured]] = [{} for _ in models]
+        for metric in self.timed_here:
+            is_int8 = metric == int8.LATENCY
+            serialized = [
+                int8.quantize(model()) if is_int8 else model().SerializeToString()
+                for model in models
+            ]
+            task = replace(self.latency, provider=CPU) if is_int8 else self.latency
+
+            def advance(done: int, total: int, metric: str = metric) -> None:
+                if progress:
+                    progress(f"{metric}, measured together", done, total)
+
+            for row, latency in zip(
+                values, time_serialized(serialized, task, advance), strict=True
+            ):
+                row[metric] = Measured(*latency)
+        return values
+
     def _timed(
         self, network: Trainable, model: Callable[[], onnx.ModelProto]
     ) -> dict[str, Callable[[], Measured]]:
         """Measurements that need no training, by metric."""
 
-        batch, threads, runs = self.latency.batch, self.latency.threads, f"{self.latency.runs} runs"
-
-        def at_quantiles(times: Latency, runs: str) -> Measured:
-            return Measured(*times, f"median, 10 % and 90 % quantile of {runs}")
+        batch, threads = self.latency.batch, self.latency.threads
 
         def on_device(command: DeviceCommand) -> Callable[[], Measured]:
-            return lambda: at_quantiles(
-                time_on_device(model(), command, batch), f"{command.runs} calls"
-            )
+            return lambda: Measured(*time_on_device(model(), command, batch))
 
         def predicted(device: PredictedDevice) -> Callable[[], Measured]:
             def predict() -> Measured:
                 median, low, high = device.predict([network.text])[0].tolist()
-                return Measured(
-                    median,
-                    low,
-                    high,
-                    f"median, 10 % and 90 % quantile, predicted from {count} networks",
+                meaning = (
+                    f"median, 10 % and 90 % quantile, predicted from {len(device.texts)} networks"
                 )
+                return Measured(median, low, high, meaning)
 
-            count = len(device.texts)
             return predict
 
         return {
-            self.latency.metric: lambda: at_quantiles(time_model(model(), self.latency), runs),
-            int8.LATENCY: lambda: at_quantiles(
-                time_serialized(int8.quantize(model()), replace(self.latency, provider=CPU)), runs
+            self.latency.metric: lambda: Measured(*time_model(model(), self.latency)),
+            int8.LATENCY: lambda: Measured(
+                *time_serialized([int8.quantize(model())], replace(self.latency, provider=CPU))[0]
             ),
             memory.METRIC: lambda: _exact(
                 memory.measure_memory(model(), batch=batch, threads=threads)

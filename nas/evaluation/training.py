@@ -23,6 +23,7 @@ from nas.evaluation.inheritance import (
     distillation,
     recalibrate,
 )
+from nas.evaluation.machine import MeasurementPause
 from nas.evaluation.shapes import without_data
 from nas.evaluation.tasks import DigitsTask, TrainingTask, training_task
 from nas.evaluation.trainable import State, Trainable
@@ -292,6 +293,7 @@ class _Training:
         ] = []  # mean validation score after each epoch, without diverged replicas
         self.best: list[_Result | None] = [None] * self.replicas
         self.stopped = False
+        self.pause = MeasurementPause()
 
     @property
     def multiply_adds(self) -> float:
@@ -306,6 +308,7 @@ class _Training:
     def run_epoch(self) -> None:
         self.net.train()
         for x, y in self._batches():
+            self.pause()  # while another process measures a latency
             self.optimizer.zero_grad()
             outputs = self._outputs(x)
             loss = self.goal.loss(outputs, y)

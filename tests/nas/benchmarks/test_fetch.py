@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from nas.benchmarks import fetch, load_benchmark
-from nas.benchmarks.sources import Source, nasbench201_sources
+from nas.benchmarks.fetch import Source, nasbench201_sources
 from search_spaces import get_space
 from search_spaces.common.errors import InputError
 

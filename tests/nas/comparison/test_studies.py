@@ -127,7 +127,8 @@ def test_values_of_different_measurements_are_not_mixed(
 ) -> None:
     def timed(runs: int) -> Measurement:
         return Measurement(
-            ("params", "flops", "cpu_latency_ms"), latency=LatencyTask(warmup=0, runs=runs)
+            ("params", "flops", "cpu_latency_ms"),
+            latency=LatencyTask(warmup=0, runs=runs, windows=1),
         )
 
     run(switches, tmp_path, measurement=timed(1))

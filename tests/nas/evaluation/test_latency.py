@@ -4,22 +4,32 @@ run.
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+from threading import Event, Thread
+from time import sleep
+
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from nas.evaluation import latency
 from nas.evaluation.latency import (
     LatencyTask,
     measure_latency,
     open_session,
     random_inputs,
     time_model,
+    time_serialized,
 )
+from nas.evaluation.machine import MeasurementPause, OtherLoad, measuring
 from search_spaces.common.errors import InputError
 from search_spaces.ir.builder import Network
 from search_spaces.ir.onnx import to_model
 
-QUICK = LatencyTask(warmup=2, runs=10)
+QUICK = LatencyTask(warmup=2, runs=10, windows=2)
 
 
 def network(width: int, size: int = 16) -> onnx.ModelProto:
@@ -38,13 +48,13 @@ def test_more_work_takes_longer() -> None:
     assert 3 * time_model(network(4), QUICK).median < time_model(network(128), QUICK).median
     assert (
         time_model(network(64), QUICK).median
-        < time_model(network(64), LatencyTask(batch=16, runs=10)).median
+        < time_model(network(64), LatencyTask(batch=16, runs=10, windows=2)).median
     )
 
 
 def test_spread_encloses_the_median() -> None:
-    latency = time_model(network(8), QUICK)
-    assert 0 < latency.low <= latency.median <= latency.high
+    measured = time_model(network(8), QUICK)
+    assert 0 < measured.low <= measured.median <= measured.high
     assert measure_latency(network(8)) > 0
 
 
@@ -87,3 +97,107 @@ def test_inputs_that_cannot_be_generated_are_named(
 ) -> None:
     with pytest.raises(InputError, match=f"input x .*{message}"):
         time_model(one_node("Identity", shape, kind), QUICK)
+
+
+def test_several_networks_are_measured_in_one_interleaved_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    order: list[int] = []
+    window = latency._Timer.window
+
+    def noting(timer: latency._Timer) -> np.ndarray:
+        order.append(id(timer))
+        return window(timer)
+
+    monkeypatch.setattr(latency._Timer, "window", noting)
+    models = [network(width).SerializeToString() for width in (4, 8)]
+    first, second = time_serialized(models, QUICK)
+    names = {timer: "RAB"[i] for i, timer in enumerate(dict.fromkeys(order))}
+    assert "".join(names[timer] for timer in order).endswith("RARBRRARBR")
+    assert "2 windows differ by" in first.meaning
+    assert first.median > 0 < second.median
+
+
+def test_latency_is_relative_to_a_reference_beside_it_so_that_a_slower_machine_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    speed = [1.0]
+
+    class Steady(latency._Timer):
+        def __init__(self, ms: float) -> None:
+            self.ms = ms
+
+        def run(self, times: int) -> None: ...
+
+        def window(self) -> np.ndarray:
+            return np.full(5, self.ms * speed[0])
+
+    monkeypatch.setattr(latency, "_Timer", lambda model, task: Steady(float(model)))
+    monkeypatch.setattr(latency, "_reference_timer", lambda provider, threads: Steady(0.5))
+    monkeypatch.setattr(latency, "reference_latency", lambda provider, threads: 0.5)
+    quiet = time_serialized([b"2.0", b"3.0"], LatencyTask(windows=3))
+    speed[0] = 1.7
+    slow = time_serialized([b"2.0", b"3.0"], LatencyTask(windows=3))
+    assert [one.median for one in quiet] == pytest.approx([2, 3])
+    assert [one.median for one in slow] == pytest.approx([2, 3])
+
+
+def test_interval_covers_later_measurements_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(0)
+
+    def measured(spread: float) -> latency.Latency:
+        drift = latency.DRIFT * rng.standard_normal()
+        windows = np.exp(drift + spread * rng.standard_normal(latency.WINDOWS))
+        return latency._latency(windows, np.ones(6), "")
+
+    for spread in (0.01, 0.1):
+        pairs = [(measured(spread), measured(spread)) for _ in range(400)]
+        covered = np.mean([one.low <= later.median <= one.high for one, later in pairs])
+        assert 0.85 <= covered <= 0.96
+
+
+def test_reference_is_measured_once_per_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NAS_CACHE", str(tmp_path))
+    monkeypatch.setattr(latency, "CALIBRATION_WINDOWS", 2)
+    first = latency.reference_latency.__wrapped__()
+    assert first == latency.reference_latency.__wrapped__()
+    (tmp_path / "latency_reference.json").write_text("damaged")
+    assert latency.reference_latency.__wrapped__() > 0
+
+
+def test_trainings_wait_while_a_latency_is_measured() -> None:
+    is_measured, done, finished = Event(), Event(), Event()
+
+    def train() -> None:
+        pause = MeasurementPause()
+        is_measured.wait(10)
+        pause()
+        assert done.is_set()
+        finished.set()
+
+    thread = Thread(target=train)
+    thread.start()
+    with measuring():
+        is_measured.set()
+        sleep(0.3)
+        done.set()
+    thread.join(10)
+    assert finished.is_set()
+
+
+def test_result_says_that_other_programs_computed() -> None:
+    assert latency._noted(0.1) == ""
+    assert latency._noted(1.26) == "; other programs used 1.3 cores meanwhile"
+
+
+def test_load_of_other_programs_is_counted_and_own_is_not() -> None:
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        load = OtherLoad()
+        sleep(0.6)
+        assert load.cores() > 0.2
+    finally:
+        busy.kill()
+        busy.wait()

@@ -19,7 +19,7 @@ from search_spaces import SearchSpace, get_space
 from search_spaces.common.errors import InputError
 
 QUICK = TrainingTask(epochs=1, batch=32)
-TIMING = LatencyTask(warmup=1, runs=5)
+TIMING = LatencyTask(warmup=1, runs=5, windows=1)
 
 
 @pytest.fixture(scope="module")

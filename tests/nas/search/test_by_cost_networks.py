@@ -76,7 +76,7 @@ def _search(
     metric: str = "params",
     **options: Any,
 ) -> SearchResult:
-    measurement = Measurement((metric,), latency=LatencyTask(runs=3))
+    measurement = Measurement((metric,), latency=LatencyTask(runs=3, windows=1))
     evaluator = FunctionEvaluator(space, trainings, ["usefulness_accuracy"], measurement)
     goal = f"usefulness_accuracy,{metric}"
     return search(

@@ -264,7 +264,7 @@ def test_a_worker_runs_the_function_only_if_it_is_named_or_trusted(
 
 
 def test_latency_is_measured_as_without_a_function(space: SearchSpace) -> None:
-    measurement = Measurement(("cpu_latency_ms",), latency=LatencyTask(runs=3, warmup=1))
+    measurement = Measurement(("cpu_latency_ms",), latency=LatencyTask(runs=3, warmup=1, windows=1))
     evaluator = FunctionEvaluator(
         space, lambda model, architecture, report: {"mAP": 1.0}, ["mAP"], measurement
     )
