@@ -1,5 +1,8 @@
-"""An evolutionary search on predictions proposes candidates. A prediction is cheap compared with an
-evaluation.
+"""Candidates of a guided search: evolution on predictions proposes architectures, and those that
+cannot be built, or have been chosen before, are left out.
+
+A prediction is cheap compared with an evaluation. So a population evolves for some generations on
+predicted ranks alone, starting from what has been evaluated.
 """
 
 from __future__ import annotations
@@ -15,32 +18,12 @@ if TYPE_CHECKING:
     from search_spaces import Architecture, SearchSpace
 
 GENERATIONS = 5
-MAX_TRIES = 10  # children of a generation, per architecture that is asked for
+MAX_TRIES = 10  # children of a generation, per requested architecture
 PARENTS = 50
-RANDOM_SHARE = 0.2
-
-
-def random_unseen(
-    space: SearchSpace, seen: Set[Architecture], rng: np.random.Generator
-) -> Architecture | None:
-    """A random architecture outside `seen`; None if there is none, or if 1,000 draws find none in a
-    large space.
-    """
-    for _ in range(1000):
-        architecture = space.sample(rng)
-        if architecture not in seen:
-            return architecture
-    if space.size is not None and space.size <= 100_000:
-        rest = [architecture for architecture in space.enumerate() if architecture not in seen]
-        return rest[rng.integers(len(rest))] if rest else None
-    return None
-
-
-def best_first(ranks: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Indices (n,) that sort the ranks (n,), lowest first. Ties, which are frequent on a front, are
-    shuffled.
-    """
-    return np.lexsort((rng.random(len(ranks)), ranks))
+RANDOM_SHARE = 0.2  # of the children are random architectures
+MUTATED_SHARE = 0.5  # of the other children have one parent; the rest are crossed, too
+MAX_RANDOM_DRAWS = 1000
+MAX_LISTED_SIZE = 100_000  # of a space whose unseen architectures are listed after these draws
 
 
 def evolve(
@@ -67,36 +50,71 @@ def evolve(
         Up to `size` architectures; all that are left in a small space.
     """
     population = list(start)
+
+    # 1. In a small space, all that is left are candidates, and there is nothing to evolve.
     if space.size is not None and space.size <= size + len(seen):
-        return (
-            [a for a in space.enumerate() if a not in seen and accept(a)]
-            if len(seen) < space.size
-            else []
-        )
-    found: dict[Architecture, None] = {}
+        if len(seen) >= space.size:
+            return []
+        return [one for one in space.enumerate() if one not in seen and accept(one)]
+
+    # 2. Each generation adds the same number of children of the best architectures so far.
+    children: dict[Architecture, None] = {}  # an ordered set
     for generation in range(1, GENERATIONS + 1):
-        parents = [population[i] for i in best_first(rank(population), rng)[:PARENTS]]
+        best = best_first(rank(population), rng)[:PARENTS]
+        parents = [population[i] for i in best]
+        target = size * generation // GENERATIONS
         for _ in range(MAX_TRIES * size):
-            if len(found) >= size * generation // GENERATIONS:
+            if len(children) >= target:
                 break
             child = _child(space, parents, rng)
             if child not in seen and accept(child):
-                found[child] = None
+                children[child] = None
         else:
             break  # a space of unknown size has few new architectures left
-        population = list(dict.fromkeys([*parents, *found]))
-    return list(found)
+        population = list(dict.fromkeys([*parents, *children]))
+    return list(children)
 
 
 def _child(
     space: SearchSpace, parents: Sequence[Architecture], rng: np.random.Generator
 ) -> Architecture:
+    """A random architecture, a mutation of a parent, or a mutation of two crossed parents."""
     if rng.random() < RANDOM_SHARE:
         return space.sample(rng)
     first, second = (parents[i] for i in rng.integers(len(parents), size=2))
-    if rng.random() < 0.5:
+    if rng.random() < MUTATED_SHARE:
         return space.mutate(first, rng)
-    return space.mutate(space.crossover(first, second, rng), rng)
+    crossed = space.crossover(first, second, rng)
+    return space.mutate(crossed, rng)
+
+
+def best_first(ranks: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Indices (n,) that sort the ranks (n,), lowest first. Ties, which are frequent on a front, are
+    shuffled.
+    """
+    tie_breaks = rng.random(len(ranks))
+    return np.lexsort((tie_breaks, ranks))
+
+
+def random_unseen(
+    space: SearchSpace, seen: Set[Architecture], rng: np.random.Generator
+) -> Architecture | None:
+    """A random architecture outside `seen`.
+
+    None if there is none, or if `MAX_RANDOM_DRAWS` draws give none in a space that is too large to
+    be listed.
+    """
+    for _ in range(MAX_RANDOM_DRAWS):
+        architecture = space.sample(rng)
+        if architecture not in seen:
+            return architecture
+
+    if space.size is None or space.size > MAX_LISTED_SIZE:
+        return None
+    unseen = [architecture for architecture in space.enumerate() if architecture not in seen]
+    if not unseen:
+        return None
+    return unseen[rng.integers(len(unseen))]
 
 
 class Texts:
@@ -116,11 +134,12 @@ class Texts:
         Raises:
             InputError: if one cannot be built.
         """
-        architectures = list(architectures)
+        texts = []
         for architecture in architectures:
             if architecture not in self._texts:
                 self._texts[architecture] = self.space.to_text(architecture)
-        return [self._texts[architecture] for architecture in architectures]
+            texts.append(self._texts[architecture])
+        return texts
 
     def can_be_written(self, architecture: Architecture) -> bool:
         """False if the architecture cannot be built."""
@@ -133,10 +152,10 @@ class Texts:
             return False
         return True
 
-    def known(self, architectures: Iterable[Architecture]) -> list[str]:
-        """The texts that are stored of these architectures."""
-        return [self._texts[a] for a in architectures if a in self._texts]
+    def stored(self, architectures: Iterable[Architecture]) -> list[str]:
+        """The texts of those architectures whose texts have been written."""
+        return [self._texts[one] for one in architectures if one in self._texts]
 
     def forget_all_but(self, architectures: Iterable[Architecture]) -> None:
         """Drop the texts of all other architectures."""
-        self._texts = {a: self._texts[a] for a in architectures if a in self._texts}
+        self._texts = {one: self._texts[one] for one in architectures if one in self._texts}

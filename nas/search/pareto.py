@@ -23,8 +23,11 @@ MAX_EXACT_OBJECTIVES = 5  # hypervolumes with more objectives are estimated
 HYPERVOLUME_RAYS = 20_000  # of an estimate; its error falls with their square root
 
 MAX_NADIR_DEVIATIONS = 3.0  # standard deviations between the median loss and the nadir
-# Standard deviation of a normal distribution by its median absolute deviation
+# Standard deviation of a normal distribution, relative to its median absolute deviation.
 STD_PER_MEDIAN_DEVIATION = 1.4826
+
+
+# --- fronts
 
 
 def non_dominated(losses: np.ndarray) -> np.ndarray:
@@ -40,6 +43,24 @@ def non_dominated(losses: np.ndarray) -> np.ndarray:
     return mask
 
 
+def constrained_ranks(losses: np.ndarray, violations: np.ndarray) -> np.ndarray:
+    """Ranks (n,) by non-dominated sorting, 0 for the best front.
+
+    Rows that violate a constraint rank last, those with the smallest violation first.
+
+    Args:
+        losses: (n, m) losses.
+        violations: (n,) largest relative violations; at most 0 for rows that satisfy all
+            constraints.
+    """
+    import moocore
+
+    ranks = moocore.pareto_rank(losses).astype(float)
+    is_broken = violations > 0
+    ranks[is_broken] = ranks.max() + 1 + violations[is_broken]
+    return ranks
+
+
 def joined(front: np.ndarray, point: np.ndarray) -> np.ndarray | None:
     """Add a finite point (m,) to a front's losses (k, m) and drop the points that it dominates.
 
@@ -48,7 +69,11 @@ def joined(front: np.ndarray, point: np.ndarray) -> np.ndarray | None:
     """
     if (front <= point).all(axis=1).any():
         return None
-    return np.vstack([front[~(point <= front).all(axis=1)], point])
+    is_dominated = (point <= front).all(axis=1)
+    return np.vstack([front[~is_dominated], point])
+
+
+# --- hypervolume
 
 
 def hypervolume(losses: np.ndarray, reference: Sequence[float] | np.ndarray) -> float:
@@ -65,22 +90,22 @@ def hypervolume(losses: np.ndarray, reference: Sequence[float] | np.ndarray) -> 
 
     losses = np.asarray(losses, dtype=float)
     reference = np.asarray(reference, dtype=float)
-    inside = losses[np.isfinite(losses).all(axis=1) & (losses < reference).all(axis=1)]
+    counts = np.isfinite(losses).all(axis=1) & (losses < reference).all(axis=1)
+    inside = losses[counts]
     if not len(inside):
         return 0.0
     if len(reference) <= MAX_EXACT_OBJECTIVES:
         return float(moocore.hypervolume(inside, ref=reference))
-    return float(
-        moocore.hv_approx(
-            inside, ref=reference, nsamples=HYPERVOLUME_RAYS, seed=0, method="DZ2019-MC"
-        )
+    estimate = moocore.hv_approx(
+        inside, ref=reference, nsamples=HYPERVOLUME_RAYS, seed=0, method="DZ2019-MC"
     )
+    return float(estimate)
 
 
 def infer_reference_point(
-    front: np.ndarray, typical: np.ndarray, least: np.ndarray | float = -np.inf
+    front: np.ndarray, typical: np.ndarray, min_nadir: np.ndarray | float = -np.inf
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Ideal and reference point for the hypervolume of a front.
+    """Ideal and reference point for the hypervolume of a front, where no user names one.
 
     The reference point lies as far beyond the nadir as the front is wide. With a nearer one,
     networks that are more accurate but slower than the front would add nothing. A network that
@@ -88,23 +113,34 @@ def infer_reference_point(
     `MAX_NADIR_DEVIATIONS` robust standard deviations above the median of typical losses.
 
     If the front has only small networks, a larger one would add nothing, however accurate it is.
-    Therefore the least nadir of a search has the largest costs of its first design.
+    Therefore the least nadir of a search has the largest costs of its initial design.
 
     Args:
         front: (k, m) losses.
         typical: (n, m) losses of typical networks.
-        least: (m,) lower bounds of the nadir, which yield to the upper ones.
+        min_nadir: (m,) lower bounds of the nadir, which yield to the upper ones.
 
     Returns:
         Ideal (m,) and reference point (m,).
     """
-    ideal, median = front.min(axis=0), np.median(typical, axis=0)
-    far = median + MAX_NADIR_DEVIATIONS * STD_PER_MEDIAN_DEVIATION * np.median(
-        np.abs(typical - median), axis=0
-    )
-    nadir = np.clip(np.maximum(front.max(axis=0), least), ideal, np.maximum(far, ideal))
-    span = np.where(nadir > ideal, nadir - ideal, np.maximum(np.abs(nadir), 1.0))
-    return ideal, nadir + span
+    ideal = front.min(axis=0)
+
+    # 1. The highest nadir, by median and robust standard deviation of typical losses.
+    median = np.median(typical, axis=0)
+    median_deviation = np.median(np.abs(typical - median), axis=0)
+    max_nadir = median + MAX_NADIR_DEVIATIONS * STD_PER_MEDIAN_DEVIATION * median_deviation
+
+    # 2. The front's nadir, within both bounds.
+    nadir = np.maximum(front.max(axis=0), min_nadir)
+    nadir = np.clip(nadir, ideal, np.maximum(max_nadir, ideal))
+
+    # 3. As far again beyond it; a front of one value has no width but the value itself.
+    width = np.maximum(np.abs(nadir), 1.0)
+    width = np.where(nadir > ideal, nadir - ideal, width)
+    return ideal, nadir + width
+
+
+# --- searches against a known front
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,10 +173,11 @@ class Reference:
         """
         limit = np.full(len(objectives), np.inf)
         if floor is not None:
-            limit[["accuracy" in objective.name for objective in objectives]] = -floor
+            is_accuracy = ["accuracy" in objective.name for objective in objectives]
+            limit[is_accuracy] = -floor
         losses = to_losses(values, objectives)
-        losses = losses[(losses <= limit).all(axis=1)]
-        front = np.unique(losses[non_dominated(losses)], axis=0)
+        counted = losses[(losses <= limit).all(axis=1)]
+        front = np.unique(counted[non_dominated(counted)], axis=0)
         if not len(front):
             above = "" if floor is None else f" above the accuracy floor of {floor}"
             raise InputError(f"no architecture of the table has finite values{above}")
@@ -162,16 +199,15 @@ class Reference:
         """
         span = self.nadir - self.ideal
         scaled = (losses - self.ideal) / np.where(span > 0, span, 1.0)
-        return np.where((losses <= self.limit).all(axis=1, keepdims=True), scaled, np.nan)
+        is_counted = (losses <= self.limit).all(axis=1, keepdims=True)  # (n, 1)
+        return np.where(is_counted, scaled, np.nan)
 
     def ratio(self, values: np.ndarray) -> float:
         """Hypervolume of values (n, m) divided by that of the true front. Higher is better, 1 at
         most.
         """
-        return (
-            self._hypervolume(self.scale(to_losses(values, self.objectives)))
-            / self._true_hypervolume
-        )
+        scaled = self.scale(to_losses(values, self.objectives))
+        return self._hypervolume(scaled) / self._true_hypervolume
 
     def igd_plus(self, values: np.ndarray) -> float:
         """IGD+: mean distance from the true front to values (n, m), in units of the front's span.
@@ -183,17 +219,16 @@ class Reference:
 
         scaled = self.scale(to_losses(values, self.objectives))
         scaled = scaled[np.isfinite(scaled).all(axis=1)]
-        return (
-            float(moocore.igd_plus(scaled, ref=self.scale(self.true_front)))
-            if len(scaled)
-            else float("inf")
-        )
+        if not len(scaled):
+            return float("inf")
+        true_front = self.scale(self.true_front)
+        return float(moocore.igd_plus(scaled, ref=true_front))
 
     def curve(self, values: np.ndarray) -> np.ndarray:
         """Hypervolume ratio (n,) after each of n evaluations with values (n, m), in their order."""
         scaled = self.scale(to_losses(values, self.objectives))
         front = np.empty((0, scaled.shape[1]))
-        curve = np.zeros(len(scaled))
+        ratios = np.zeros(len(scaled))
         current = 0.0
         for i, point in enumerate(scaled):
             # Most points leave the front as it is. NaN fails the first comparison; infinite values
@@ -202,8 +237,8 @@ class Reference:
             if inside.all() and (better := joined(front, point)) is not None:
                 front = better
                 current = self._hypervolume(front) / self._true_hypervolume
-            curve[i] = current
-        return curve
+            ratios[i] = current
+        return ratios
 
     @cached_property
     def _true_hypervolume(self) -> float:

@@ -22,7 +22,7 @@ from nas.search.objectives import (
     parse_constraints,
     parse_objectives,
 )
-from nas.search.pareto import infer_reference_point, non_dominated
+from nas.search.pareto import constrained_ranks, infer_reference_point, non_dominated
 from nas.search.replay import ReplaySampler
 from nas.search.study.networks import repeat_exactly
 from nas.search.study.schema import CHOICES_KEY, PREDICTED_KEY, SETTINGS_KEY, SPACE_KEY
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from predictors import Predictor
     from search_spaces import Architecture, SearchSpace
 
-MANY_STORED, LATER_PART = 3000, 3  # with that many stored candidates, a fit adds a third of `fresh`
+MANY_STORED = 3000  # candidates, from which on a fit adds `fresh` / LATER_PART new ones
+LATER_PART = 3
+# Of the stored candidates, a fit estimates so many of the best and of the others again.
+BEST_CANDIDATES = 400
+OTHER_CANDIDATES = 200
 MAX_SAMPLED_CANDIDATES = 200  # of the best candidates, for which samples are drawn
-BEST_CANDIDATES, OTHER_CANDIDATES = (
-    400,
-    200,
-)  # stored candidates that a fit estimates again, at most
 EVALUATIONS_PER_REFIT_TRIAL = 20  # after n evaluations, the sampler refits every n / 20 trials
 
 
@@ -52,13 +52,14 @@ class PredictorSampler(ReplaySampler):
     """Chooses architectures for `space.choose(trial)` in any Optuna study, including distributed
     and resumed ones.
 
-    The first `n_startup` architectures are promising ones of all sizes (`nas.search.initial_design`). Then
-    the sampler refits a predictor on all evaluations every `refit_every` trials, and less often
-    later. Evolution on the predictor's estimates adds `fresh` candidates. The candidates with the
-    highest expected hypervolume improvement are evaluated next. The `pool` best candidates are
-    kept, so that each is built and read once. No architecture is chosen twice in a study. An
-    architecture with the text of an evaluated one is another training of the same network. It may
-    be chosen as long as such trainings have reached different accuracies.
+    The first `n_startup` architectures are promising ones of all sizes
+    (`nas.search.initial_design`). Then the sampler refits a predictor to all evaluations every
+    `refit_every` trials, and less often later. Evolution on the predictor's estimates adds `fresh`
+    candidates. The candidates with the highest expected hypervolume improvement are evaluated next.
+    The `pool` best candidates are kept, so that each is built and read once. No architecture is
+    chosen twice in a study. An architecture with the text of an evaluated one is another training
+    of the same network. It may be chosen as long as such trainings have reached different
+    accuracies.
 
     Example:
 
@@ -122,22 +123,21 @@ class PredictorSampler(ReplaySampler):
                 )
         if acquisition not in ACQUISITIONS:
             raise unknown("acquisition", acquisition, list(ACQUISITIONS))
+        super().__init__(seed)
         self.space = space
         self.acquisition = acquisition
         self.n_startup = n_startup
         self.refit_every = refit_every
         self.pool = pool
         self.fresh = fresh
-        super().__init__(seed)
         self._reader = TrialReader(
             space, parse_objectives(objectives), parse_constraints(constraints), others=True
         )
         self._surrogate = Surrogate(space, predictor, self._reader.keys, given)
-        self._queue: deque[Architecture] = deque()
-        self._candidates: list[Architecture] = []
-        self._predicted: dict[
-            Architecture, dict[str, list[float]]
-        ] = {}  # of the candidates that the last fit proposed
+        self._queue: deque[Architecture] = deque()  # the rest of the batch
+        self._candidates: list[Architecture] = []  # stored, best first
+        # Mean and standard deviation per metric, of the batch.
+        self._predicted: dict[Architecture, dict[str, list[float]]] = {}
 
     def propose(self, study: Study) -> dict[Architecture, dict[str, list[float]]]:
         """The next choices for a study, best first, with predicted mean and standard deviation per
@@ -147,12 +147,13 @@ class PredictorSampler(ReplaySampler):
         """
         with self._lock:
             taken, evaluated = self._read(study)
-            batch = (
-                self._propose(taken, evaluated, np.random.default_rng([self.seed, len(taken)]))
-                if evaluated
-                else []
-            )
+            if not evaluated:
+                return {}
+            rng = np.random.default_rng([self.seed, len(taken)])
+            batch = self._propose(taken, evaluated, rng)
             return {architecture: self._predicted[architecture] for architecture in batch}
+
+    # --- choosing one architecture
 
     def choose(self, study: Study, trial: FrozenTrial) -> Architecture:
         self._describe(study)
@@ -162,26 +163,34 @@ class PredictorSampler(ReplaySampler):
         return architecture
 
     def _describe(self, study: Study) -> None:
-        if not {SPACE_KEY, SETTINGS_KEY} & study.user_attrs.keys():
-            goals = {"objectives": self._reader.objectives, "constraints": self._reader.constraints}
-            space = {"space": self.space.reference, "space_options": self.space.options}
-            study.set_user_attr(
-                SPACE_KEY, space | {name: list(map(str, goal)) for name, goal in goals.items()}
-            )
-
-    # --- choosing
+        """Store space, objectives and constraints in a user's own study, for reports."""
+        if SPACE_KEY in study.user_attrs or SETTINGS_KEY in study.user_attrs:
+            return
+        description = {
+            "space": self.space.reference,
+            "space_options": self.space.options,
+            "objectives": [str(objective) for objective in self._reader.objectives],
+            "constraints": [str(constraint) for constraint in self._reader.constraints],
+        }
+        study.set_user_attr(SPACE_KEY, description)
 
     def _choose(self, study: Study, trial: FrozenTrial) -> Architecture:
+        """The next architecture of the initial design or of the batch; a new batch if it is
+        empty.
+        """
         rng = np.random.default_rng([self.seed, trial.number])
         taken, evaluated = self._read(study)
         if self.space.size is not None and len(taken) >= self.space.size:
             return self.space.sample(rng)
+
         if len(taken) < self.n_startup:
             # Start at the trial's own number, so that parallel workers make different choices.
-            at = trial.number % len(self._startup)
-            self._queue = deque(self._startup[at:] + self._startup[:at])
+            start = trial.number % len(self._initial_design)
+            rotated = self._initial_design[start:] + self._initial_design[:start]
+            self._queue = deque(rotated)
         elif evaluated and taken.issuperset(self._queue):
             self._queue = deque(self._propose(taken, evaluated, rng))
+
         while self._queue:
             architecture = self._queue.popleft()
             if architecture not in taken:
@@ -189,11 +198,14 @@ class PredictorSampler(ReplaySampler):
         return random_unseen(self.space, taken, rng) or self.space.sample(rng)
 
     @cached_property
-    def _startup(self) -> list[Architecture]:
+    def _initial_design(self) -> list[Architecture]:
         rng = np.random.default_rng(self.seed)
+        surrogate = self._surrogate
         return initial_design(
-            self.space, self.n_startup, rng, self._surrogate.texts, self._surrogate.predictor()
+            self.space, self.n_startup, rng, surrogate.texts, surrogate.predictor()
         )
+
+    # --- choosing a batch
 
     def _propose(
         self,
@@ -201,95 +213,115 @@ class PredictorSampler(ReplaySampler):
         evaluated: dict[Architecture, np.ndarray],
         rng: np.random.Generator,
     ) -> list[Architecture]:
-        """Choose the next batch, best first."""
-        reader = self._reader
-        values = np.array(list(evaluated.values()))
-        losses = reader.losses(values)
-        feasible = reader.violation(values) <= 0
-        front = losses[feasible][non_dominated(losses[feasible])]
-        # Later evaluations lie where the search has looked. They would move the reference point
-        # towards these.
-        first = losses[: self.n_startup]
-        least = np.where(reader.is_cost, first.max(0), -np.inf)
-        ideal, reference = infer_reference_point(front if len(front) else losses, first, least)
-        self._surrogate.fit(evaluated, int(rng.integers(2**31)))
+        """Choose the next batch, best first.
 
-        best = self._screened(taken, evaluated, rng)
-        if not best:
-            return []
-        samples = self._surrogate.samples(best)
-        weights = (reader.violation(samples) <= 0).astype(float)
-        unit = reference - ideal
-        losses, front = (reader.losses(samples) - ideal) / unit, (front - ideal) / unit
-        size = max(self.refit_every, len(evaluated) // EVALUATIONS_PER_REFIT_TRIAL)
-        chosen = ACQUISITIONS[self.acquisition](losses, weights, front, np.ones(len(unit)), size)
-        self._predicted = {best[i]: self._summary(samples[i]) for i in chosen}
-        return [best[i] for i in chosen]
+        Sizes in comments: e evaluated architectures, c candidates, s samples, M metrics (objectives
+        and metrics with a constraint), m objectives.
 
-    def _screened(
-        self,
-        taken: set[Architecture],
-        evaluated: dict[Architecture, np.ndarray],
-        rng: np.random.Generator,
-    ) -> list[Architecture]:
-        """Add new candidates, and select the best ones by the ranks of their point estimates.
-
-        The result is sorted by rank, which decides between candidates with equal expected
-        improvement. The best stored candidates and a random part of the others are estimated again;
-        the rest keep their order.
+        Args:
+            taken: all architectures with a trial.
+            evaluated: values (M,) of those that are evaluated.
+            rng: of this batch.
         """
+        reader, surrogate = self._reader, self._surrogate
 
-        def rank(architectures: Sequence[Architecture]) -> np.ndarray:
-            estimates = self._surrogate.estimates(architectures)
-            return _constrained_ranks(
-                self._reader.losses(estimates), self._reader.violation(estimates)
-            )
+        # 1. The front so far, and the reference point of the hypervolume. Later evaluations lie
+        #    where the search has looked and would move it towards these: the first ones count.
+        values = np.array(list(evaluated.values()))  # (e, M)
+        losses = reader.losses(values)  # (e, m)
+        feasible = losses[reader.violation(values) <= 0]
+        front = feasible[non_dominated(feasible)]
+        first = losses[: self.n_startup]
+        min_nadir = np.where(reader.is_cost, first.max(axis=0), -np.inf)
+        ideal, reference = infer_reference_point(front if len(front) else losses, first, min_nadir)
 
-        stayed = [architecture for architecture in self._candidates if architecture not in taken]
-        again, rest = _parted(stayed, rng)
-        size, accept = self._new_candidates(len(stayed)), self._surrogate.texts.can_be_written
-        candidates = (
-            evolve(self.space, evaluated, {*taken, *stayed}, size, rank, rng, accept) + again
+        # 2. Fit the predictor to all evaluations.
+        surrogate.fit(evaluated, seed=int(rng.integers(2**31)))
+
+        # 3. The stored candidates. The best of them and a random part of the others are estimated
+        #    again; the rest keep their order.
+        stored = [architecture for architecture in self._candidates if architecture not in taken]
+        best, others = stored[:BEST_CANDIDATES], stored[BEST_CANDIDATES:]
+        picked = set(rng.permutation(len(others))[:OTHER_CANDIDATES].tolist())
+        again = best + [one for i, one in enumerate(others) if i in picked]
+        rest = [one for i, one in enumerate(others) if i not in picked]
+
+        # 4. Evolution on estimates adds new ones. Those that would only repeat a training are left
+        #    out.
+        new = evolve(
+            self.space,
+            start=evaluated,
+            seen={*taken, *stored},
+            size=self._new_candidates(len(stored)),
+            rank=self._rank,
+            rng=rng,
+            accept=surrogate.texts.can_be_written,
         )
-        closed = self._texts_not_to_repeat(evaluated)
-        if closed:
-            texts = self._surrogate.texts(candidates)
-            candidates = [
-                one for one, text in zip(candidates, texts, strict=True) if text not in closed
-            ]
+        candidates = self._without_repetitions(new + again, evaluated)
+
+        # 5. Sort by rank, which also decides between equal expected improvements below, and store
+        #    the best for later fits.
         if candidates:
-            candidates = [candidates[i] for i in best_first(rank(candidates), rng)]
+            order = best_first(self._rank(candidates), rng)
+            candidates = [candidates[i] for i in order]
         self._candidates = (candidates + rest)[: self.pool]
-        self._surrogate.forget_all_but([*taken, *self._candidates])
-        return candidates[:MAX_SAMPLED_CANDIDATES]
+        surrogate.forget_all_but([*taken, *self._candidates])
+        candidates = candidates[:MAX_SAMPLED_CANDIDATES]
+        if not candidates:
+            return []
+
+        # 6. Joint samples of the best candidates. A sample that violates a constraint has no weight.
+        samples = surrogate.samples(candidates)  # (c, s, M)
+        weights = (reader.violation(samples) <= 0).astype(float)  # (c, s)
+
+        # 7. Expected hypervolume improvement, with ideal 0 and reference point 1.
+        unit = reference - ideal  # (m,)
+        scaled = (reader.losses(samples) - ideal) / unit  # (c, s, m)
+        scaled_front = (front - ideal) / unit  # (k, m)
+        batch_size = max(self.refit_every, len(evaluated) // EVALUATIONS_PER_REFIT_TRIAL)
+        choose_batch = ACQUISITIONS[self.acquisition]
+        chosen = choose_batch(scaled, weights, scaled_front, np.ones(len(unit)), batch_size)
+
+        self._predicted = {candidates[i]: self._summary(samples[i]) for i in chosen}
+        return [candidates[i] for i in chosen]
+
+    def _rank(self, architectures: Sequence[Architecture]) -> np.ndarray:
+        """Predicted rank (n,) of n architectures by their point estimates, lower is better."""
+        estimates = self._surrogate.estimates(architectures)  # (n, M)
+        losses, violations = self._reader.losses(estimates), self._reader.violation(estimates)
+        return constrained_ranks(losses, violations)
 
     def _new_candidates(self, stored: int) -> int:
         """How many candidates a fit adds to the stored ones."""
         return self.fresh if stored < MANY_STORED else max(1, self.fresh // LATER_PART)
 
-    def _texts_not_to_repeat(self, evaluated: dict[Architecture, np.ndarray]) -> set[str]:
-        """Texts of the evaluated architectures if all duplicates reached equal accuracies, else
-        none.
+    def _without_repetitions(
+        self, candidates: list[Architecture], evaluated: dict[Architecture, np.ndarray]
+    ) -> list[Architecture]:
+        """Drop duplicates of evaluated architectures if all duplicates reached equal accuracies.
 
         Another training of such a network adds no information. Measurements are noisy, so they are
         compared only if no metric is an accuracy.
         """
         kinds = [Metric.parse(key).kind for key in self._reader.keys]
-        columns = [j for j, kind in enumerate(kinds) if kind == "accuracy"] or list(
-            range(len(kinds))
-        )
+        columns = [j for j, kind in enumerate(kinds) if kind == "accuracy"]
+        columns = columns or list(range(len(kinds)))
         texts = self._surrogate.texts(evaluated)
-        rows = [row[columns] for row in evaluated.values()]
-        return set(texts) if repeat_exactly(zip(texts, rows, strict=True)) else set()
+        results = [values[columns] for values in evaluated.values()]
+        if not repeat_exactly(zip(texts, results, strict=True)):
+            return candidates
+        repeated = set(texts)
+        candidate_texts = self._surrogate.texts(candidates)
+        pairs = zip(candidates, candidate_texts, strict=True)
+        return [architecture for architecture, text in pairs if text not in repeated]
 
     def _summary(self, samples: np.ndarray) -> dict[str, list[float]]:
-        """Mean and standard deviation per metric of the samples (s, metrics) of one
-        architecture.
-        """
-        columns = zip(
-            self._reader.metrics, samples.mean(0).tolist(), samples.std(0).tolist(), strict=True
-        )
-        return {name: [mean, std] for name, mean, std in columns}
+        """Mean and standard deviation per metric of the samples (s, M) of one architecture."""
+        means, deviations = samples.mean(axis=0).tolist(), samples.std(axis=0).tolist()
+        return {
+            name: [mean, deviation]
+            for name, mean, deviation in zip(self._reader.metrics, means, deviations, strict=True)
+        }
 
     # --- reading a study
 
@@ -299,38 +331,30 @@ class PredictorSampler(ReplaySampler):
         """
         taken: set[Architecture] = set()
         evaluated: dict[Architecture, np.ndarray] = {}
-        finished: list[FrozenTrial] = []
+        complete: list[FrozenTrial] = []
         for trial in stored_trials(study):
-            attrs = trial.system_attrs
-            planned = attrs.get(CHOICES_KEY) or attrs.get("fixed_params") or {}
-            architecture = self._reader.architecture(
-                trial.params if trial.state.is_finished() else planned
-            )
+            architecture = self._architecture(trial)
             if architecture is None:
                 continue
             taken.add(architecture)
             if trial.state == TrialState.COMPLETE and architecture not in evaluated:
-                finished.append(trial)
+                complete.append(trial)
                 values = self._reader.values(trial)
                 if np.isfinite(values).all():
                     evaluated[architecture] = values
-        if finished:
+        if complete:
             _check_directions(study, self._reader.objectives)
-        if len(finished) >= self.n_startup and not evaluated:
-            _check_constraints(finished, self._reader.constraints)
+        if len(complete) >= self.n_startup and not evaluated:
+            _check_constraints(complete, self._reader.constraints)
         return taken, evaluated
 
-
-def _parted(
-    stayed: list[Architecture], rng: np.random.Generator
-) -> tuple[list[Architecture], list[Architecture]]:
-    """Split stored candidates: the first and a random part of the others are estimated again, the
-    rest is not.
-    """
-    others = stayed[BEST_CANDIDATES:]
-    picked = set(rng.permutation(len(others))[:OTHER_CANDIDATES].tolist())
-    again = stayed[:BEST_CANDIDATES] + [one for i, one in enumerate(others) if i in picked]
-    return again, [one for i, one in enumerate(others) if i not in picked]
+    def _architecture(self, trial: FrozenTrial) -> Architecture | None:
+        """The architecture of a trial, of a running one the planned one; None if it has none."""
+        if trial.state.is_finished():
+            return self._reader.architecture(trial.params)
+        attrs = trial.system_attrs
+        planned = attrs.get(CHOICES_KEY) or attrs.get("fixed_params") or {}
+        return self._reader.architecture(planned)
 
 
 def _check_directions(study: Study, objectives: Sequence[Metric]) -> None:
@@ -351,26 +375,14 @@ def _check_directions(study: Study, objectives: Sequence[Metric]) -> None:
             )
 
 
-def _check_constraints(finished: Sequence[FrozenTrial], constraints: Sequence[Constraint]) -> None:
+def _check_constraints(complete: Sequence[FrozenTrial], constraints: Sequence[Constraint]) -> None:
     """Raise InputError for a constraint that no trial stores: the sampler would always choose at
     random.
     """
     for constraint in map(str, constraints):
-        if not any(constraint in trial.constraints for trial in finished):
+        if not any(constraint in trial.constraints for trial in complete):
             raise InputError(
                 f"no trial stores violations of {constraint!r}: call "
                 "trial.set_constraint(str(constraint), "
                 "constraint.violation(value)) in the objective function"
             )
-
-
-def _constrained_ranks(losses: np.ndarray, violations: np.ndarray) -> np.ndarray:
-    """Pareto rank (n,) of losses (n, m), 0 for the best front. Rows that violate a constraint rank
-    last.
-    """
-    import moocore
-
-    ranks = moocore.pareto_rank(losses).astype(float)
-    broken = violations > 0
-    ranks[broken] = ranks.max() + 1 + violations[broken]
-    return ranks

@@ -43,10 +43,13 @@ class Surrogate:
         self.predictor = predictor
         self.metrics = tuple(metrics)
         self.given = tuple(given)
-        self.asked = tuple(metric for metric in metrics if metric not in given)
-        self._fitted: Predictor | None = None
+        self.predicted = tuple(metric for metric in metrics if metric not in given)
         self.texts = Texts(space)
-        self._exact: dict[str, list[float]] = {}
+        self._exact: dict[str, list[float]] = {}  # given metrics by text
+        self._fitted: Predictor | None = None
+        self._seed = 0
+        self._sampled: dict[str | Architecture, np.ndarray] = {}
+        self._estimated: dict[str | Architecture, np.ndarray] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Omit the fitted predictor and its predictions, which may be large: every proposal starts
@@ -55,34 +58,38 @@ class Surrogate:
         return vars(self) | {"_fitted": None, "_sampled": {}, "_estimated": {}}
 
     def fit(self, evaluated: Mapping[Architecture, np.ndarray], seed: int) -> None:
-        """Fit the predictor on the evaluated architectures.
+        """Fit the predictor to the evaluated architectures.
 
         Args:
             evaluated: values (m,) of each of the n architectures, in the metrics' own units.
             seed: seed of the samples.
         """
         self._seed = seed
-        self._sampled: dict[str | Architecture, np.ndarray] = {}
-        self._estimated: dict[str | Architecture, np.ndarray] = {}
+        self._sampled, self._estimated = {}, {}
+        if not self.predicted:
+            return
         architectures = list(evaluated)
-        values = np.array(list(evaluated.values()))
-        if self.asked:
-            targets = dict(zip(self.metrics, values.T, strict=True)) | self._given(architectures)
-            fitted = self.predictor()
-            self._fitted = fitted.fit(self._inputs(fitted, architectures), targets)
+        columns = np.array(list(evaluated.values())).T  # (m, n)
+        targets = dict(zip(self.metrics, columns, strict=True))
+        targets |= self._exact_metrics(architectures)
+        predictor = self.predictor()
+        self._fitted = predictor.fit(self._inputs(predictor, architectures), targets)
 
     def samples(self, architectures: Sequence[Architecture]) -> np.ndarray:
         """Draw joint samples (n, SAMPLES, m) of the metrics of n architectures, in the metrics' own
         units.
         """
 
-        def predict(predictor: Predictor, new: Sequence[Architecture]) -> np.ndarray:
-            inputs, exact = self._inputs(predictor, new), self._given(new)
+        def draw(predictor: Predictor, new: Sequence[Architecture]) -> np.ndarray:
             return predictor.predict(
-                inputs, self.asked, given=exact, samples=SAMPLES, seed=self._seed
+                self._inputs(predictor, new),
+                self.predicted,
+                given=self._exact_metrics(new),
+                samples=SAMPLES,
+                seed=self._seed,
             ).samples
 
-        return self._cached(architectures, self._sampled, SAMPLES, predict)
+        return self._cached(architectures, self._sampled, SAMPLES, draw)
 
     def estimates(self, architectures: Sequence[Architecture]) -> np.ndarray:
         """Point estimates (n, m) of the metrics of n architectures. They cost far less than
@@ -90,9 +97,9 @@ class Surrogate:
         """
 
         def estimate(predictor: Predictor, new: Sequence[Architecture]) -> np.ndarray:
-            return predictor.estimate(
-                self._inputs(predictor, new), self.asked, given=self._given(new)
-            )[:, None]
+            inputs = self._inputs(predictor, new)
+            estimates = predictor.estimate(inputs, self.predicted, given=self._exact_metrics(new))
+            return estimates[:, None]  # (n, 1, predicted)
 
         return self._cached(architectures, self._estimated, 1, estimate)[:, 0]
 
@@ -100,59 +107,63 @@ class Surrogate:
         """Drop the texts and exact costs of all other architectures."""
         kept = list(architectures)
         self.texts.forget_all_but(kept)
-        self._exact = {
-            text: self._exact[text] for text in self.texts.known(kept) if text in self._exact
-        }
+        texts = self.texts.stored(kept)
+        self._exact = {text: self._exact[text] for text in texts if text in self._exact}
 
     def _cached(
         self,
         architectures: Sequence[Architecture],
-        known: dict[str | Architecture, np.ndarray],
+        cache: dict[str | Architecture, np.ndarray],
         samples: int,
         predict: Callable[[Predictor, Sequence[Architecture]], np.ndarray],
     ) -> np.ndarray:
         """All metrics (n, samples, m). Equal inputs of the predictor, such as equal texts, share
         one prediction.
         """
-        inputs = (
-            self._inputs(self._fitted, architectures) if self._fitted else self.texts(architectures)
-        )
-        if new := {
-            key: one for key, one in zip(inputs, architectures, strict=True) if key not in known
-        }:
-            some = list(new.values())
-            predicted = (
-                predict(self._fitted, some) if self._fitted else np.empty((len(some), samples, 0))
-            )
-            known.update(zip(new, self._with_exact(self._given(some), predicted), strict=True))
-        return np.array([known[key] for key in inputs])
+        if self._fitted is None:
+            inputs: Sequence[str | Architecture] = self.texts(architectures)
+        else:
+            inputs = self._inputs(self._fitted, architectures)
 
-    def _with_exact(self, exact: dict[str, np.ndarray], predicted: np.ndarray) -> np.ndarray:
-        """All metrics (n, samples, m) from exact values (n,) by name and predicted samples (n,
-        samples, asked).
-        """
-        columns = [
-            np.repeat(exact[name][:, None], predicted.shape[1], 1)
-            if name in exact
-            else predicted[:, :, self.asked.index(name)]
-            for name in self.metrics
-        ]
-        return np.stack(columns, axis=2)
+        # 1. One architecture for each input without a prediction.
+        new: dict[str | Architecture, Architecture] = {}
+        for key, architecture in zip(inputs, architectures, strict=True):
+            if key not in cache:
+                new[key] = architecture
+
+        # 2. Predict these, and insert exact metrics, which are equal in all samples.
+        if new:
+            representatives = list(new.values())
+            predicted = np.empty((len(new), samples, 0))
+            if self._fitted is not None:
+                predicted = predict(self._fitted, representatives)
+            exact = self._exact_metrics(representatives)
+            columns = []
+            for metric in self.metrics:
+                if metric in exact:
+                    columns.append(np.repeat(exact[metric][:, None], predicted.shape[1], axis=1))
+                else:
+                    columns.append(predicted[:, :, self.predicted.index(metric)])
+            values = np.stack(columns, axis=2)  # (new, samples, m)
+            cache.update(zip(new, values, strict=True))
+
+        return np.array([cache[key] for key in inputs])
 
     def _inputs(
         self, predictor: Predictor, architectures: Sequence[Architecture]
     ) -> Sequence[str | Architecture]:
+        """What the predictor reads: choices or texts."""
         return list(architectures) if predictor.reads_choices else self.texts(architectures)
 
-    def _given(self, architectures: Sequence[Architecture]) -> dict[str, np.ndarray]:
-        """Exact metrics (n,) by name. Equal texts are counted once."""
+    def _exact_metrics(self, architectures: Sequence[Architecture]) -> dict[str, np.ndarray]:
+        """Given metrics (n,) by name. Equal texts are counted once."""
         if not self.given:
             return {}
         texts = self.texts(architectures)
         for architecture, text in zip(architectures, texts, strict=True):
             if text not in self._exact:
-                self._exact[text] = [
-                    float(getattr(self.space, metric)(architecture)) for metric in self.given
-                ]
-        rows = np.array([self._exact[text] for text in texts]).reshape(len(texts), len(self.given))
-        return dict(zip(self.given, rows.T, strict=True))
+                counts = [getattr(self.space, metric)(architecture) for metric in self.given]
+                self._exact[text] = [float(count) for count in counts]
+        rows = np.array([self._exact[text] for text in texts])
+        columns = rows.reshape(len(texts), len(self.given)).T
+        return dict(zip(self.given, columns, strict=True))
