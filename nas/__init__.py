@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from nas.evaluation.datasets import load_dataset
     from nas.evaluation.measurement import Measurement
     from nas.problem import Benchmark, Problem, load_benchmark
+    from nas.profiling import profile
     from nas.search.evaluators import (
         Evaluator,
         MeasuredEvaluator,
@@ -92,6 +93,7 @@ _MODULES = {
     "load_search": "nas.api",
     "parse_constraints": "nas.search.objectives",
     "parse_objectives": "nas.search.objectives",
+    "profile": "nas.profiling",
     "rank": "nas.api",
     "report": "nas.api",
     "retrain": "nas.api",
@@ -130,6 +132,7 @@ __all__ = [
     "load_search",
     "parse_constraints",
     "parse_objectives",
+    "profile",
     "rank",
     "report",
     "retrain",

@@ -113,6 +113,22 @@ def _of_function(reference: str, build: Callable[..., Any], **options: Any) -> S
     return space
 
 
+def is_model(reference: str) -> bool:
+    """True if a reference names a torch module of a user's file, or a function there without
+    arguments, which can only return one.
+
+    Raises:
+        InputError: if the file has no such name, or cannot be imported.
+    """
+    if not plug_ins.is_file(reference) or ":" not in reference:
+        return False
+    from torch import nn
+
+    named = plug_ins.value_in_file(reference, "space or model", WANTED)
+    takes_nothing = inspect.isfunction(named) and not inspect.signature(named).parameters
+    return isinstance(named, nn.Module) or takes_nothing
+
+
 def _of_model(reference: str, input_shape: Any = None, **options: Any) -> Subnetworks:
     """The sub-networks of a module in a user's file, or of what a function without arguments there
     returns.

@@ -23,6 +23,7 @@ from nas.cli.device import device_add, device_list, device_remove
 from nas.cli.evaluate import evaluate
 from nas.cli.plot import plot
 from nas.cli.predict import predict
+from nas.cli.profile import profile
 from nas.cli.rank import rank
 from nas.cli.report import report
 from nas.cli.retrain import retrain
@@ -59,6 +60,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "rank": rank,
     "compare": compare,
     "evaluate": evaluate,
+    "profile": profile,
     "search": search,
     "worker": worker,
     "plot": plot,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import sys
 from pathlib import Path
 
@@ -370,3 +371,22 @@ def test_short_trainings_first_count_from_inherited_weights(
         run(monkeypatch, "search", *model, *task, *spent, "--out", str(tmp_path / "out"), "-q") == 0
     ), capsys.readouterr().err
     assert max(float(row["digits_accuracy"]) for row in _front(tmp_path / "out")) > 25
+
+
+def test_a_profile_says_whether_a_limit_can_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = tmp_path / "my_net.py"
+    code.write_text(CODE)
+    options = ["--samples", "20", "--json", "--constraint", "params <= 1"]
+    monkeypatch.setattr(sys, "argv", ["nas", "profile", f"{code}:net", *options])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    printed = capsys.readouterr()
+    assert end.value.code == 1
+    assert "no network was met that satisfies params <= 1" in printed.err
+    profile = json.loads(printed.out)
+    space = get_space(f"{code}:net", start="inherited")
+    assert profile["metrics"]["params"]["max"] == space.params(space.whole)
+    assert profile["constraints"][0]["share"] == 0
+    assert profile["constraints"][0]["nearest"] == profile["metrics"]["params"]["min"]

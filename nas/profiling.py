@@ -1,0 +1,239 @@
+"""`profile`: what the networks of a space cost, before anything is searched or trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nas.evaluation.measurement import Measurement, known_metrics
+from nas.evaluation.trainable import Trainable
+from nas.search.objectives import Constraint, ConstraintsLike, parse_constraints
+from search_spaces.choosers import RandomChooser
+from search_spaces.common.errors import InputError, unknown
+from search_spaces.domains import count, option
+from search_spaces.space import Architecture
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from search_spaces import SearchSpace
+    from search_spaces.domains import Choice, Domain
+
+COUNTED = ("params", "flops")  # from the graph; everything else is measured or predicted
+CLIMB = 200  # mutations towards fewer and towards more FLOPs
+DESIGNS = 4  # networks that the space itself proposes are measured, too
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How a space stands to a constraint.
+
+    Attributes:
+        constraint: the constraint.
+        share: of the random networks, that satisfy it.
+        networks: number of random networks that the share is of.
+        nearest: the lowest value met, or for a lower bound the highest.
+        reached: True if any network that was looked at satisfies the constraint.
+    """
+
+    constraint: Constraint
+    share: float
+    networks: int
+    nearest: float
+    reached: bool
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Costs of the networks of a space.
+
+    Attributes:
+        space: its name.
+        random: values (n,) of random networks by metric; NaN where one could not be measured.
+        ends: values (k,) of the smallest and largest networks and of those that the space
+            proposes, by metric.
+        limits: one per constraint.
+    """
+
+    space: str
+    random: dict[str, np.ndarray]
+    ends: dict[str, np.ndarray]
+    limits: list[Limit] = field(default_factory=list)
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """By metric: minimum and maximum of all networks that were looked at, median of the random
+        ones, and their number.
+        """
+        import pandas as pd
+
+        rows = {}
+        for metric, values in self.random.items():
+            everything = np.concatenate([values, self.ends[metric]])
+            rows[metric] = {
+                "min": float(np.nanmin(everything)),
+                "median": float(np.nanmedian(values)),
+                "max": float(np.nanmax(everything)),
+                "networks": int(np.isfinite(values).sum()),
+            }
+        return pd.DataFrame.from_dict(rows, orient="index")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The profile as JSON values."""
+        return {
+            "space": self.space,
+            "metrics": {str(name): row for name, row in self.table.to_dict("index").items()},
+            "constraints": [
+                {**asdict(limit), "constraint": str(limit.constraint)} for limit in self.limits
+            ],
+        }
+
+    @property
+    def reachable(self) -> bool:
+        """True if each limit is kept by some network."""
+        return all(limit.reached for limit in self.limits)
+
+
+def profile(
+    space: SearchSpace,
+    constraints: ConstraintsLike = None,
+    metrics: Sequence[str] = (),
+    *,
+    samples: int = 200,
+    measured: int = 20,
+    measurement: Measurement | None = None,
+    seed: int = 0,
+) -> Profile:
+    """Say what the networks of a space cost, and whether limits can be kept, before a search.
+
+    Parameters and FLOPs are counted for `samples` random networks. Latencies and memory are
+    measured, or predicted for your own devices, for the first `measured` of them. The smallest and
+    the largest network are looked for by FLOPs, so that a limit that only they keep is noticed.
+
+    Args:
+        space: the search space, such as `nas.Subnetworks(net, example)`.
+        constraints: see `nas.parse_constraints`, on metrics that need no training.
+        metrics: further metrics, such as `"cpu_latency_ms"`; params and flops are always there.
+        samples: random networks.
+        measured: random networks whose latencies are measured.
+        measurement: how they are measured; its metrics are those of `metrics` and `constraints`.
+        seed: draws the networks.
+
+    Raises:
+        InputError: a metric is unknown or needs a training, a number is below 1, or no network of
+            the space can be built.
+
+    Example:
+        >>> import nas
+        >>> from search_spaces import get_space
+        >>> costs = nas.profile(get_space("tiny-resnet"), "params <= 20000", samples=30)
+        >>> costs.reachable
+        True
+    """
+    if min(samples, measured) < 1:
+        raise InputError("samples and measured must be at least 1")
+    limits = parse_constraints(constraints)
+    names = [*COUNTED, *metrics, *(limit.metric for limit in limits)]
+    timed = [name for name in dict.fromkeys(names) if name not in COUNTED]
+    measuring = _measuring(measurement, timed)
+
+    # 1. Networks: random ones, and those at the ends of the space.
+    rng = np.random.default_rng(seed)
+    drawn = list(dict.fromkeys(space.sample(rng) for _ in range(samples)))
+    ends = [_climbed(space, drawn, rng, sign) for sign in (1, -1)]
+    ends = list(dict.fromkeys([*ends, *space.initial_designs(DESIGNS)]))
+
+    # 2. Values by metric: counted for all, measured for some.
+    some = drawn[:measured]
+    random, at_ends = ({**_counted(space, archs)} for archs in (drawn, ends))
+    if timed:
+        random |= _measured(space, some, measuring)
+        at_ends |= _measured(space, ends, measuring)
+
+    # 3. Limits.
+    kept = [_limit(limit, random[limit.metric], at_ends[limit.metric]) for limit in limits]
+    return Profile(space.name, random, at_ends, kept)
+
+
+def _measuring(measurement: Measurement | None, timed: list[str]) -> Measurement:
+    """The measurement of these metrics; InputError if one needs a training or is unknown."""
+    base = measurement or Measurement(())
+    devices = (*base.commands, *base.devices)
+    known = known_metrics(base.latency, None, devices)
+    for name in timed:
+        if name not in known:
+            error = unknown("metric without a training", name, known)
+            raise InputError(f"{error}: a profile trains nothing")
+    return replace(base, metrics=tuple(timed), data=None)
+
+
+def _counted(space: SearchSpace, archs: Sequence[Architecture]) -> dict[str, np.ndarray]:
+    counts = [(space.params(arch), space.flops(arch)) for arch in archs]
+    return dict(zip(COUNTED, np.array(counts, float).reshape(-1, 2).T, strict=True))
+
+
+def _measured(
+    space: SearchSpace, archs: Sequence[Architecture], measuring: Measurement
+) -> dict[str, np.ndarray]:
+    rows = []
+    for arch in archs:
+        network = Trainable.of(space, arch)
+        values = measuring(network, lambda arch=arch: space.to_onnx(arch)).values  # type: ignore[misc]
+        rows.append([values[name].value for name in measuring.metrics])
+    return dict(zip(measuring.metrics, np.array(rows, float).T, strict=True))
+
+
+def _limit(constraint: Constraint, random: np.ndarray, ends: np.ndarray) -> Limit:
+    everything = np.concatenate([random, ends])
+    violations = constraint.violation(everything)
+    nearest = float(everything[np.nanargmin(violations)])
+    share = float((constraint.violation(random) <= 0).mean())
+    return Limit(constraint, share, len(random), nearest, bool((violations <= 0).any()))
+
+
+# --- the ends of a space
+
+
+def _climbed(
+    space: SearchSpace, drawn: Sequence[Architecture], rng: np.random.Generator, sign: int
+) -> Architecture:
+    """A network with the fewest FLOPs (`sign` 1) or the most (-1): from the best of random ones and
+    of the corners of the space, by mutations that do not make it worse.
+    """
+    starts = [*drawn, *_corners(space, rng)]
+    costs = [sign * space.flops(arch) for arch in starts]
+    best, cost = starts[int(np.argmin(costs))], min(costs)
+    for _ in range(CLIMB):
+        other = space.mutate(best, rng)
+        if (new := sign * space.flops(other)) <= cost:
+            best, cost = other, new
+    return best
+
+
+def _corners(space: SearchSpace, rng: np.random.Generator) -> Iterator[Architecture]:
+    """The networks of all first and of all last options, which are often the extremes."""
+    for last in (False, True):
+        chooser = _End(last, rng)
+        try:
+            with space.user_code():
+                space.ask(chooser)
+        except InputError:  # these choices exclude each other
+            continue
+        yield Architecture(space.name, tuple(chooser.choices.items()))
+
+
+class _End(RandomChooser):
+    """Takes the first or the last option of every choice; a random value of a continuous one."""
+
+    def __init__(self, last: bool, rng: np.random.Generator) -> None:
+        super().__init__(rng)
+        self.last = last
+
+    def pick(self, name: str, options: Domain) -> Choice:
+        number = count(options)
+        if number is None:
+            return super().pick(name, options)
+        return option(options, number - 1 if self.last else 0)
