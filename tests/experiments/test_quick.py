@@ -25,8 +25,8 @@ needs_tables = pytest.mark.skipif(
 
 
 def run(name: str, capsys: pytest.CaptureFixture[str], **options: Any) -> Any:
-    """Output of `python -m experiments.NAME --quick --json`."""
-    importlib.import_module(f"experiments.{name}").main(**options, quick=True, as_json=True)
+    """Output of `python -m NAME --quick --json`."""
+    importlib.import_module(name).main(**options, quick=True, as_json=True)
     return json.loads(capsys.readouterr().out)
 
 
@@ -34,7 +34,12 @@ def run(name: str, capsys: pytest.CaptureFixture[str], **options: Any) -> Any:
 @needs_tables
 @pytest.mark.parametrize(
     ("name", "rows"),
-    [("joint_metrics", 8), ("new_device", 8), ("cell_spaces", 10), ("unseen_spaces", 7)],
+    [
+        ("experiments.joint_metrics", 8),
+        ("experiments.new_device", 8),
+        ("experiments.cell_spaces", 10),
+        ("experiments.unseen_spaces", 7),
+    ],
 )
 def test_tables_have_a_row_for_each_rival(
     name: str,
@@ -55,7 +60,7 @@ def test_tables_have_a_row_for_each_rival(
 @pytest.mark.slow
 @needs_tables
 def test_counts_are_those_of_the_published_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    tables = run("checks.exactness", capsys)["tables"]
+    tables = run("tests.stress.exactness", capsys)["tables"]
     assert len(tables) > 5
     assert {table["params equal"] for table in tables} <= {"100 %"}
 
@@ -63,7 +68,7 @@ def test_counts_are_those_of_the_published_tables(capsys: pytest.CaptureFixture[
 @pytest.mark.slow
 @needs_tables
 def test_proxies_are_compared_with_published_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    found = run("checks.proxies", capsys)
+    found = run("tests.stress.proxies", capsys)
     assert found["seconds_per_network"] > 0
     assert len(found["proxies"]) == len({row["proxy"] for row in found["proxies"]}) > 1
 
@@ -71,7 +76,13 @@ def test_proxies_are_compared_with_published_ones(capsys: pytest.CaptureFixture[
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "rows"),
-    [("checks.spaces", 15), ("timing.export", 1), ("timing.decoding", 6), ("timing.texts", 15)],
+    [
+        ("tests.stress.spaces", 15),
+        ("experiments.timing.export", 1),
+        ("experiments.timing.modules", 2),
+        ("experiments.timing.decoding", 6),
+        ("experiments.timing.texts", 15),
+    ],
 )
 def test_checks_and_timings_run_without_published_tables(
     name: str, rows: int, capsys: pytest.CaptureFixture[str]
@@ -106,7 +117,7 @@ def test_pretraining_is_compared_with_and_without_a_kind_of_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("NAS_DATA", raising=False)
-    found = run("pretraining.ablation", capsys, out=tmp_path)
+    found = run("experiments.pretraining.ablation", capsys, out=tmp_path)
     assert [(row["pretrained with"], row["metric"]) for row in found] == [
         (name, metric)
         for name in ("all tasks", "no random functions")
@@ -120,7 +131,7 @@ def test_pretraining_is_compared_with_and_without_a_kind_of_task(
 def test_a_teacher_is_measured_by_the_axes_that_are_given(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = run("pretraining.teacher", capsys, out=tmp_path)
+    found = run("experiments.pretraining.teacher", capsys, out=tmp_path)
     assert [row["the graph network's embedding"] for row in found] == [
         "0 axes given",
         "2 axes given",
@@ -143,7 +154,7 @@ def test_checkpoints_of_the_table_are_made(kind: Kind, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_few_labels_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = run("few_labels", capsys, out=tmp_path)
+    found = run("experiments.few_labels", capsys, out=tmp_path)
     names = [row["predictor"] for row in found["predictors"]]
     fitted = "experiments/variants.py:FittedKernels"
     assert names == ["rlm", fitted, "gnn", "gp", "gp-choices", "forest", "ridge"]
@@ -158,7 +169,7 @@ def test_few_labels_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_a_front_that_was_predicted_is_checked_by_true_latencies(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    found = run("fbnet_devices", capsys)
+    found = run("experiments.fbnet_devices", capsys)
     assert [row["device"] for row in found["devices"]] == ["raspi4", "pixel3", "eyeriss", "fpga"]
     assert all(0 < row["fastest (ms)"] < row["slowest (ms)"] for row in found["devices"])
 
@@ -191,7 +202,7 @@ def test_latencies_are_learned_if_requested(
     monkeypatch.chdir(tmp_path)
     unseen = importlib.import_module("experiments.unseen_spaces")
     found = run(
-        "unseen_spaces",
+        "experiments.unseen_spaces",
         capsys,
         out=tmp_path,
         families="digits-nasbench101",
