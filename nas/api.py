@@ -24,7 +24,6 @@ from nas.problem import Benchmark, Problem, load_benchmark
 from nas.ranking import rank_networks as rank
 from nas.report.folders import save_studies
 from nas.search.by_cost.loop import EPOCHS, run_search_by_cost
-from nas.search.evaluators import RecordingEvaluator
 from nas.search.loop import run_search
 from nas.search.prior import PriorObservations, read_prior_observations
 from nas.search.progress import SearchProgress
@@ -125,7 +124,7 @@ def search(
     folder = None if out is None else Path(out)
     if folder is not None and storage is None:
         storage = folder / "studies" / f"{label}-{seed}.journal"
-    if folder is not None and weights is None and isinstance(problem.evaluator, RecordingEvaluator):
+    if folder is not None and weights is None and problem.evaluator.keeps_weights:
         weights = folder / "studies" / "weights" / f"{label}-{seed}"
     shared: dict[str, Any] = {
         "seed": seed,

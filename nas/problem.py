@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from nas import benchmarks
 from nas.evaluation.datasets import Dataset, load_dataset
@@ -19,7 +19,7 @@ from nas.evaluation.latency import LatencyTask
 from nas.evaluation.measurement import Measurement, known_metrics, trains
 from nas.evaluation.metrics import check_metrics
 from nas.evaluation.subjects import fits
-from nas.search.evaluators import Evaluator, MeasuredEvaluator, TableEvaluator
+from nas.search.evaluators import Evaluator, MeasuredEvaluator, TableEvaluator, as_evaluator
 from nas.search.objectives import (
     ConstraintsLike,
     ObjectivesLike,
@@ -199,7 +199,7 @@ def _evaluator(
             space, evaluate, returned, Measurement(measured), checkpoints=checkpoints
         )
     if hasattr(evaluate, "metrics"):
-        return cast(Evaluator, evaluate)
+        return as_evaluator(evaluate)
     raise InputError(f"{evaluate!r} evaluates nothing: give {_EVALUATIONS}")
 
 

@@ -24,7 +24,6 @@ from nas.search.evaluators import (
     Evaluator,
     MeasuredEvaluator,
     PredictionEvaluator,
-    RecordingEvaluator,
     TableEvaluator,
 )
 from nas.search.loop import run_search
@@ -453,7 +452,7 @@ def _run_all(
     origin = provenance_of(space, goal.objectives, goal.constraints, evaluator, options.depends)
     claim(folder, [f"{name}-{seed}" for _, name, seed in tasks], origin, options.arguments)
     results: dict[str, list[SearchResult]] = {name: [] for name in names}
-    trains = isinstance(evaluator, RecordingEvaluator)
+    trains = evaluator.keeps_weights
     with log_to(folder / LOG_NAME):
         log.info("%s", origin["identity"]["command"])
         for number, (sampler, name, seed) in enumerate(tasks):

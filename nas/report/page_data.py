@@ -19,8 +19,8 @@ from nas.report.plots import metric_label
 from nas.report.proposals import propose
 from nas.search.by_cost.reading import is_by_cost, read_runs
 from nas.search.objectives import parse_constraints
-from nas.search.sources import used_settings
 from nas.search.study.networks import ORIGIN_COLUMNS
+from nas.search.study.provenance import used_settings
 from nas.search.study.schema import IDENTITY_KEY, SETTINGS_KEY, SOURCE_KEY
 from predictors.metrics import Metric
 

@@ -8,20 +8,23 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nas.benchmarks import load_benchmark
+from nas.evaluation.measurement import measurement_of
 from nas.search.by_cost.loop import EPOCHS, SECONDS, run_search_by_cost
+from nas.search.evaluators import MeasuredEvaluator, PredictionEvaluator, TableEvaluator
 from nas.search.loop import run_search
 from nas.search.multi_fidelity import check_policy
 from nas.search.objectives import parse_constraints
+from nas.search.own_evaluator import FunctionEvaluator
 from nas.search.progress import SearchProgress
 from nas.search.samplers import check_sampler
-from nas.search.sources import open_evaluator
 from nas.search.study.load import (
     RecordedSpace,
     is_untrusted,
     load_search_study,
     read_study,
 )
-from nas.search.study.provenance import moved
+from nas.search.study.provenance import Source, moved
 from nas.search.study.result import SearchResult
 from nas.search.study.schema import SearchAttributes
 from nas.search.study.trials import TrialReader
@@ -30,7 +33,9 @@ from search_spaces.common.errors import InputError
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
+    from nas.search.evaluators import Evaluator
     from nas.search.study.workers import Share
+    from search_spaces import SearchSpace
 
 
 def join(
@@ -53,7 +58,7 @@ def join(
     Args:
         storage: see `nas.search.study.storage.open_storage`.
         name: the study's name.
-        path_override, device: see `nas.search.sources.open_evaluator`.
+        path_override, device: see `open_evaluator`.
         progress: called at the start and after each evaluation.
         trust: run the Python files that the search names as its space, its sampler and its
             evaluator.
@@ -144,3 +149,47 @@ def join(
         patience=patience,
         **shared,
     )
+
+
+def open_evaluator(
+    source: Source,
+    space: SearchSpace,
+    metrics: Sequence[str],
+    path_override: str | None = None,
+    device: str = "cpu",
+    function: str | None = None,
+    checkpoints: Path | None = None,
+) -> Evaluator:
+    """Recreate the evaluator of a source.
+
+    Args:
+        source: see `nas.search.evaluators.Evaluator.source`.
+        space: the search space.
+        metrics: metrics of a table or predictor; a measurement and a function have their own.
+        path_override: path of the table, checkpoint or data set on this machine, if it differs.
+        device: PyTorch device to train on.
+        function: the user's evaluator, `FILE.py:function`, which is run; required if the source is
+            one.
+        checkpoints: folder for training checkpoints.
+
+    Raises:
+        InputError: the data set or function is another one, or the evaluator exists only in the
+            script that started the search.
+    """
+    if "benchmark" in source:
+        path = path_override or source["benchmark"]
+        return TableEvaluator(
+            load_benchmark(path, source.get("space"), source.get("space_options")), metrics
+        )
+    if "predictor" in source:
+        return PredictionEvaluator.load(path_override or source["predictor"], space, metrics)
+    if "evaluator" in source:
+        return FunctionEvaluator.of_settings(
+            space, source["evaluator"], function, checkpoints=checkpoints
+        )
+    if "measurement" not in source:
+        raise InputError(
+            "only the script that started this search knows its evaluator: run that script again"
+        )
+    measurement = measurement_of(source["measurement"], space.input_shape, path_override, device)
+    return MeasuredEvaluator(space, measurement, checkpoints)

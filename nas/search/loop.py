@@ -18,7 +18,7 @@ from optuna.trial import TrialState
 
 from nas.evaluation.metrics import check_metrics
 from nas.search.candidates import random_unseen
-from nas.search.evaluators import TableEvaluator, evaluate_one
+from nas.search.evaluators import as_evaluator
 from nas.search.objectives import (
     ConstraintsLike,
     ObjectivesLike,
@@ -149,7 +149,7 @@ def run_search(
         joins: this process joins a search that another one started, perhaps on another machine.
         weights: folder for the trained weights of the front, not shared with other searches.
         jobs: processes that share the search. More than one needs a storage, a sampler given by
-            name, and an evaluator that another process can open (`nas.search.sources`). GPUs are
+            name, and an evaluator that another process can open (`Evaluator.source`). GPUs are
             assigned to them in turn.
         callbacks: called with the study and each trial that has finished since this call, in any
             process, as in Optuna's `Study.optimize`. For trackers see `nas.search.tracking`.
@@ -165,8 +165,8 @@ def run_search(
         InputError: bad settings, a stored study with other settings, networks or data
             (`nas.search.study.provenance`), an unusable storage, or ten failed evaluations in a row.
     """
-    if isinstance(evaluator, TableEvaluator):
-        space = among_rows(space, evaluator.rows)
+    evaluator = as_evaluator(evaluator)
+    space = among_rows(space, evaluator.rows)
     reader = TrialReader(space, parse_objectives(objectives), parse_constraints(constraints))
     check_metrics(reader.metrics, evaluator.metrics)
     check_repeatable(space)
@@ -312,7 +312,6 @@ class _Search:
         self.worker = worker
         self.reader = reader
         self.evaluator = evaluator
-        self.columns = [evaluator.metrics.index(metric) for metric in reader.metrics]
         self.rng = rng
         self.observed: dict[Architecture, np.ndarray] = {}
         self.front = GrowingFront(len(reader.objectives))
@@ -448,7 +447,8 @@ class _Search:
             return False
         record = TrialLogger(self.study, trial, self.weights)
         try:
-            values = evaluate_one(self.evaluator, architecture, record)
+            observed = self.evaluator.measure(architecture, record)
+            values = self.evaluator.train(architecture, observed, record)
         except (StorageError, EvaluatorError):
             raise
         except optuna.TrialPruned as error:
@@ -458,7 +458,7 @@ class _Search:
             self._fail(trial, describe(error))
             return True
         record.identify_architecture(self.reader.space, architecture)
-        self._tell(trial, values[self.columns])
+        self._tell(trial, np.array([values[metric] for metric in self.reader.metrics]))
         return True
 
     def _fail(self, trial: optuna.Trial, reason: str) -> None:

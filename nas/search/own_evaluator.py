@@ -6,24 +6,26 @@ import ast
 import functools
 import hashlib
 import inspect
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-import numpy as np
-
 from nas.evaluation.measurement import Measurement, measurement_of
 from nas.evaluation.trainable import State, Trainable
+from nas.search.by_cost.runs import Fidelities, Segment
+from nas.search.evaluators import NetworkEvaluator, Values, spreads_of, values_of
 from nas.search.study.bound_values import FLOATS, BoundValues, bound_values
-from nas.search.study.trial_logger import plain_number
+from nas.search.study.schema import SCRIPT
+from nas.search.study.trial_logger import EvaluationLogger, plain_number, whole_epoch
 from search_spaces.common.errors import EvaluatorError, InputError, exits_as_errors
 from search_spaces.common.plug_ins import function_from_file
 
 if TYPE_CHECKING:
-    from nas.search.study.trial_logger import TrialLogger
     from search_spaces import Architecture, SearchSpace
 
+_log = logging.getLogger(__name__)
 # Of torch before each network is built, so that its initial weights depend on the architecture only
 INITIAL_SEED = 0
 _ARGUMENTS = ("model", "architecture", "report")
@@ -34,7 +36,7 @@ EvaluateFunction = Callable[..., Mapping[str, float]]
 """`evaluate(model, architecture, report, **options) -> {metric: value}`, where model is a `torch.nn.Module`."""
 
 
-class FunctionEvaluator:
+class FunctionEvaluator(NetworkEvaluator):
     """Evaluates networks by a function of the user's, and optionally measures latency and the like
     on this machine.
 
@@ -65,24 +67,24 @@ class FunctionEvaluator:
         options: Mapping[str, Any] | None = None,
         checkpoints: Path | None = None,
     ) -> None:
-        self.space = space
-        self.checkpoints = checkpoints
+        super().__init__(space, measurement or Measurement(()), checkpoints)
         self.reference = str(Path(function).absolute()) if isinstance(function, str) else ""
         self.function = (
             function_from_file(function, "evaluator") if isinstance(function, str) else function
         )
         self.returned = tuple(metrics)
-        self.measurement = measurement or Measurement(())
         self.metrics = (*self.returned, *self.measurement.metrics)
         self.options = dict(options or {})
+        # The function's option `device` says where networks are trained.
+        self.device = str(self.options.get("device", "cpu"))
         self._check_signature()
         self.values = self._bound_values()
         self._was_called = False
+        self._warned = False  # of a training that ended early
 
     @property
-    def device(self) -> str:
-        """The device that trains networks: the function's option `device`, by default the CPU."""
-        return str(self.options.get("device", "cpu"))
+    def trained(self) -> tuple[str, ...]:
+        return self.returned
 
     @classmethod
     def of_settings(
@@ -137,7 +139,7 @@ class FunctionEvaluator:
         return found
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Mapping[str, Any]:
         """All settings that the values depend on, as plain values; {} if the function was not given
         as a file.
 
@@ -167,6 +169,14 @@ class FunctionEvaluator:
             "values": self.values.known,
         }
 
+    @property
+    def source(self) -> dict[str, Any]:
+        return {"evaluator": self.settings} if self.reference else {SCRIPT: self.script}
+
+    @property
+    def uncompared(self) -> Mapping[str, str]:
+        return self.values.unknown
+
     def _bound_values(self) -> BoundValues:
         """Values that the function is bound to, as they were before its first call in this process.
 
@@ -184,39 +194,86 @@ class FunctionEvaluator:
         }
         return BoundValues({**values.known, **kept}, values.unknown)
 
-    def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
-        values = [self.evaluate(architecture) for architecture in architectures]
-        return np.array(values, dtype=float).reshape(-1, len(self.metrics))
+    def measure(self, architecture: Architecture, log: EvaluationLogger) -> dict[str, float]:
+        log.identify(self.network(architecture))
+        measured = self._measured(self.measurement, architecture)
+        log.spread(spreads_of(measured))
+        return values_of(measured)
 
-    def evaluate(
-        self, architecture: Architecture, record: TrialLogger | None = None
-    ) -> list[float]:
-        """Values (m,) of one architecture. Its learning curve, further values and weights go into
-        the record.
+    def train(
+        self,
+        architecture: Architecture,
+        observed: Values,
+        log: EvaluationLogger,
+        segment: Segment | None = None,
+    ) -> dict[str, float]:
+        if segment is not None:
+            return self._train_segment(architecture, observed, log, segment)
+        returned, state = self.train_network(self.network(architecture), architecture, log.report)
+        values = {**observed, **returned}
+        log.keep({m: value for m, value in values.items() if m not in self.metrics}, (state, {}))
+        return {metric: values[metric] for metric in self.metrics}
+
+    def _train_segment(
+        self, architecture: Architecture, observed: Values, log: EvaluationLogger, segment: Segment
+    ) -> dict[str, float]:
+        """Train up to a fidelity, where `report` returns False.
+
+        The training fails if its function skips the fidelity, since the value of another epoch
+        would be stored as its value. A function with a parameter `checkpoint` continues from that
+        file. Any other starts again for each fidelity, which then costs all epochs from the first
+        on.
         """
-        network = Trainable.of(self.space, architecture)
-        if record:
-            record.identify(network)
-        found: dict[str, float] = {}
-        if self.measurement.metrics:
-            measured = self.measurement(network, lambda: self.space.to_onnx(architecture)).values
-            found = {metric: value.value for metric, value in measured.items()}
-            if record:
-                record.spread(
-                    {
-                        metric: (m.low, m.high, m.spread)
-                        for metric, m in measured.items()
-                        if m.spread
-                    }
+        until = segment.until
+        has_ended = has_diverged = False
+
+        def report(epoch: int, metrics: Values) -> bool:
+            nonlocal has_ended, has_diverged
+            epoch = whole_epoch(epoch)
+            if has_ended and epoch != until:
+                raise EvaluatorError(
+                    f"report returned False after epoch {until}, but the evaluator trained on: it "
+                    "must return then"
                 )
-        returned, state = self.train(network, architecture, record.report if record else _go_on)
-        found |= returned
-        if record:
-            record.keep(
-                {metric: value for metric, value in found.items() if metric not in self.metrics},
-                (state, {}),
+            has_diverged = not log.report(epoch, metrics)
+            if epoch > until:
+                raise InputError(
+                    f"the evaluator reported epoch {epoch}, but not {until}, where its training "
+                    "pauses or ends: report each epoch in order, after a pause first the epoch in "
+                    "the checkpoint"
+                )
+            has_ended = epoch == until
+            return not has_diverged and not has_ended
+
+        returned, state = self.train_network(
+            self.network(architecture),
+            architecture,
+            report,
+            self._pause_file(architecture) if self.continues else None,
+        )
+        if log.reported < until and not has_diverged and not self._warned:
+            self._warned = True
+            _log.warning(
+                "the evaluator ended a training after epoch %d, but %d epochs are paid: report all "
+                "epochs, from 1 to the last fidelity",
+                log.reported,
+                until,
             )
-        return [found[metric] for metric in self.metrics]
+        values = {**observed, **returned}
+        if segment.is_last:
+            further = {m: value for m, value in values.items() if m not in self.metrics}
+            log.keep(further, (state, {}))
+        return {metric: values[metric] for metric in self.metrics}
+
+    def fidelities(self, levels: Sequence[int]) -> Fidelities:
+        fidelities = Fidelities.of(levels, continues=self.continues)
+        if self.continues:
+            self._check_pause_folder()
+        return fidelities
+
+    def forget(self, architecture: Architecture) -> None:
+        if self.continues:
+            super().forget(architecture)
 
     @property
     def continues(self) -> bool:
@@ -228,7 +285,7 @@ class FunctionEvaluator:
             and "checkpoint" not in self.options
         )
 
-    def train(
+    def train_network(
         self,
         network: Trainable,
         architecture: Architecture,
@@ -311,10 +368,6 @@ def _name(function: Any) -> str:
     """Name of a function, for messages; of a partial one, that of the function inside."""
     inner = function.func if isinstance(function, functools.partial) else function
     return str(getattr(inner, "__qualname__", type(inner).__qualname__))
-
-
-def _go_on(epoch: int, metrics: Mapping[str, float]) -> bool:
-    return True
 
 
 def code_checksum(file: Path) -> str:

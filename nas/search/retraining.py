@@ -18,8 +18,8 @@ from nas.evaluation.tasks import training_task
 from nas.evaluation.trainable import Trainable
 from nas.evaluation.training import train
 from nas.search.own_evaluator import FunctionEvaluator
-from nas.search.sources import Source
 from nas.search.study.files import Weights, write_network
+from nas.search.study.provenance import Source
 from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
 from search_spaces.ir.text import fingerprint
@@ -176,7 +176,7 @@ class _Own:
                 progress("epochs", epoch, max(epoch, epochs))
             return True
 
-        values, state = self.evaluator.train(network, architecture, report)
+        values, state = self.evaluator.train_network(network, architecture, report)
         return values, (state, {})
 
 

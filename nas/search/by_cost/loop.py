@@ -17,9 +17,8 @@ from optuna.samplers import RandomSampler
 from optuna.trial import TrialState, create_trial
 
 from nas.evaluation.metrics import check_metrics
-from nas.search.by_cost.runs import Job, Runs
-from nas.search.by_cost.stages import StagedEvaluator, staged
-from nas.search.evaluators import TableEvaluator
+from nas.search.by_cost.runs import Fidelities, Job, Runs, Segment
+from nas.search.evaluators import as_evaluator
 from nas.search.loop import MAX_FAILURES, open_study
 from nas.search.multi_fidelity import make_policy
 from nas.search.objectives import (
@@ -149,15 +148,15 @@ def run_search_by_cost(
         InputError: for arguments that do not fit together, or after too many failed trainings in a
             row.
     """
-    if isinstance(evaluator, TableEvaluator):
-        space = among_rows(space, evaluator.rows)
+    evaluator = as_evaluator(evaluator)
+    space = among_rows(space, evaluator.rows)
     reader = TrialReader(space, parse_objectives(objectives), parse_constraints(constraints))
     check_metrics(reader.metrics, evaluator.metrics)
     if cost not in (EPOCHS, SECONDS):
         check_metrics([cost], evaluator.metrics)
     if not budget > 0:
         raise InputError(f"budget {budget}: give a positive number of {cost}")
-    stages = staged(evaluator, fidelities)
+    rungs = evaluator.fidelities(fidelities)
     check_repeatable(space)
     origin = provenance_of(space, reader.objectives, reader.constraints, evaluator, depends)
     if storage is not None:
@@ -170,12 +169,12 @@ def run_search_by_cost(
         "fidelities": list(fidelities),
         "cost": cost,
     }
-    policy = make_policy(sampler, space, reader, stages.trained, stages.fidelities, seed, predictor)
+    policy = make_policy(sampler, space, reader, evaluator.trained, rungs, seed, predictor)
     study = open_study(storage, name, reader.objectives, RandomSampler(seed), origin, joins)
     if not joins:
         study.set_user_attr(BUDGET_KEY, budget)
-        if checkpoints := getattr(evaluator, "checkpoints", None):
-            study.set_user_attr(CHECKPOINTS_KEY, str(Path(checkpoints).absolute()))
+        if evaluator.checkpoints:
+            study.set_user_attr(CHECKPOINTS_KEY, str(Path(evaluator.checkpoints).absolute()))
         if weights:
             study.set_user_attr(WEIGHTS_FOLDER_KEY, str(Path(weights).absolute()))
     if prepares:
@@ -183,7 +182,9 @@ def run_search_by_cost(
     folder = WeightFolder(Path(weights)) if weights else None
     others = helpers(jobs - 1, evaluator, storage, name, share, origin["identity"]["depends"])
     with others, Worker(study) as worker:
-        loop = _Loop(study, reader, stages, policy, worker, budget, cost, folder, callbacks)
+        loop = _Loop(
+            study, reader, evaluator, rungs, policy, worker, budget, cost, folder, callbacks
+        )
         with watched(progress if storage is not None else None, loop.look) as report:
             loop.run(report or progress, share or Share())
     return SearchResult.of_study(study, reader)
@@ -196,7 +197,8 @@ class _Loop:
         self,
         study: optuna.Study,
         reader: TrialReader,
-        stages: StagedEvaluator,
+        evaluator: Evaluator,
+        fidelities: Fidelities,
         policy: Policy,
         worker: Worker,
         budget: float,
@@ -204,13 +206,8 @@ class _Loop:
         weights: WeightFolder | None,
         callbacks: Sequence[Callable[[optuna.Study, FrozenTrial], None]] = (),
     ) -> None:
-        self.study, self.reader, self.stages, self.policy, self.worker = (
-            study,
-            reader,
-            stages,
-            policy,
-            worker,
-        )
+        self.study, self.reader, self.policy, self.worker = study, reader, policy, worker
+        self.evaluator, self.fidelities = evaluator, fidelities
         self.budget, self.cost, self.weights, self.callbacks = budget, cost, weights, callbacks
         settings = study.user_attrs[SETTINGS_KEY]
         self.label = f"{sampler_label(settings['sampler'])}-{settings['seed']}"  # in the log
@@ -274,7 +271,7 @@ class _Loop:
 
     def _runs(self) -> Runs:
         stopped = SearchAttributes.of(self.study).stopped
-        return Runs(self.reader, self.stages.fidelities, stored_trials(self.study), stopped)
+        return Runs(self.reader, self.fidelities, stored_trials(self.study), stopped)
 
     def _unfinished(self) -> optuna.Trial | None:
         """The trial of a segment whose process ended before it was finished."""
@@ -314,7 +311,7 @@ class _Loop:
                     STOPPED_KEY + self.reader.space.format(job.architecture), True
                 )
                 runs.runs[job.architecture].ended = True
-                self.stages.forget(job.architecture)
+                self.evaluator.forget(job.architecture)
                 continue
             trial = begin_trial(self.study, self._template(job, runs))
             if self._is_first(trial, self._runs()):
@@ -370,16 +367,18 @@ class _Loop:
             known = (
                 self._runs().runs[architecture].values[begun]
                 if begun
-                else self.stages.measure(architecture, record)
+                else self.evaluator.measure(architecture, record)
             )
             if not begun and (broken := self._broken(known)):
                 self._rule_out(trial, known, broken, time.monotonic() - started)
                 return
-            values = self.stages.advance(architecture, begun, until, known, record)
+            values = self.evaluator.train(
+                architecture, known, record, Segment(until, until == self.fidelities.last)
+            )
         except (StorageError, EvaluatorError):
             raise
         except Exception as error:
-            epochs = self.stages.fidelities.epochs(begun, min(max(record.reported, begun), until))
+            epochs = self.fidelities.epochs(begun, min(max(record.reported, begun), until))
             seconds = time.monotonic() - started
             trial.set_user_attr(COST_KEY, self._cost({self.cost: 0.0, **known}, epochs, seconds))
             if isinstance(error, optuna.TrialPruned):
@@ -389,7 +388,7 @@ class _Loop:
             else:
                 self._fail(trial, describe(error))
             return
-        epochs = self.stages.fidelities.epochs(begun, until)
+        epochs = self.fidelities.epochs(begun, until)
         seconds = time.monotonic() - started
         trial.set_user_attr(COST_KEY, self._cost(values, epochs, seconds))
         row = np.array([values[metric] for metric in self.reader.metrics])
@@ -399,7 +398,7 @@ class _Loop:
         self.failures.clear()
         self.ruled_out = 0
         trial.set_user_attr(VALUES_KEY, {metric: float(value) for metric, value in values.items()})
-        if until == self.stages.fidelities.last:
+        if until == self.fidelities.last:
             record.identify_architecture(self.reader.space, architecture)
         self._finish(trial, row, until)
 
@@ -435,7 +434,7 @@ class _Loop:
 
     def _finish(self, trial: optuna.Trial, row: np.ndarray, until: int) -> None:
         """Store the values (metrics,) of a finished segment."""
-        if until < self.stages.fidelities.last:
+        if until < self.fidelities.last:
             prune_trial(self.study, trial)
             return
         for constraint in self.reader.constraints:
@@ -444,7 +443,7 @@ class _Loop:
         self.study.tell(trial, row[: len(self.reader.objectives)].tolist(), skip_if_finished=True)
         architecture = self.reader.architecture(trial.params)
         assert architecture is not None
-        self.stages.forget(architecture)
+        self.evaluator.forget(architecture)
 
     def _settle_weights(self, trial: FrozenTrial) -> None:
         """Keep the weights of a full training if it is on the front; remove those of dominated and
@@ -473,7 +472,7 @@ class _Loop:
 
     def _progress(self) -> SearchProgress:
         runs, front = self._runs(), GrowingFront(len(self.reader.objectives))
-        for losses in runs.losses(runs.finished, self.stages.fidelities.last):
+        for losses in runs.losses(runs.finished, self.fidelities.last):
             if np.isfinite(losses).all():
                 front.add(losses)
         best = front.points.min(axis=0).tolist() if len(front.points) else []

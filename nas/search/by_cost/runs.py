@@ -80,6 +80,18 @@ class Fidelities(NamedTuple):
         return sum(self.epochs(a, b) for a, b in pairwise(path))
 
 
+class Segment(NamedTuple):
+    """A part of a training, from one fidelity to the next.
+
+    Attributes:
+        until: epoch at which the training pauses, or ends.
+        is_last: True if it ends there.
+    """
+
+    until: int
+    is_last: bool
+
+
 class Job(NamedTuple):
     """A decision about one network.
 

@@ -23,11 +23,8 @@ from optuna.trial import TrialState
 
 from nas.evaluation import memory
 from nas.evaluation.machine import machine, versions
-from nas.search.evaluators import MeasuredEvaluator
-from nas.search.own_evaluator import FunctionEvaluator
-from nas.search.sources import SCRIPT, measured_metrics, source_of, used_settings
 from nas.search.study.bound_values import FLOATS, BoundValues, attribute_values, bound_values
-from nas.search.study.schema import sampler_label, without_passwords
+from nas.search.study.schema import SCRIPT, sampler_label, without_passwords
 from nas.search.study.trials import is_evaluated
 from nas.search.study.workers import Worker
 from search_spaces.common import plug_ins
@@ -55,6 +52,8 @@ _OTHERWISE_KNOWN = ("name", "input_shape", "num_classes", "example_input")  # at
 _DIGITS = 12  # hexadecimal digits of a fingerprint: 48 bits distinguish a few dozen networks
 
 log = logging.getLogger(__name__)
+Source = Mapping[str, Any]
+"""What a study stores about its evaluator: see `nas.search.evaluators.Evaluator.source`."""
 
 
 def provenance_of(
@@ -76,9 +75,6 @@ def provenance_of(
         command. `networks` are fingerprint pairs (choices, text) of up to `SAMPLED_NETWORKS` random
         architectures, the same ones in every process; a slow space has fewer.
     """
-    device = (
-        evaluator.device if isinstance(evaluator, MeasuredEvaluator | FunctionEvaluator) else "cpu"
-    )
     return {
         "settings": {
             "space": space.reference,
@@ -86,13 +82,13 @@ def provenance_of(
             "objectives": [str(objective) for objective in objectives],
             "constraints": [str(constraint) for constraint in constraints],
         },
-        "source": source_of(evaluator),
+        "source": evaluator.source,
         "identity": {
             "text_version": TEXT_VERSION,
             "networks": [list(pair) for pair in _sampled(space)],
             "build": values_of_build(space).known,
             "depends": content_hashes(depends),
-            "machine": machine(device),
+            "machine": machine(evaluator.device),
             "versions": versions(),
             "command": command(),
         },
@@ -120,8 +116,10 @@ _said = set[str]()  # notes that this process has logged
 
 def note_unknown(space: SearchSpace, evaluator: Evaluator) -> None:
     """Log once which values of evaluator and `build` cannot be compared when the search resumes."""
-    own = evaluator.values.unknown if isinstance(evaluator, FunctionEvaluator) else {}
-    for owner, values in (("evaluator", own), ("space", values_of_build(space).unknown)):
+    for owner, values in (
+        ("evaluator", evaluator.uncompared),
+        ("space", values_of_build(space).unknown),
+    ):
         names = ", ".join(f"{name} ({kind})" for name, kind in values.items())
         note = (
             f"changes of these values of the {owner} will not be noticed when the search "
@@ -158,6 +156,35 @@ def _sample(space: SearchSpace) -> Iterator[tuple[str, str]]:
         yield fingerprint(choices)[:_DIGITS], fingerprint(text)[:_DIGITS]
         if time.monotonic() > started + MAX_SAMPLING_SECONDS:
             return
+
+
+def measured_metrics(source: Source) -> list[str]:
+    """Metrics that are measured, or returned by a function of the user's: machine and packages may
+    affect them.
+    """
+    own = source.get("evaluator", {})
+    return [*own.get("metrics", ()), *(own or source).get("measurement", {}).get("metrics", ())]
+
+
+def used_settings(source: Source) -> dict[str, Any]:
+    """The settings of a source that its metrics use: none of training without a data set, none of
+    timing without it.
+    """
+    kept = dict(source)
+    if isinstance(kept.get("evaluator"), Mapping):
+        kept["evaluator"] = used_settings(kept["evaluator"])
+    if isinstance(kept.get("measurement"), Mapping) and "metrics" in kept["measurement"]:
+        measurement = dict(kept["measurement"])
+        if not measurement.get("data"):
+            unused = ("seeds", "training")
+            measurement = {name: value for name, value in measurement.items() if name not in unused}
+        if not any(
+            metric.endswith("_latency_ms") or metric == memory.METRIC
+            for metric in measurement["metrics"]
+        ):
+            measurement.pop("latency", None)
+        kept["measurement"] = measurement
+    return kept
 
 
 class Difference(NamedTuple):

@@ -32,10 +32,13 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 
+# Key of a source that only the script that started the search can open
+SCRIPT = "script"
+
 # --- user attributes of the study
 # Space, objectives, constraints, sampler, seed: the settings of the search
 SETTINGS_KEY = "nas:settings"
-SOURCE_KEY = "nas:source"  # where values come from, see `nas.search.sources`
+SOURCE_KEY = "nas:source"  # where values come from, see `Evaluator.source`
 IDENTITY_KEY = "nas:identity"  # fingerprints of networks, machine, versions, command
 EVALUATIONS_KEY = "nas:evaluations"  # number of evaluations, without prior observations
 LIMITS_KEY = "nas:limits"  # the finite ones of `until` (POSIX time) and `patience` (evaluations)

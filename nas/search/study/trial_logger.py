@@ -30,23 +30,55 @@ MAX_SHOWN = 60  # characters of a user's value in a message
 MAX_EPOCH = 2**31 - 1  # the largest that a database stores
 
 
-class TrialLogger:
+class EvaluationLogger:
+    """Takes what an evaluation says besides its values, and discards it: outside of a search.
+
+    Attributes:
+        reported: the highest epoch that was reported; 0 for none.
+        weights: folder for trained weights; None discards them.
+    """
+
+    weights: WeightFolder | None = None
+
+    def __init__(self) -> None:
+        self.reported = 0
+
+    def identify(self, network: Trainable) -> None:
+        """Take what identifies the network."""
+
+    def report(self, epoch: int, metrics: Mapping[str, float]) -> bool:
+        """Take values after an epoch. False if the training is to end."""
+        self.reported = max(self.reported, whole_epoch(epoch))
+        return True
+
+    def spread(self, spreads: Mapping[str, tuple[float, float, str]]) -> None:
+        """Take the spread of repeated measurements by metric: low value, high value, and what these
+        are.
+        """
+
+    def keep(self, further: Mapping[str, float], weights: Weights | None = None) -> Path | None:
+        """Take further values, and trained weights or a copy of their file.
+
+        Returns:
+            The path of the weights; None if they were discarded.
+        """
+        return None
+
+
+class TrialLogger(EvaluationLogger):
     """Writes into one running trial of a search.
 
     Args:
         study: the search's study.
         trial: the running trial.
         weights: folder for trained weights; None discards them.
-
-    Attributes:
-        reported: the highest epoch that was reported to this record; 0 for none.
     """
 
     def __init__(
         self, study: optuna.Study, trial: optuna.Trial, weights: WeightFolder | None
     ) -> None:
+        super().__init__()
         self.study, self.trial, self.weights = study, trial, weights
-        self.reported = 0
         self._identified = False
 
     def identify(self, network: Trainable) -> None:

@@ -31,13 +31,13 @@ from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
 from optuna.storages import RetryHeartbeatStaleTrialCallback, fail_stale_trials
 from optuna.trial import TrialState
 
-from nas.search.sources import SCRIPT
 from nas.search.study.schema import (
     EPOCH_KEY,
     EPOCHS_BEFORE_KEY,
     OWNER_KEY,
     RESTARTS_KEY,
     RESUMED_KEY,
+    SCRIPT,
     WORKER_KEY,
 )
 from nas.search.study.storage import fail_trial, has_heartbeat, heartbeat, stored_trial, trial_id
@@ -297,7 +297,7 @@ def check_jobs(jobs: int, storage: object, sampler: object, source: Mapping[str,
         jobs: number of processes.
         storage: storage of the study, see `nas.search.study.storage.open_storage`.
         sampler: name of a sampler; an object cannot be shared.
-        source: see `nas.search.sources.source_of`.
+        source: see `nas.search.evaluators.Evaluator.source`.
 
     Raises:
         InputError: if they cannot.
@@ -330,16 +330,20 @@ def helpers(
     first one. Each gets an equal part of the share that this process has. `depends` are paths on
     this machine of files that the search depends on.
     """
-    device = getattr(evaluator, "device", "cpu")
-    join = {"storage": str(storage), "name": name, "device": device, "depends": [*depends]}
-    if checkpoints := getattr(evaluator, "checkpoints", None):
-        join["checkpoints"] = str(checkpoints)
-    if function := getattr(evaluator, "reference", ""):
-        join["evaluator"] = function
-    space = getattr(evaluator, "space", None)
+    join = {
+        "storage": str(storage),
+        "name": name,
+        "device": evaluator.device,
+        "depends": [*depends],
+    }
+    if evaluator.checkpoints:
+        join["checkpoints"] = str(evaluator.checkpoints)
+    if evaluator.reference:
+        join["evaluator"] = evaluator.reference
+    space = evaluator.space
     if space is not None and plug_ins.is_file(space.reference):
         join["space"] = space.reference
-    gpus = visible_gpus() if count and device == "cuda" else []
+    gpus = visible_gpus() if count and evaluator.device == "cuda" else []
     parts = (
         [share.take(share.evaluations // (count + 1 - i)) for i in range(count)]
         if share

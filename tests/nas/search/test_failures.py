@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nas import Problem, search
+from nas import Evaluator, Problem, search
 from nas.search.loop import MAX_FAILURES
 from nas.search.objectives import parse_constraints, parse_objectives
 from nas.search.study.load import read_search
 from nas.search.study.storage import JournalFile
-from nas.search.study.trial_logger import TrialLogger
+from nas.search.study.trial_logger import EvaluationLogger
 from nas.search.study.trials import TrialReader
 from nas.search.study.workers import MAX_RESTARTS
 from search_spaces import Architecture, Infeasible, InputError, SearchSpace, get_space
@@ -263,15 +263,22 @@ def test_a_network_that_ends_every_process_is_given_up_after_two_more_tries(tmp_
 def test_a_training_that_makes_progress_is_never_given_up(tmp_path: Path) -> None:
     """Each process is killed after one more epoch, as on preemptible machines."""
 
-    class Trained(Costs):
+    class Trained(Evaluator):
+        metrics = Costs.metrics
         epochs = 0
 
-        def evaluate(self, architecture: Architecture, record: TrialLogger) -> list[float]:
+        def train(
+            self,
+            architecture: Architecture,
+            observed: Any,
+            log: EvaluationLogger,
+            segment: Any = None,
+        ) -> dict[str, float]:
             for epoch in range(1, self.epochs + 1):
-                record.report(epoch, {"params": 1.0})
+                log.report(epoch, {"params": 1.0})
             if self.epochs < 6:
                 raise Killed
-            return [1.0, 1.0]
+            return dict.fromkeys(self.metrics, 1.0)
 
     evaluator = Trained()
     for evaluator.epochs in range(1, 6):

@@ -16,9 +16,13 @@ from nas.comparison.runs import open_studies
 from nas.evaluation.datasets import digits
 from nas.evaluation.latency import LatencyTask
 from nas.evaluation.training import TrainingTask
-from nas.search.evaluators import MeasuredEvaluator, PredictionEvaluator, TableEvaluator
+from nas.search.evaluators import (
+    MeasuredEvaluator,
+    PredictionEvaluator,
+    TableEvaluator,
+    as_evaluator,
+)
 from nas.search.objectives import parse_objectives
-from nas.search.sources import source_of
 from nas.search.study import provenance
 from nas.search.study.load import read_search
 from nas.search.study.provenance import check_same, command, provenance_of
@@ -138,9 +142,9 @@ def test_a_space_that_fails_for_some_choices_has_a_fingerprint(switches: SearchS
 
     def networks() -> Any:
         space = Picky()
-        return provenance_of(space, parse_objectives("params"), (), Params(space))["identity"][
-            "networks"
-        ]
+        return provenance_of(space, parse_objectives("params"), (), as_evaluator(Params(space)))[
+            "identity"
+        ]["networks"]
 
     assert networks() == networks()
     assert len({text for _, text in networks()}) > 2
@@ -168,8 +172,8 @@ def write_table(path: Path, latency: float) -> TableEvaluator:
 
 
 def test_a_table_is_known_by_its_content_and_not_by_its_name(cache: Path, tmp_path: Path) -> None:
-    first, renamed = (source_of(write_table(tmp_path / name, 1.0)) for name in ("a.csv", "b.csv"))
-    other = source_of(write_table(tmp_path / "a.csv", 2.0))
+    first, renamed = (write_table(tmp_path / name, 1.0).source for name in ("a.csv", "b.csv"))
+    other = write_table(tmp_path / "a.csv", 2.0).source
     with pytest.raises(InputError, match="sha256"):
         check(first, other)
     check(first, renamed)
@@ -198,7 +202,7 @@ def test_a_checkpoint_is_known_by_its_content(tmp_path: Path) -> None:
             tmp_path / f"{slope}"
         )
         sources.append(
-            source_of(PredictionEvaluator.load(str(tmp_path / f"{slope}"), space, ["my_ms"]))
+            PredictionEvaluator.load(str(tmp_path / f"{slope}"), space, ["my_ms"]).source
         )
     with pytest.raises(InputError, match="sha256"):
         check(*sources)
@@ -220,7 +224,7 @@ def test_other_training_or_data_are_refused(change: dict[str, Any], message: str
         "training": TrainingTask(epochs=1),
     }
     first, second = (
-        source_of(MeasuredEvaluator(space, Measurement(**chosen)))
+        MeasuredEvaluator(space, Measurement(**chosen)).source
         for chosen in (settings, settings | change)
     )
     check(first, first)
@@ -230,9 +234,7 @@ def test_other_training_or_data_are_refused(change: dict[str, Any], message: str
 
 def test_unused_settings_may_change() -> None:
     def source(metrics: tuple[str, ...], **settings: Any) -> dict[str, Any]:
-        return source_of(
-            MeasuredEvaluator(get_space("tiny-resnet"), Measurement(metrics, **settings))
-        )
+        return MeasuredEvaluator(get_space("tiny-resnet"), Measurement(metrics, **settings)).source
 
     slow = {"training": TrainingTask(epochs=9), "latency": LatencyTask(threads=2)}
     check(source(("params",)), source(("params",), **slow))

@@ -21,7 +21,6 @@ from nas.evaluation.training import train
 from nas.search.evaluators import MeasuredEvaluator
 from nas.search.own_evaluator import FunctionEvaluator
 from nas.search.retraining import Retraining, retrain
-from nas.search.sources import source_of
 from search_spaces import Architecture, SearchSpace, get_space
 from search_spaces.common.errors import InputError
 
@@ -54,7 +53,7 @@ def data() -> Dataset:
 
 def source(space: SearchSpace, data: Dataset | None) -> dict[str, Any]:
     metrics = ("digits_accuracy",) if data else ("params",)
-    found = source_of(MeasuredEvaluator(space, Measurement(metrics, data, (0, 1), TrainingTask(1))))
+    found = MeasuredEvaluator(space, Measurement(metrics, data, (0, 1), TrainingTask(1))).source
     return dict(json.loads(json.dumps(found)))
 
 
@@ -139,7 +138,7 @@ def test_the_users_own_function_gets_the_new_settings(
     function = f"{tmp_path}/mine.py:evaluate"
     evaluator = FunctionEvaluator(space, function, ["mAP"])
     result = search(Problem(space, evaluator, "mAP"), sampler="random", evaluations=1)
-    origin = json.loads(json.dumps(source_of(evaluator)))
+    origin = json.loads(json.dumps(evaluator.source))
     shown: list[tuple[int, int]] = []
     how = Retraining({"epochs": 4}, function=function)
     found = retrain(
