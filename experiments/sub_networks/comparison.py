@@ -1,19 +1,16 @@
-"""Sub-networks of a ResNet: does a short training rank them, and are they faster than pruned
-networks?
+"""Sub-networks of trained models against pruning: are they faster at equal accuracy, and does a
+short training rank them?
 
-    python -m experiments.sub_networks.comparison results/sub_networks
+Per family and seed, a network is trained on `composed_images`. Then, with the same number of epochs
+of fine-tuning for every method:
 
-A ResNet is trained on `composed_images`. Then
+1. *rivals*: Torch-Pruning with uniform and global ratios, by magnitude, and by Taylor expansion.
+2. *searches*: the search of this project, TPE and NSGA-II in the space of sub-networks. They score a
+   network after `search_epochs`; the finalists are fine-tuned as long as the pruned networks.
+3. *fresh*: the same search, where every network is trained from new weights.
+4. *ranks*: Kendall's τ between scores after few epochs from inherited weights and a long training.
 
-1. *ranks*: random sub-networks, scored with recalibrated statistics alone and after each epoch of
-   fine-tuning with the model as teacher; Kendall's τ between these scores and those of the last
-   epoch.
-2. *fronts*: networks of a search by recalibrated accuracy and measured latency, and of
-   Torch-Pruning with uniform and global ratios (magnitude), all fine-tuned for the same epochs;
-   measured latency at equal accuracy.
-
-Every network is one line of a file, so that an interrupted run goes on. Without Torch-Pruning, 2.
-compares nothing.
+Every evaluation is one line of `results.jsonl`, so that an interrupted run goes on.
 """
 
 from __future__ import annotations
@@ -21,126 +18,81 @@ from __future__ import annotations
 import copy
 import importlib.util
 import json
-from collections.abc import Callable
-from functools import partial
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import moocore
 import numpy as np
+import optuna
 import torch
-import typer
 from scipy.stats import kendalltau
-from torch import Tensor, nn
+from torch import nn
 
-from experiments.runner import Quick, run_command
 from experiments.sub_networks.images import CLASSES, write_images
+from experiments.sub_networks.models import EXAMPLE, FAMILIES
 from nas.evaluation.datasets import Dataset, load_dataset
-from nas.evaluation.latency import LatencyTask, time_model
+from nas.evaluation.latency import open_session, random_inputs
 from nas.evaluation.tasks import TrainingTask
 from nas.evaluation.trainable import Trainable
 from nas.evaluation.training import train
+from nas.search.samplers import create_sampler, is_guided
 from search_spaces import Architecture, Subnetworks, to_model
 from search_spaces.ir.pytorch import record, record_with_numbers
 
-EXAMPLE = torch.zeros(1, 3, 32, 32)
-RATIOS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.45, 0.6, 0.75)  # of channels that Torch-Pruning removes
+RIVALS = ("uniform magnitude", "global magnitude", "global taylor")
+SAMPLERS = ("rlm", "tpe", "nsga2")
+DROPS = (0.5, 2.0)  # points of accuracy below the model
+WINDOWS, RUNS = 15, 12  # of a paired measurement, and inferences of each network per window
+TAYLOR_BATCHES = 8  # of 64 images
+FINALIST_MARGIN = 12.0  # points below the best: networks beyond are no finalists
+SHIFT = 2  # pixels, of training images
 
 
 class Size(NamedTuple):
-    """Sizes of a run: images, widths and blocks of the model, epochs of the model, of ranked and of
-    compared networks, ranked networks, evaluations of the search, and the number that channels are
-    multiples of.
+    """Sizes of a run.
+
+    Attributes:
+        images: training images.
+        held_out: validation images; the test part has twice as many.
+        model_epochs: of the model.
+        tune_epochs: of every network that is compared.
+        ratios: networks per rival.
+        evaluations: of each search, after `search_epochs` each.
+        search_epochs: of an evaluation in a search.
+        finalists: of each search, fine-tuned for `tune_epochs`.
+        fresh_epochs: of an evaluation in the search from fresh weights.
+        ranked: networks of *ranks*.
+        few_epochs: epochs of the early scores.
+        long_epochs: of the long training.
+        round_to: channels are multiples of it.
     """
 
     images: int
-    widths: tuple[int, ...]
-    blocks: int
+    held_out: int
     model_epochs: int
-    rank_epochs: int
     tune_epochs: int
-    ranked: int
+    ratios: int
     evaluations: int
+    search_epochs: int
+    finalists: int
+    fresh_epochs: int
+    ranked: int
+    few_epochs: tuple[int, ...]
+    long_epochs: int
     round_to: int
 
 
 SIZES = {
-    "full": Size(8000, (32, 64, 128), 3, 20, 8, 4, 30, 120, 8),
-    "small": Size(2400, (8, 16, 32), 2, 10, 4, 2, 8, 36, 4),
-    "quick": Size(400, (8, 16), 1, 1, 1, 1, 3, 6, 4),
+    "full": Size(8000, 2000, 30, 4, 15, 40, 1, 5, 16, 30, (0, 1, 4), 16, 8),
+    "small": Size(1500, 500, 16, 1, 8, 12, 0, 8, 4, 8, (0, 1), 4, 8),
+    "quick": Size(256, 64, 1, 1, 1, 3, 0, 1, 1, 2, (0,), 1, 4),
 }
-TIMING = LatencyTask(warmup=20, runs=200)
-
-
-class Block(nn.Module):
-    """Two convolutions beside a shortcut."""
-
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
-        super().__init__()
-        self.conv1, self.bn1 = (
-            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
-            nn.BatchNorm2d(outputs),
-        )
-        self.conv2, self.bn2 = (
-            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False),
-            nn.BatchNorm2d(outputs),
-        )
-        project = stride > 1 or inputs != outputs
-        self.shortcut = (
-            nn.Conv2d(inputs, outputs, 1, stride, bias=False) if project else nn.Identity()
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))
-        return (y + self.shortcut(x)).relu()
-
-
-class ResNet(nn.Module):
-    """A stem and a stage of residual blocks per width."""
-
-    def __init__(self, widths: tuple[int, ...], blocks: int) -> None:
-        super().__init__()
-        self.stem, self.norm = (
-            nn.Conv2d(3, widths[0], 3, 1, 1, bias=False),
-            nn.BatchNorm2d(widths[0]),
-        )
-        inputs, stages = widths[0], []
-        for i, width in enumerate(widths):
-            for j in range(blocks):
-                stages.append(Block(inputs, width, 2 if j == 0 and i else 1))
-                inputs = width
-        self.blocks, self.head = nn.Sequential(*stages), nn.Linear(inputs, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.blocks(self.norm(self.stem(x)).relu()).mean((2, 3)))
-
-
-def tuned(network: Trainable, data: Dataset, epochs: int) -> list[float]:
-    """Validation accuracy in % with recalibrated statistics, and after each epoch of
-    fine-tuning.
-    """
-    task = TrainingTask(0, learning_rate=0.02, shift=2, noise=0)
-    curve = train(network, data, task=task).validation[:1]
-    if epochs:
-
-        def report(epoch: int, metrics: dict[str, float]) -> bool:
-            curve.append(metrics[data.metric])
-            return True
-
-        task = TrainingTask(epochs, learning_rate=0.02, shift=2, noise=0)
-        train(network, data, task=task, report=report)
-    return curve
-
-
-def latency(module: nn.Module) -> float:
-    """Median latency in ms in ONNX Runtime, one thread; the least of three, since other programs
-    disturb some.
-    """
-    model = to_model(*_with_seed(record_with_numbers(module, EXAMPLE)))
-    return min(time_model(model, TIMING).median for _ in range(3))
-
-
-def _with_seed(recorded: tuple[Any, Any]) -> tuple[Any, int, Any]:
-    return recorded[0], 0, recorded[1]
+FULL_PER_FRESH = 3  # evaluations of a search per one of the search from fresh weights
+WORST = (0.0, 1.2)  # reference point of hypervolumes: no accuracy, slower than the model
 
 
 class Lines:
@@ -159,168 +111,369 @@ class Lines:
         return self.rows[key]
 
 
-def base_model(folder: Path, data: Dataset, size: Size) -> ResNet:
-    """The model, whose trained weights are in the folder."""
-    torch.manual_seed(0)
-    model, file = ResNet(size.widths, size.blocks), folder / "model.safetensors"
-    if not file.exists():
-        from safetensors.torch import save_file
+def relative_latency(module: nn.Module, reference: bytes) -> float:
+    """Median latency of a module relative to a reference network, in ONNX Runtime on one thread.
 
-        network = Trainable(record(model, EXAMPLE), lambda: copy.deepcopy(model).train(), EXAMPLE)
-        trained = train(network, data, task=TrainingTask(size.model_epochs, shift=2, noise=0))
-        assert trained.state is not None
-        save_file({name: x.contiguous() for name, x in trained.state.items()}, file)
-        print(
-            f"model: {trained.validation[0]:.2f} % validation, {trained.test[0]:.2f} % test "
-            "accuracy",
-            flush=True,
+    The two run in turns, and the ratio of each window counts, so that other programs of the machine
+    slow both.
+    """
+    graph, numbers = record_with_numbers(module, EXAMPLE)
+    sessions = [
+        open_session(model)
+        for model in (to_model(graph, 0, numbers).SerializeToString(), reference)
+    ]
+    feeds = [random_inputs(session, 1) for session in sessions]
+    medians = [
+        [_median_time(session, feed) for session, feed in zip(sessions, feeds, strict=True)]
+        for _ in range(WINDOWS + 1)
+    ]
+    table = np.array(medians[1:])  # the first window warms up
+    return float(np.median(table[:, 0] / table[:, 1]))
+
+
+def _median_time(session: Any, feed: dict[str, np.ndarray]) -> float:
+    times = []
+    for _ in range(RUNS):
+        start = time.perf_counter()
+        session.run(None, feed)
+        times.append(time.perf_counter() - start)
+    return float(np.median(times))
+
+
+@dataclass(frozen=True)
+class Score:
+    """A network's accuracies in %, and its latency relative to the model's."""
+
+    validation: float
+    test: float
+    latency: float
+
+
+class Study:
+    """The comparison of one family with one seed.
+
+    Args:
+        family: of `FAMILIES`.
+        seed: of the model's weights and of the searches.
+        data: the images.
+        folder: for the model and the results.
+        size: of the run.
+        quick: take the tiny network.
+        lines: the file of results.
+    """
+
+    def __init__(
+        self,
+        family: str,
+        seed: int,
+        data: Dataset,
+        folder: Path,
+        size: Size,
+        lines: Lines,
+        quick: bool = False,
+    ) -> None:
+        self.family, self.seed, self.data, self.size = family, seed, data, size
+        self.lines, self.folder = lines, folder
+        self.make = FAMILIES[family][int(quick)]
+
+    def row(self, key: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The line of this family and seed with this key."""
+        return self.lines(f"{self.family} {self.seed} {key}", make)
+
+    # --- the model and its sub-networks
+
+    @cached_property
+    def weights(self) -> Path:
+        """The trained model's weights; trained now if they are missing."""
+        file = self.folder / f"{self.family}-{self.seed}.safetensors"
+        if not file.exists():
+            from safetensors.torch import save_file
+
+            torch.manual_seed(self.seed)
+            model = self.make(CLASSES)
+            network = Trainable(
+                record(model, EXAMPLE), lambda: copy.deepcopy(model).train(), EXAMPLE
+            )
+            task = self.task(self.size.model_epochs, fresh=True)
+            trained = train(network, self.data, (self.seed,), task)
+            assert trained.state is not None
+            save_file({name: x.contiguous() for name, x in trained.state.items()}, file)
+        return file
+
+    @cached_property
+    def space(self) -> Subnetworks:
+        return self.space_of("inherited")
+
+    def space_of(self, start: str) -> Subnetworks:
+        """The sub-networks, with every multiple of an eighth of the channels."""
+        eighths = tuple(i / 8 for i in range(1, 9))
+        return Subnetworks(
+            self.make(CLASSES),
+            EXAMPLE,
+            weights=self.weights,
+            width=eighths,
+            round_to=self.size.round_to,
+            importance="taylor",
+            importance_data=self.some_batches(),
+            start=start,
+            teacher="model" if start == "inherited" else "none",
+            name=f"{self.family}-{start}",
         )
-    return model
 
+    def some_batches(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Training images and classes for Taylor expansions."""
+        inputs, targets = self.data.train.inputs, self.data.train.targets
+        starts = range(0, min(64 * TAYLOR_BATCHES, len(inputs)), 64)
+        return [
+            (torch.from_numpy(inputs[i : i + 64]), torch.from_numpy(targets[i : i + 64]))
+            for i in starts
+        ]
 
-def ranks(space: Subnetworks, data: Dataset, lines: Lines, count: int, epochs: int) -> None:
-    """Print Kendall's τ between the scores after few epochs and after all of them."""
-    rng = np.random.default_rng(0)
-    curves = []
-    for i, arch in enumerate([space.sample(rng) for _ in range(count)]):
-        network = Trainable.of(space, arch)
-        row = lines(f"rank {i}", lambda n=network: {"curve": tuned(n, data, epochs)})  # type: ignore[misc]
-        curves.append(row["curve"])
-    table = np.array(curves)
-    for epoch in range(epochs):
-        tau = kendalltau(table[:, epoch], table[:, -1]).statistic
-        print(
-            f"τ({epoch} epochs, {epochs} epochs) = {tau:.2f} of {count} random sub-networks",
-            flush=True,
-        )
+    @cached_property
+    def reference(self) -> bytes:
+        graph, numbers = record_with_numbers(self.space.model, EXAMPLE)
+        return to_model(graph, 0, numbers).SerializeToString()
 
+    # --- evaluations
 
-def searched(
-    space: Subnetworks, data: Dataset, lines: Lines, evaluations: int
-) -> list[Architecture]:
-    """The front of recalibrated accuracy and measured latency, by mutation of the best ones."""
-    rng = np.random.default_rng(1)
-    archs: list[Architecture] = []
-    values: list[tuple[float, float]] = []
-    for i in range(evaluations):
-        if (
-            i < evaluations // 6
-        ):  # from nearly whole to narrow networks, by the importance of channels
-            arch = space.ranked(1 - (i + 1) / (evaluations // 6 + 1))
-        elif i < evaluations // 3:
-            arch = space.sample(rng)
-        else:
-            front = _front(values)
-            a, b = (archs[front[int(rng.integers(len(front)))]] for _ in range(2))
-            arch = space.mutate(space.crossover(a, b, rng), rng)
+    def task(self, epochs: int, fresh: bool = False) -> TrainingTask:
+        """The training of a model from fresh weights, or a fine-tuning with lower rates."""
+        if self.family == "vit":
+            rate = 2e-3 if fresh else 1e-3
+            return TrainingTask(
+                epochs,
+                learning_rate=rate,
+                optimizer="adamw",
+                weight_decay=0.02,
+                shift=SHIFT,
+                noise=0,
+            )
+        return TrainingTask(epochs, learning_rate=0.1 if fresh else 0.03, shift=SHIFT, noise=0)
 
-        def measure(arch: Architecture = arch) -> dict[str, Any]:
-            accuracy = tuned(Trainable.of(space, arch), data, 0)[0]
+    def score(self, key: str, network: Trainable, epochs: int, fresh: bool = False) -> Score:
+        """Accuracies and relative latency of a network after some epochs; stored."""
+
+        def measure() -> dict[str, Any]:
+            trained = train(network, self.data, (self.seed,), self.task(epochs, fresh))
+            module = network.module().eval()
             return {
-                "arch": space.format(arch),
-                "accuracy": accuracy,
-                "latency": latency(space.module(arch)),
+                "epochs": epochs,
+                "validation": trained.validation[0],
+                "test": trained.test[0],
+                "latency": relative_latency(module, self.reference),
             }
 
-        row = lines(f"search {i}", measure)
-        archs.append(space.parse(row["arch"]))
-        values.append((-row["accuracy"], row["latency"]))
-    return [archs[i] for i in _front(values)]
+        row = self.row(key, measure)
+        return Score(row["validation"], row["test"], row["latency"])
+
+    def score_of(self, arch: Architecture, epochs: int) -> Score:
+        """`score` of a sub-network with inherited weights."""
+        text = json.dumps(list(arch.as_dict().values()))
+        return self.score(f"sub {epochs} {text}", Trainable.of(self.space, arch), epochs)
+
+    @cached_property
+    def model_score(self) -> Score:
+        whole = Trainable.of(self.space, self.space.whole)
+        return self.score("model", whole, 0)
+
+    # --- 1. rivals
+
+    def pruned(self, rival: str) -> list[Score]:
+        """Torch-Pruning's networks of several ratios, fine-tuned with the same teacher."""
+        scope, kind = rival.split()
+        ratios = np.linspace(0, 0.85, self.size.ratios + 1)[1:].tolist()
+        scores = []
+        for ratio in ratios:
+            module = self._pruned(ratio, scope == "global", kind)
+            network = Trainable(
+                record(module, EXAMPLE),
+                lambda module=module: copy.deepcopy(module),  # type: ignore[misc]
+                EXAMPLE,
+                self.space.model,
+                True,
+            )
+            scores.append(self.score(f"{rival} {ratio:.3f}", network, self.size.tune_epochs))
+        return scores
+
+    def _pruned(self, ratio: float, everywhere: bool, kind: str) -> nn.Module:
+        import torch_pruning
+
+        made: Any = copy.deepcopy(self.space.model)
+        importances = {
+            "magnitude": torch_pruning.importance.GroupMagnitudeImportance(p=2),
+            "taylor": torch_pruning.importance.GroupTaylorImportance(),
+        }
+        attentions = [layer.attention for layer in getattr(made, "layers", ())]
+        heads = {
+            projection: projection.out_features // attention.head_width
+            for attention in attentions
+            for projection in (attention.q, attention.k, attention.v)
+        }
+        pruner = torch_pruning.pruner.BasePruner(
+            made,
+            EXAMPLE,
+            importance=importances[kind],
+            pruning_ratio=ratio,
+            global_pruning=everywhere,
+            ignored_layers=[made.head],
+            round_to=self.size.round_to,
+            num_heads=heads,
+            prune_num_heads=True,
+            head_pruning_ratio=ratio,
+        )
+        if kind == "taylor":
+            made.zero_grad()
+            for inputs, targets in self.some_batches():
+                nn.functional.cross_entropy(made(inputs), targets).backward()
+        pruner.step()
+        return made.eval()
+
+    # --- 2. searches
+
+    def searched(self, sampler: str) -> list[Score]:
+        """The finalists of a search, fine-tuned."""
+        size = self.size
+        archs, scores = self._explored(sampler, self.space, self._short_score, size.evaluations)
+        best = max(score.validation for score in scores)
+        near = [i for i, s in enumerate(scores) if s.validation >= best - FINALIST_MARGIN]
+        losses = np.array([[-scores[i].validation, scores[i].latency] for i in near])
+        ranks = moocore.pareto_rank(losses)
+        order = np.lexsort((losses[:, 1], ranks))
+        chosen = [near[i] for i in finalists(order, ranks, size.finalists)]
+        return [self.score_of(archs[i], size.tune_epochs) for i in chosen]
+
+    def _short_score(self, arch: Architecture) -> Score:
+        return self.score_of(arch, self.size.search_epochs)
+
+    def _explored(
+        self,
+        sampler: str,
+        space: Subnetworks,
+        score: Callable[[Architecture], Score],
+        evaluations: int,
+    ) -> tuple[list[Architecture], list[Score]]:
+        """The networks of a search by accuracy and latency, and their scores."""
+        options = {"n_startup": max(2, evaluations // 2), "refit_every": 2, "fresh": 100}
+        study = optuna.create_study(
+            directions=["maximize", "minimize"],
+            sampler=create_sampler(
+                sampler,
+                space,
+                ["accuracy", "cpu_latency_ms"],
+                self.seed,
+                **(options if is_guided(sampler) else {}),  # type: ignore[arg-type]
+            ),
+        )
+        archs: dict[Architecture, Score] = {}
+
+        def objective(trial: optuna.Trial) -> tuple[float, float]:
+            arch = space.choose(trial)
+            archs[arch] = score(arch)
+            return archs[arch].validation, archs[arch].latency
+
+        study.optimize(objective, n_trials=evaluations)
+        return list(archs), list(archs.values())
+
+    # --- 3. fresh weights
+
+    def hypervolumes(self) -> dict[str, list[tuple[int, float]]]:
+        """Epochs spent and hypervolume of the best networks so far: the search from inherited
+        weights, and the one from fresh ones.
+
+        A network counts with the score that the search sees after its last epoch.
+        """
+        size = self.size
+        space = self.space_of("fresh")
+
+        def fresh(arch: Architecture) -> Score:
+            text = json.dumps(list(arch.as_dict().values()))
+            network = Trainable.of(space, arch)
+            return self.score(f"fresh {size.fresh_epochs} {text}", network, size.fresh_epochs, True)
+
+        count = max(2, size.evaluations // FULL_PER_FRESH)
+        _, short = self._explored("rlm", self.space, self._short_score, size.evaluations)
+        _, long = self._explored("rlm", space, fresh, count)
+        return {
+            "inherited": _volumes(short, size.search_epochs),
+            "fresh": _volumes(long, size.fresh_epochs),
+        }
+
+    # --- 4. ranks
+
+    def ranks(self) -> dict[int, float]:
+        """Kendall's τ between the scores after few epochs and after the long training, by
+        epochs.
+        """
+        rng = np.random.default_rng(self.seed)
+        archs = [self.space.sample(rng) for _ in range(self.size.ranked)]
+        long = [self.score_of(arch, self.size.long_epochs).test for arch in archs]
+        return {
+            few: float(kendalltau([self.score_of(a, few).test for a in archs], long).statistic)
+            for few in self.size.few_epochs
+        }
 
 
-def _front(values: list[tuple[float, float]]) -> list[int]:
-    """Indices of the values that no other one dominates."""
-    table = np.array(values)
-    return [i for i, v in enumerate(table) if not ((table <= v).all(1) & (table < v).any(1)).any()]
+def _volumes(scores: Sequence[Score], epochs: int) -> list[tuple[int, float]]:
+    """Epochs spent and hypervolume after each evaluation."""
+    points = np.array([[-score.test, score.latency] for score in scores])
+    spent = [epochs * (i + 1) for i in range(len(points))]
+    volumes = [moocore.hypervolume(points[: i + 1], ref=WORST) for i in range(len(points))]
+    return list(zip(spent, map(float, volumes), strict=True))
 
 
-def pruned(model: nn.Module, ratio: float, everywhere: bool, round_to: int) -> nn.Module:
-    """The model after Torch-Pruning: magnitude, one ratio for all layers or one global
-    threshold.
+def finalists(order: np.ndarray, ranks: np.ndarray, count: int) -> list[int]:
+    """`count` indices, front by front; of the front that does not fit, evenly along it.
+
+    Args:
+        order: indices sorted by front, and within a front by latency.
+        ranks: front of each index.
+        count: number of finalists.
     """
-    import torch_pruning
-
-    made: nn.Module = copy.deepcopy(model)
-    pruner = torch_pruning.pruner.MagnitudePruner(
-        made, EXAMPLE, importance=torch_pruning.importance.GroupMagnitudeImportance(p=2), pruning_ratio=ratio,
-        global_pruning=everywhere, ignored_layers=[made.head], round_to=round_to,
-    )  # fmt: skip
-    pruner.step()
-    return made
-
-
-def main(
-    folder: Annotated[Path, typer.Argument(help="Folder for the results.")],
-    small: Annotated[
-        bool, typer.Option("--small", help="A run of about ten minutes on an idle core.")
-    ] = False,
-    quick: Quick = False,
-) -> None:
-    """Compare sub-networks with pruned networks, and short with long fine-tuning."""
-    size = SIZES["quick" if quick else "small" if small else "full"]
-    folder.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(1)
-    if not (folder / "images.npz").exists():
-        write_images(folder / "images.npz", size.images)
-    data = load_dataset(folder / "images.npz")
-    model = base_model(folder, data, size)
-    space = Subnetworks(
-        model, EXAMPLE, weights=folder / "model.safetensors", round_to=size.round_to, name="resnet"
-    )
-    lines = Lines(folder / "results.jsonl")
-    network = _network(space, space.model)
-    whole = lines(
-        "model", lambda: {"latency": latency(space.model), "curve": tuned(network, data, 0)}
-    )
-    print(f"model: {whole['curve'][0]:.2f} %, {whole['latency']:.3f} ms", flush=True)
-    tune = size.tune_epochs
-    found = searched(space, data, lines, size.evaluations)
-    rows: dict[str, list[tuple[float, float]]] = {"search": [], "uniform": [], "global": []}
-    for arch in found:
-        row = lines(
-            f"tuned {space.format(arch)}",
-            lambda arch=arch: {  # type: ignore[misc]
-                "curve": tuned(Trainable.of(space, arch), data, tune), "latency": latency(space.module(arch)),
-            },
-        )  # fmt: skip
-        rows["search"].append((row["curve"][-1], row["latency"]))
-    has_rivals = importlib.util.find_spec("torch_pruning") is not None
-    if not has_rivals:
-        print(
-            "Torch-Pruning is not installed, so nothing is compared with it: pip install "
-            "torch-pruning --no-deps"
-        )
-    for name in ("uniform", "global") if has_rivals else ():
-        for ratio in RATIOS[:1] if quick else RATIOS:
-            pruned_row = partial(_pruned_row, space, data, ratio, name == "global", size)
-            row = lines(f"{name} {ratio}", pruned_row)
-            rows[name].append((row["curve"][-1], row["latency"]))
-    for drop in (0.5, 1.0, 2.0, 4.0):
-        needed = whole["curve"][0] - drop
-        fast = {name: [ms for score, ms in of if score >= needed] for name, of in rows.items()}
-        shown = ", ".join(
-            f"{name} {min(times, default=float('nan')):.3f} ms" for name, times in fast.items()
-        )
-        print(f"within {drop} points of the model ({needed:.2f} %): {shown}", flush=True)
-    ranks(space, data, lines, size.ranked, size.rank_epochs)
+    chosen: list[int] = []
+    for rank in range(int(ranks.max()) + 1):
+        front = [int(i) for i in order if ranks[i] == rank]
+        room = count - len(chosen)
+        if len(front) > room:
+            places = np.linspace(0, len(front) - 1, room).round().astype(int)
+            front = [front[i] for i in dict.fromkeys(places.tolist())]
+        chosen += front
+        if len(chosen) >= count:
+            break
+    return chosen[:count]
 
 
-def _pruned_row(
-    space: Subnetworks, data: Dataset, ratio: float, everywhere: bool, size: Size
-) -> dict[str, Any]:
-    module = pruned(space.model, ratio, everywhere, size.round_to)
-    return {
-        "curve": tuned(_network(space, module), data, size.tune_epochs),
-        "latency": latency(module.eval()),
-    }
+def fastest(scores: Sequence[Score], needed: float) -> float:
+    """The lowest relative latency of the networks that reach a test accuracy; NaN if none does."""
+    return min((s.latency for s in scores if s.test >= needed), default=float("nan"))
 
 
-def _network(space: Subnetworks, module: nn.Module) -> Trainable:
-    """A pruned network with the same teacher as sub-networks."""
-    return Trainable(
-        record(module, EXAMPLE), lambda: copy.deepcopy(module), EXAMPLE, space.model, True
-    )
+def run_study(study: Study, parts: Sequence[str]) -> None:
+    """Run some of the parts, and print what they find."""
+    name, model = f"{study.family} {study.seed}", study.model_score
+    print(f"{name}: the model has {model.test:.2f} % test accuracy", flush=True)
+    methods: dict[str, list[Score]] = {}
+    if "rivals" in parts and importlib.util.find_spec("torch_pruning") is None:
+        print("Torch-Pruning is not installed: no rivals (pip install torch-pruning --no-deps)")
+    elif "rivals" in parts:
+        methods |= {rival: study.pruned(rival) for rival in RIVALS}
+    if "searches" in parts:
+        methods |= {sampler: study.searched(sampler) for sampler in SAMPLERS}
+    for drop in DROPS if methods else ():
+        needed = model.test - drop
+        shown = ", ".join(f"{m} {fastest(s, needed):.3f}" for m, s in methods.items())
+        print(f"{name}: latency / model's within {drop} points: {shown}", flush=True)
+    if "ranks" in parts:
+        taus = ", ".join(f"{few} epochs {tau:.2f}" for few, tau in study.ranks().items())
+        print(f"{name}: τ with {study.size.long_epochs} epochs: {taus}", flush=True)
+    if "fresh" in parts:
+        for start, curve in study.hypervolumes().items():
+            shown = ", ".join(f"{epochs}: {volume:.1f}" for epochs, volume in curve)
+            print(f"{name}: hypervolume by epochs from {start} weights: {shown}", flush=True)
 
 
-if __name__ == "__main__":
-    run_command(main)
+def images(folder: Path, size: Size) -> Dataset:
+    """The data set of a folder; made if it is missing."""
+    file = folder / "images.npz"
+    if not file.exists():
+        write_images(file, size.images, held_out=size.held_out)
+    return load_dataset(file)

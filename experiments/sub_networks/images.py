@@ -83,8 +83,18 @@ def _shape(kind: int, y: np.ndarray, x: np.ndarray, rng: np.random.Generator) ->
     return (np.minimum(np.abs(y), np.abs(x)) < 1.2) & (border < radius)
 
 
-def write_images(path: Path, train: int = TRAIN, seed: int = 0) -> None:
-    """Write the data set with its three parts as `.npz`, as `nas.load_dataset` reads it."""
+def write_images(
+    path: Path, train: int = TRAIN, seed: int = 0, held_out: int | None = None
+) -> None:
+    """Write the data set with its three parts as `.npz`, as `nas.load_dataset` reads it.
+
+    Args:
+        path: the file.
+        train: training images.
+        seed: of everything.
+        held_out: validation images, with twice as many test images; None for a quarter of the
+            training images in each part.
+    """
     from sklearn.datasets import load_digits
 
     pixels, labels = load_digits(return_X_y=True)
@@ -93,9 +103,10 @@ def write_images(path: Path, train: int = TRAIN, seed: int = 0) -> None:
     order = rng.permutation(len(pixels))
     people = np.split(order, [1100, 1400])  # digits of the training, validation and test part
     arrays: dict[str, np.ndarray] = {}
-    for name, rows, count in zip(
-        ("train", "val", "test"), people, (train, train // 4, train // 4), strict=True
-    ):
+    counts = (train, train // 4, train // 4)
+    if held_out is not None:
+        counts = (train, held_out, 2 * held_out)
+    for name, rows, count in zip(("train", "val", "test"), people, counts, strict=True):
         x, y = composed_images(count, pixels[rows], labels[rows], rng)
         arrays |= {f"x_{name}": x, f"y_{name}": y}
     np.savez_compressed(path, **arrays)  # type: ignore[arg-type]

@@ -8,8 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.sub_networks import comparison, images
+from experiments.sub_networks import images
+from experiments.sub_networks.__main__ import main
+from experiments.sub_networks.comparison import Score, fastest, finalists
+from experiments.sub_networks.models import FAMILIES
 from nas.evaluation.datasets import load_dataset
+from search_spaces import InputError
 
 
 def test_images_follow_from_the_seed_and_every_class_occurs(tmp_path: Path) -> None:
@@ -24,15 +28,36 @@ def test_images_follow_from_the_seed_and_every_class_occurs(tmp_path: Path) -> N
     assert [len(part) for part in (data.train, data.validation, data.test)] == [320, 80, 80]
 
 
+def test_the_fastest_network_is_that_of_those_that_are_accurate_enough() -> None:
+    scores = [Score(0, 90, 1.0), Score(0, 89, 0.6), Score(0, 80, 0.2)]
+    assert [fastest(scores, needed) for needed in (89.5, 88, 70)] == [1.0, 0.6, 0.2]
+    assert np.isnan(fastest(scores, 91))
+
+
+def test_finalists_come_from_the_first_fronts_and_all_of_their_length() -> None:
+    losses = np.array([[-90, 1.0], [-89, 0.8], [-88, 0.6], [-80, 0.2], [-70, 0.9]])
+    ranks = np.array([0, 0, 0, 0, 1])
+    order = np.lexsort((losses[:, 1], ranks))
+    assert set(finalists(order, ranks, 2)) == {0, 3}
+    assert set(finalists(order, ranks, 5)) == {0, 1, 2, 3, 4}
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("family", [*FAMILIES])
 def test_the_quick_comparison_runs_to_its_end_and_resumes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    comparison.main(tmp_path, quick=True)
+    main(tmp_path, families=family, quick=True)
     printed = capsys.readouterr().out
-    assert "τ(0 epochs, 1 epochs)" in printed
-    assert "within 0.5 points of the model" in printed
+    assert f"{family} 0: τ with 1 epochs: 0 epochs" in printed
+    assert f"{family} 0: latency / model's within 0.5 points: uniform magnitude" in printed
+    assert f"{family} 0: hypervolume by epochs from fresh weights" in printed
     rows = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
-    assert all(0 <= score <= 100 for row in rows for score in row.get("curve", ()))
-    comparison.main(tmp_path, quick=True)
+    assert all(0 <= row["test"] <= 100 and row["latency"] > 0 for row in rows)
+    main(tmp_path, families=family, quick=True)
     assert (tmp_path / "results.jsonl").read_text().count("\n") == len(rows)
+
+
+def test_an_unknown_family_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="family 'resnt'"):
+        main(tmp_path, families="resnt")

@@ -1,0 +1,54 @@
+"""`python -m experiments.sub_networks FOLDER`: sub-networks of trained models against pruning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from experiments.runner import FirstSeed, Quick, Seeds, run_command
+from experiments.sub_networks.comparison import SIZES, Lines, Study, images, run_study
+from experiments.sub_networks.models import FAMILIES
+from search_spaces.common.errors import unknown
+
+PARTS = ("rivals", "searches", "ranks", "fresh")
+
+
+def main(
+    folder: Annotated[Path, typer.Argument(help="Folder for the results.")],
+    families: Annotated[str, typer.Option(help="Families, separated by commas.")] = "resnet,vit",
+    parts: Annotated[str, typer.Option(help="Parts, separated by commas.")] = ",".join(PARTS),
+    seeds: Seeds = 5,
+    first_seed: FirstSeed = 0,
+    small: Annotated[
+        bool,
+        typer.Option(
+            "--small", help="A few evaluations: about ten minutes per family on an idle core."
+        ),
+    ] = False,
+    quick: Quick = False,
+) -> None:
+    """Compare sub-networks with pruned networks at equal accuracy, and short with long
+    trainings.
+    """
+    import optuna
+    import torch
+
+    chosen = {"family": (families.split(","), list(FAMILIES)), "part": (parts.split(","), PARTS)}
+    for kind, (names, known) in chosen.items():
+        for name in names:
+            if name not in known:
+                raise unknown(kind, name, known)
+    size = SIZES["quick" if quick else "small" if small else "full"]
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    data, lines = images(folder, size), Lines(folder / "results.jsonl")
+    for seed in range(first_seed, first_seed + (1 if quick else seeds)):
+        for family in families.split(","):
+            run_study(Study(family, seed, data, folder, size, lines, quick), parts.split(","))
+
+
+if __name__ == "__main__":
+    run_command(main)
