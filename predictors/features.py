@@ -11,9 +11,16 @@ import numpy as np
 
 from search_spaces import read
 from search_spaces.ir.graph import Attrs, Value
-from search_spaces.ir.text.blocks import ItemAttrs
-from search_spaces.ir.text.program import Block, Program, Ref
-from search_spaces.ir.text.sites import Site, calls, sites, total_cost
+from search_spaces.ir.text.program import (
+    Block,
+    ItemAttrs,
+    Program,
+    Ref,
+    Site,
+    calls,
+    sites,
+    total_cost,
+)
 
 WIDTHS = frozenset({"channels", "features"})
 PATH_NODES = 4  # operators in the longest path

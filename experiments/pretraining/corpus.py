@@ -35,8 +35,7 @@ from search_spaces.ir.costs import (
     graph_params,
     graph_peak_activations,
 )
-from search_spaces.ir.text.program import compact
-from search_spaces.ir.text.syntax import write
+from search_spaces.ir.text import compact, write
 
 Progress = Callable[[str, int, int], None]
 Options = dict[str, Any]

@@ -28,8 +28,7 @@ from nas.cli.progress import progress_bar
 from search_spaces import Architecture, SearchSpace, get_space, list_spaces
 from search_spaces.ir.graph import Graph
 from search_spaces.ir.onnx import write_model
-from search_spaces.ir.text.program import compact
-from search_spaces.ir.text.syntax import write
+from search_spaces.ir.text import compact, write
 
 EXPORTERS = {"TorchScript": False, "torch.export": True}
 

@@ -129,8 +129,7 @@ def _resnet_text() -> str:
     """Build a ResNet-50 module and write its text."""
     from search_spaces.ir.pytorch import record
     from search_spaces.ir.pytorch.libraries import build
-    from search_spaces.ir.text.program import compact
-    from search_spaces.ir.text.syntax import write
+    from search_spaces.ir.text import compact, write
 
     return write(compact(record(*build("transformers", "ResNetForImageClassification"))))
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from search_spaces import Subnetworks, TorchSpace
 from search_spaces.common.errors import InputError
-from search_spaces.ir.text.program import compact
-from search_spaces.ir.text.syntax import write
+from search_spaces.ir.text import compact, write
 
 if TYPE_CHECKING:
     import numpy as np

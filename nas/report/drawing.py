@@ -7,7 +7,7 @@ from html import escape
 from typing import NamedTuple
 
 from search_spaces import read
-from search_spaces.ir.text.blocks import Block, Item
+from search_spaces.ir.text.program import Block, Item
 
 MIN_FUNCTION_OPERATORS = 3  # operators; smaller functions are not drawn
 MAX_FUNCTIONS = 3  # functions per network

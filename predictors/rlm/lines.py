@@ -23,9 +23,7 @@ from predictors.rlm.sketches import COUNTS, kind_sketch, neighbour_sketch
 from search_spaces import read
 from search_spaces.common.errors import InputError
 from search_spaces.ir.graph import Attrs, Graph, Shape, Value
-from search_spaces.ir.text.blocks import Block
-from search_spaces.ir.text.program import Program
-from search_spaces.ir.text.sites import MAX_DEPTH, bind, operator_outcome
+from search_spaces.ir.text.program import MAX_DEPTH, Block, Program, bind, operator_outcome
 
 BUCKETS = 8192  # of hashed words; bucket 0 is padding
 MAX_LINES = 60_000

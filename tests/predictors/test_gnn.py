@@ -19,7 +19,7 @@ from predictors.gnn.graph import TextGraph, Vocabulary, collate, text_graph
 from predictors.gnn.model import Config, Network
 from predictors.gnn.training import held_out
 from search_spaces import InputError, expand, get_space, graph_flops, graph_params, read
-from search_spaces.ir.text.sites import calls, sites
+from search_spaces.ir.text.program import calls, sites
 
 SPACES = [get_space("tiny-resnet"), get_space("nasbench201", channels=4, cells=2)]
 

@@ -2,7 +2,8 @@
 syntax is ONNX's.
 """
 
-from search_spaces.ir.text.program import compact, expand
+from search_spaces.ir.text.functions import compact
+from search_spaces.ir.text.program import expand
 from search_spaces.ir.text.syntax import TEXT_VERSION, fingerprint, read, write
 
 __all__ = ["TEXT_VERSION", "compact", "expand", "fingerprint", "read", "write"]

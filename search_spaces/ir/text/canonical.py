@@ -1,8 +1,13 @@
-"""The canonical order of the lines of a block, which does not depend on their given order.
+"""The canonical order of the items of a block, which does not depend on their given order.
 
-Colour refinement (Weisfeiler and Leman) over the lines and their neighbours. Lines with equal
-colours are then individualized one at a time; of all ways that are not symmetric, the smallest
-result is taken (McKay, "Practical graph isomorphism", 1981).
+1. Items and inputs get colours: classes of equal operators, attributes and numbers of inputs.
+2. Colour refinement (Weisfeiler and Leman): a class is split if its members read, or are read by,
+   members of different classes, until nothing changes.
+3. Where several members share a class, one of them is individualized, in a class of its own, and
+   colours are refined again. Each member may be the one; of all such leaves that are not
+   symmetric, the smallest is taken (McKay, "Practical graph isomorphism", 1981).
+4. A leaf has one member per class. Of the items whose inputs are there, the one of the smallest
+   colour comes next.
 """
 
 from __future__ import annotations
@@ -16,13 +21,13 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from search_spaces.ir.operators import COMMUTATIVE
-from search_spaces.ir.text.blocks import Block, Item, ItemAttrs, Ref, new_item
-from search_spaces.ir.text.partition import Partition
+from search_spaces.ir.text.program import Block, Item, ItemAttrs, Ref, new_item
 
 _MAX_LEAVES = 64
 _MAX_LEAF_VALUES = 30_000  # values produced and read in all leaves of a block; limits the time
 _MAX_CACHED_LINES = 128  # larger blocks are not cached, to limit memory
 _HOLE = Ref("0")
+_SWAPPABLE = "*"  # ends the certificate of a function whose two inputs may be swapped
 
 
 class NotConvexError(Exception):
@@ -75,9 +80,6 @@ def commutes(op: str) -> bool:
     return op in COMMUTATIVE or op.endswith(_SWAPPABLE)
 
 
-_SWAPPABLE = "*"
-
-
 def canonical(raw: RawBlock) -> CanonicalBlock:
     """The canonical form: equal for blocks that differ only in the order of items and of
     commutative operands.
@@ -85,10 +87,10 @@ def canonical(raw: RawBlock) -> CanonicalBlock:
     At most `_MAX_LEAVES` ways to break ties are tried, fewer for a block of hundreds of lines.
     Further ties that are not symmetries keep the given order.
     """
-    cached = (
-        not raw.ordered_inputs and len(raw.items) <= _MAX_CACHED_LINES
-    )  # whole networks seldom recur
-    return _cached(raw) if cached else _canonical(raw)
+    # Whole networks seldom recur.
+    if raw.ordered_inputs or len(raw.items) > _MAX_CACHED_LINES:
+        return _canonical(raw)
+    return _cached(raw)
 
 
 @lru_cache(maxsize=16384)
@@ -98,24 +100,38 @@ def _cached(raw: RawBlock) -> CanonicalBlock:
 
 def _canonical(raw: RawBlock) -> CanonicalBlock:
     operators = [_operator(item.op, item.attrs) for item in raw.items]
-    search = None if _has_one_order(raw) else _Search(raw, operators)
-    leaf = search.run() if search else _as_it_stands(raw, operators)
+
+    # 1. The order, and the symmetries that the search for it has found.
+    swaps: dict[int, int] = {}
+    tied_inputs = tied_outputs = False
+    if _has_one_order(raw):
+        leaf = _as_it_stands(raw, operators)
+    else:
+        search = _Search(raw, operators)
+        leaf = search.run()
+        swaps = search.swaps
+        tied_inputs, tied_outputs = search.tied_inputs, search.tied_outputs
+
+    # 2. The block in this order.
     ordered = [operators[i] for i in leaf.order]
     body = leaf.block([operator.hollow for operator in ordered])
-    swaps, tied_inputs, tied_outputs = (
-        (search.swaps, search.tied_inputs, search.tied_outputs) if search else ({}, False, False)
-    )
+    holes = tuple([rank for operator in ordered for rank in operator.holes])
+
+    # 3. What a caller must know about it.
     swappable = raw.inputs == 2 and bool(swaps) and not tied_outputs
-    mirror = tuple([swaps[i] for i in leaf.order]) if swappable else ()
     certificate = ""
     if not raw.ordered_inputs:
-        certificate = (
-            _digest(body, [operator.hollow_text for operator in ordered]) + _SWAPPABLE * swappable
-        )
-    ambiguous = tied_outputs or (tied_inputs and not swappable)
-    holes = tuple([rank for operator in ordered for rank in operator.holes])
+        certificate = _digest(body, [operator.hollow_text for operator in ordered])
+        certificate += _SWAPPABLE * swappable
     return CanonicalBlock(
-        body, holes, leaf.inputs, leaf.outputs, leaf.order, certificate, ambiguous, mirror
+        body=body,
+        holes=holes,
+        inputs=leaf.inputs,
+        outputs=leaf.outputs,
+        order=leaf.order,
+        certificate=certificate,
+        ambiguous=tied_outputs or (tied_inputs and not swappable),
+        mirror=tuple([swaps[i] for i in leaf.order]) if swappable else (),
     )
 
 
@@ -123,21 +139,29 @@ def _has_one_order(raw: RawBlock) -> bool:
     """True if every item reads the one before it, so that no other order is possible."""
     if raw.inputs > 1 and not raw.ordered_inputs:
         return False
-    first = end = raw.inputs
+    first = end = raw.inputs  # numbers of the values of the item before
     for i, item in enumerate(raw.items):
         if i and not any(first <= value < end for value in item.inputs):
             return False
-        first, end = end, end + item.outputs
+        first = end
+        end += item.outputs
     return True
 
 
 def _as_it_stands(raw: RawBlock, operators: list[_Operator]) -> _Leaf:
-    lines = [
-        (0, tuple(sorted(item.inputs)) if operator.commutes else item.inputs)
-        for item, operator in zip(raw.items, operators, strict=True)
-    ]
-    order = tuple(range(len(raw.items)))
-    return _Leaf(raw, operators, tuple(range(raw.inputs)), order, lines, list(raw.outputs), ())
+    lines: list[_Line] = []
+    for item, operator in zip(raw.items, operators, strict=True):
+        read = tuple(sorted(item.inputs)) if operator.commutes else item.inputs
+        lines.append((0, read))
+    return _Leaf(
+        raw,
+        operators,
+        inputs=tuple(range(raw.inputs)),
+        order=tuple(range(len(raw.items))),
+        lines=lines,
+        results=list(raw.outputs),
+        colours=(),
+    )
 
 
 @dataclass(eq=False, slots=True)
@@ -161,22 +185,32 @@ class _Operator:
 @lru_cache(maxsize=16384)
 def _operator(op: str, attrs: ItemAttrs) -> _Operator:
     hollow = tuple([(name, _HOLE if isinstance(value, Ref) else value) for name, value in attrs])
-    holes = tuple([int(value.name) for _, value in attrs if isinstance(value, Ref)])
-    return _Operator(commutes(op), repr(attrs), hollow, repr(hollow), holes)
+    holes = [int(value.name) for _, value in attrs if isinstance(value, Ref)]
+    return _Operator(
+        commutes=commutes(op),
+        text=repr(attrs),
+        hollow=hollow,
+        hollow_text=repr(hollow),
+        holes=tuple(holes),
+    )
 
 
 def _digest(body: Block, attrs: list[str]) -> str:
     """A hash of the `repr` of a body; `attrs`: the `repr` of the attributes of each item."""
-    items = ", ".join([
-        f"Item(op={op!r}, inputs={inputs}, attrs={text}, outputs={outputs})"
-        for (op, inputs, _, outputs), text in zip(body.items, attrs, strict=True)
-    ])  # fmt: skip
-    items += "," * (len(attrs) == 1)
-    text = (
-        f"Block(inputs={body.inputs}, items=({items}), outputs={body.outputs}, "
-        f"params={body.params})"
-    )
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    items = ""
+    for (op, inputs, _, outputs), text in zip(body.items, attrs, strict=True):
+        items += ", " if items else ""
+        items += f"Item(op={op!r}, inputs={inputs}, attrs={text}, outputs={outputs})"
+    items += "," * (len(attrs) == 1)  # as `repr` writes a tuple of one
+    block = f"Block(inputs={body.inputs}, items=({items}), outputs={body.outputs}, "
+    block += f"params={body.params})"
+    return hashlib.blake2b(block.encode(), digest_size=16).hexdigest()
+
+
+# --- leaves
+
+_Line = tuple[int, tuple[int, ...]]
+"""Label and read values of an item."""
 
 
 class _Leaf:
@@ -185,7 +219,7 @@ class _Leaf:
     Attributes:
         operators: operators of the raw block's items.
         inputs, order, outputs: inputs, items and outputs of the raw block in this order.
-        lines: label and read values of each item.
+        lines: the items in this order.
         results: values of the outputs.
         colours: colour of each item.
     """
@@ -196,24 +230,28 @@ class _Leaf:
         operators: list[_Operator],
         inputs: tuple[int, ...],
         order: tuple[int, ...],
-        lines: list[tuple[int, tuple[int, ...]]],
+        lines: list[_Line],
         results: list[int],
         colours: tuple[int, ...],
     ) -> None:
-        self.raw, self.operators = raw, operators
-        self.inputs, self.order, self.lines, self.colours = inputs, order, lines, colours
-        outputs = tuple(range(len(results)))
-        self.outputs = (
-            outputs if raw.ordered_inputs else tuple(sorted(outputs, key=results.__getitem__))
-        )
-        self.results = tuple([results[o] for o in self.outputs])
+        self.raw = raw
+        self.operators = operators
+        self.inputs = inputs
+        self.order = order
+        self.lines = lines
+        self.colours = colours
+        outputs = list(range(len(results)))
+        if not raw.ordered_inputs:
+            outputs.sort(key=results.__getitem__)
+        self.outputs = tuple(outputs)
+        self.results = tuple([results[o] for o in outputs])
 
     def block(self, attrs: Sequence[ItemAttrs]) -> Block:
         """The block in this order; `attrs`: attributes of its items."""
-        items = [
-            new_item((self.raw.items[i].op, read, own, self.raw.items[i].outputs))
-            for i, (_, read), own in zip(self.order, self.lines, attrs, strict=True)
-        ]
+        items = []
+        for i, (_, read), own in zip(self.order, self.lines, attrs, strict=True):
+            op, _, _, outputs = self.raw.items[i]
+            items.append(new_item((op, read, own, outputs)))
         return Block(self.raw.inputs, tuple(items), self.results)
 
     @cached_property
@@ -235,10 +273,18 @@ class _Leaf:
         return (self.digest, self.colours) < (other.digest, other.colours)
 
 
+# --- the search for the smallest leaf
+
+_Neighbours = tuple[int, ...]
+"""Classes that an entity reads, then -1, then classes that read it; each with a place."""
+
+
 class _Search:
     """Refinement and individualization of one block. Its entities are its inputs, then its items.
 
     Attributes:
+        labels: number of each item's operator and attributes.
+        values: entity and output of each value.
         sources: for each entity the values that it reads, as (entity, output).
         users: for each entity its readers, as (entity, place); the place encodes output and input,
             below `width`.
@@ -248,20 +294,26 @@ class _Search:
     """
 
     def __init__(self, raw: RawBlock, operators: list[_Operator]) -> None:
-        self.raw, self.operators = raw, operators
-        labels: dict[tuple, int] = {}
-        self.labels = [
-            labels.setdefault((item.op, operator.text, item.outputs), len(labels))
-            for item, operator in zip(raw.items, operators, strict=True)
-        ]
-        self.commutes = [False] * raw.inputs + [operator.commutes for operator in operators]
+        self.raw = raw
+        self.operators = operators
+        self.swaps: dict[int, int] = {}
+        self.tied_inputs = self.tied_outputs = False
+
+        numbers: dict[tuple, int] = {}
+        self.labels = []
+        self.commutes = [False] * raw.inputs
         self.first_value = list(range(raw.inputs))
         self.values = [(i, 0) for i in range(raw.inputs)]
-        for i, item in enumerate(raw.items, start=raw.inputs):
+        for i, (item, operator) in enumerate(zip(raw.items, operators, strict=True)):
+            label = (item.op, operator.text, item.outputs)
+            self.labels.append(numbers.setdefault(label, len(numbers)))
+            self.commutes.append(operator.commutes)
             self.first_value.append(len(self.values))
-            self.values += [(i, k) for k in range(item.outputs)]
+            self.values += [(raw.inputs + i, k) for k in range(item.outputs)]
+
         outputs = max([item.outputs for item in raw.items], default=1)
-        self.width = outputs * (1 + max([len(item.inputs) for item in raw.items], default=0))
+        inputs = max([len(item.inputs) for item in raw.items], default=0)
+        self.width = outputs * (1 + inputs)
         self.sources: list[list[tuple[int, int]]] = [[] for _ in range(raw.inputs)]
         self.users: list[list[tuple[int, int]]] = [[] for _ in self.first_value]
         for i, item in enumerate(raw.items, start=raw.inputs):
@@ -270,36 +322,44 @@ class _Search:
             step = 0 if self.commutes[i] else outputs
             for position, (entity, k) in enumerate(sources, start=1):
                 self.users[entity].append((i, step * position + k))
-        self.neighbours = [
-            [*{e: None for e, _ in sources}, *{e: None for e, _ in users}]
-            for sources, users in zip(self.sources, self.users, strict=True)
-        ]
+        self.neighbours = []
+        for read, readers in zip(self.sources, self.users, strict=True):
+            before = dict.fromkeys([entity for entity, _ in read])
+            after = dict.fromkeys([entity for entity, _ in readers])
+            self.neighbours.append([*before, *after])
+
         self.leaves = 0
         size = len(raw.items) + sum([len(item.inputs) for item in raw.items])
-        self.max_leaves = min(_MAX_LEAVES, max(1, _MAX_LEAF_VALUES // max(1, size)))
-        self.swaps: dict[int, int] = {}
-        self.tied_inputs = self.tied_outputs = False
+        affordable = _MAX_LEAF_VALUES // max(1, size)
+        self.max_leaves = min(_MAX_LEAVES, max(1, affordable))
 
     def run(self) -> _Leaf:
         """The smallest leaf; sets `tied_inputs`, `tied_outputs` and `swaps`."""
         partition = self._start()
         self._refine(partition, range(len(self.sources)))
+        outputs = {self.values[v][0] for v in self.raw.outputs}
         self.tied_inputs = partition.ties(range(self.raw.inputs))
-        self.tied_outputs = partition.ties({self.values[v][0] for v in self.raw.outputs})
+        self.tied_outputs = partition.ties(outputs)
         return self._best(partition, None)
 
     def _start(self) -> Partition:
+        """Classes of equal operators, attributes and numbers of inputs, and of equal outputs that
+        leave the block.
+        """
         raw = self.raw
+        keys: list[tuple] = []
+        for i in range(raw.inputs):
+            keys.append(("", "", i if raw.ordered_inputs else 0, ()))
         outside = set(raw.outputs)
-        keys: list[tuple] = [
-            ("", "", e if raw.ordered_inputs else 0, ()) for e in range(raw.inputs)
-        ]
         value = raw.inputs
         for item, operator in zip(raw.items, self.operators, strict=True):
-            escapes = tuple([v in outside for v in range(value, value + item.outputs)])
+            made = range(value, value + item.outputs)
+            escapes = tuple([v in outside for v in made])
             keys.append((item.op, operator.text, len(item.inputs), escapes))
             value += item.outputs
         return Partition.by(keys)
+
+    # Step 2
 
     def _refine(self, partition: Partition, moved: Iterable[int]) -> None:
         """Split classes by the neighbours of their entities until nothing changes.
@@ -316,33 +376,38 @@ class _Search:
                     c = cell[neighbour]
                     if size[c] > 1:
                         touched.setdefault(c, {})[neighbour] = None
+            # All splits are found before the first one is made, since it changes the neighbours.
             splits = [(c, *self._parts(partition, c, entities)) for c, entities in touched.items()]
-            moved = [entity for split in splits for entity in partition.split(*split)]
+            moved = []
+            for c, below, above in splits:
+                moved += partition.split(c, below, above)
 
     def _parts(
-        self, partition: Partition, c: int, touched: dict[int, None]
+        self,
+        partition: Partition,
+        c: int,
+        touched: dict[int, None],
     ) -> tuple[list[list[int]], list[list[int]]]:
         """The touched entities of a class in groups of equal neighbours, before and after the group
         that stays.
         """
-        parts: dict[tuple, list[int]] = {}
+        parts: dict[_Neighbours, list[int]] = {}
         for entity in touched:
             parts.setdefault(self._neighbours(partition, entity), []).append(entity)
         if len(touched) < partition.size[c]:
+            # The entities that were not touched stay; one of them has the neighbours of all.
             first = partition.first[c]
-            resting = next(
-                e for e in partition.order[first : first + len(touched) + 1] if e not in touched
-            )
+            some = partition.order[first : first + len(touched) + 1]
+            resting = next(entity for entity in some if entity not in touched)
             stays = self._neighbours(partition, resting)
         else:
             stays = max(parts, key=lambda key: len(parts[key]))
         keys = sorted(parts)
-        return [parts[key] for key in keys if key < stays], [
-            parts[key] for key in keys if key > stays
-        ]
+        below = [parts[key] for key in keys if key < stays]
+        above = [parts[key] for key in keys if key > stays]
+        return below, above
 
-    def _neighbours(self, partition: Partition, entity: int) -> tuple[int, ...]:
-        """The classes that an entity reads and those that read it, with their places."""
+    def _neighbours(self, partition: Partition, entity: int) -> _Neighbours:
         cell, first, width = partition.cell, partition.first, self.width
         before = [first[cell[e]] * width + k for e, k in self.sources[entity]]
         if self.commutes[entity]:
@@ -351,10 +416,13 @@ class _Search:
         after.sort()
         return (*before, -1, *after)
 
-    def _best(self, partition: Partition, known: _Leaf | None) -> _Leaf:
+    # Step 3
+
+    def _best(self, partition: Partition, reference: _Leaf | None) -> _Leaf:
         """The smallest leaf below a partition, which is modified; the first leaf if it is symmetric
-        to `known`.
+        to the `reference`.
         """
+        # Go down to a first leaf, always with the first entity of the first tie.
         trail: deque[tuple[Partition, int]] = deque(maxlen=self.max_leaves)
         tied = partition.tied(0)
         while tied is not None:
@@ -363,10 +431,11 @@ class _Search:
             self._individualize(partition, tied, partition.order[start])
             tied = partition.tied(start)
         best = first = self._leaf(partition)
-        if known is not None and first.is_symmetric(known):
-            if first.inputs != known.inputs:
-                self.swaps = dict(zip(known.order, first.order, strict=True))
+        if reference is not None and first.is_symmetric(reference):
+            if first.inputs != reference.inputs:
+                self.swaps = dict(zip(reference.order, first.order, strict=True))
             return best
+        # Go back, and at each tie down again with every other entity.
         for before, c in reversed(trail):
             for entity in before.members(c)[1:]:
                 if self.leaves >= self.max_leaves:
@@ -374,27 +443,32 @@ class _Search:
                 other = before.copy()
                 self._individualize(other, c, entity)
                 leaf = self._best(other, first)
-                best = leaf if leaf.precedes(best) else best
+                if leaf.precedes(best):
+                    best = leaf
         return best
 
     def _individualize(self, partition: Partition, c: int, entity: int) -> None:
         self._refine(partition, partition.split(c, [[entity]], []))
 
+    # Step 4
+
     def _leaf(self, partition: Partition) -> _Leaf:
-        """The leaf of a partition: of the items whose inputs are there, the one of the smallest
-        colour comes next.
-        """
+        """The leaf of a partition without ties."""
         self.leaves += 1
-        raw, colours = self.raw, partition.colours()
-        inputs = tuple(sorted(range(raw.inputs), key=lambda e: colours[e]))
-        number = [0] * len(self.values)
+        raw = self.raw
+        colours = partition.colours()
+        inputs = sorted(range(raw.inputs), key=colours.__getitem__)
+        number = [0] * len(self.values)  # in the new order
         for i, entity in enumerate(inputs):
             number[entity] = i
         made = raw.inputs
-        waiting = [len([e for e, _ in sources if e >= raw.inputs]) for sources in self.sources]
-        ready = [(colours[e], e) for e in range(raw.inputs, len(colours)) if waiting[e] == 0]
+
+        # Inputs of each item that no item has produced yet, and items that miss none.
+        missing = [len([e for e, _ in sources if e >= raw.inputs]) for sources in self.sources]
+        items = range(raw.inputs, len(colours))
+        ready = [(colours[entity], entity) for entity in items if missing[entity] == 0]
         heapq.heapify(ready)
-        lines: list[tuple[int, tuple[int, ...]]] = []
+        lines: list[_Line] = []
         order: list[int] = []
         while ready:
             entity = heapq.heappop(ready)[1]
@@ -405,15 +479,120 @@ class _Search:
                 sources.sort()
             lines.append((self.labels[item], tuple(sources)))
             order.append(item)
-            for value in range(self.first_value[entity], self.first_value[entity] + outputs):
+            first = self.first_value[entity]
+            for value in range(first, first + outputs):
                 number[value] = made
                 made += 1
             for user, _ in self.users[entity]:
-                waiting[user] -= 1
-                if waiting[user] == 0:
+                missing[user] -= 1
+                if missing[user] == 0:
                     heapq.heappush(ready, (colours[user], user))
         if len(lines) < len(raw.items):
             raise NotConvexError
-        results = [number[v] for v in raw.outputs]
-        ordered = tuple([colours[raw.inputs + i] for i in order])
-        return _Leaf(raw, self.operators, inputs, tuple(order), lines, results, ordered)
+        return _Leaf(
+            raw,
+            self.operators,
+            inputs=tuple(inputs),
+            order=tuple(order),
+            lines=lines,
+            results=[number[v] for v in raw.outputs],
+            colours=tuple([colours[raw.inputs + i] for i in order]),
+        )
+
+
+class Partition:
+    """Numbered entities in ordered classes.
+
+    Attributes:
+        order: entities, class by class.
+        at: position of each entity in `order`.
+        cell: class of each entity.
+        first, size: first position of each class in `order`, and number of its entities.
+    """
+
+    def __init__(
+        self,
+        order: list[int],
+        at: list[int],
+        cell: list[int],
+        first: list[int],
+        size: list[int],
+    ) -> None:
+        self.order = order
+        self.at = at
+        self.cell = cell
+        self.first = first
+        self.size = size
+
+    @classmethod
+    def by(cls, keys: list[tuple]) -> Partition:
+        """Entities in classes of equal keys, in the order of the keys."""
+        ranks = {key: rank for rank, key in enumerate(sorted(set(keys)))}
+        cell = [ranks[key] for key in keys]
+        order = sorted(range(len(keys)), key=cell.__getitem__)
+        at = [0] * len(keys)
+        size = [0] * len(ranks)
+        for position, entity in enumerate(order):
+            at[entity] = position
+            size[cell[entity]] += 1
+        first = [0] * len(ranks)
+        for c in range(1, len(ranks)):
+            first[c] = first[c - 1] + size[c - 1]
+        return cls(order, at, cell, first, size)
+
+    def copy(self) -> Partition:
+        return Partition(self.order[:], self.at[:], self.cell[:], self.first[:], self.size[:])
+
+    def members(self, c: int) -> list[int]:
+        first = self.first[c]
+        return self.order[first : first + self.size[c]]
+
+    def tied(self, start: int) -> int | None:
+        """The first class with several entities at or after a position; None if there is none."""
+        while start < len(self.order):
+            c = self.cell[self.order[start]]
+            if self.size[c] > 1:
+                return c
+            start += 1
+        return None
+
+    def ties(self, entities: Iterable[int]) -> bool:
+        """True if any of the entities shares its class."""
+        return any(self.size[self.cell[entity]] > 1 for entity in entities)
+
+    def colours(self) -> list[int]:
+        """The first position of the class of each entity."""
+        return [self.first[c] for c in self.cell]
+
+    def split(self, c: int, below: list[list[int]], above: list[list[int]]) -> list[int]:
+        """Move entities of class `c` into new classes before and after the rest of it; returns
+        these entities.
+        """
+        for part in below:
+            self._cut(c, part, self.first[c])
+            self.first[c] += len(part)
+        for part in reversed(above):
+            end = self.first[c] + self.size[c]
+            self._cut(c, part, end - len(part))
+        return [entity for part in (*below, *above) for entity in part]
+
+    def _cut(self, c: int, part: list[int], position: int) -> None:
+        """Make a class of the entities of `part`, which move to this position and after it."""
+        new = len(self.first)
+        self.first.append(position)
+        self.size.append(len(part))
+        self.size[c] -= len(part)
+        # 1. Others in these positions change places with entities that come from elsewhere.
+        inside = set(part)
+        end = position + len(part)
+        displaced = iter([entity for entity in self.order[position:end] if entity not in inside])
+        for entity in part:
+            if not position <= self.at[entity] < end:
+                other = next(displaced)
+                self.order[self.at[entity]] = other
+                self.at[other] = self.at[entity]
+        # 2. The entities take the positions in order.
+        for place, entity in enumerate(part, start=position):
+            self.order[place] = entity
+            self.at[entity] = place
+            self.cell[entity] = new

@@ -1,4 +1,4 @@
-"""Chains of regions in one piece of a graph, and the blocks that they form.
+"""The structure of one piece of a graph: regions, chains of regions, and the blocks that they form.
 
 The region of a node is what the node post-dominates, back to its immediate dominator: for instance
 a residual block, a cell with any number of inputs, or a branch. Regions nest (Johnson, Pearson and
@@ -13,13 +13,12 @@ from functools import partial
 from itertools import chain
 from typing import NamedTuple, TypeVar, cast
 
-from search_spaces.ir.text.dominators import dominators, post_dominators
-from search_spaces.ir.text.runs import MIN_REPEATS, runs
+from search_spaces.ir.text.structure import MIN_REPEATS, dominators, post_dominators, runs
 
-MAX_DEPTH = 32
+MAX_BLOCK_DEPTH = 32
 ROOT = -1  # entries have the numbers below
 _MIN_NODES = 3
-_MANY = 3
+_MANY = 3  # readers
 
 Structure = tuple[int, ...]
 """Equal for nodes of equal labels and connections, in any order."""
@@ -30,7 +29,7 @@ End = tuple[Structure, Structure, T]
 
 
 class Link(NamedTuple):
-    """A link of a chain.
+    """A link of a chain: a region.
 
     Attributes:
         nodes: all its nodes.
@@ -51,6 +50,28 @@ Chain = list[tuple[Link, list[End[Link]]]]
 """Links, each with the ends that hang on it."""
 
 
+def interleaved(links: Iterable[tuple[T, list[End[T]]]]) -> list[T]:
+    """The links of a chain, each followed by its ends in the order of their structure.
+
+    Ends of equal structure stand in the order in which the chain had equal ones before: the last
+    ends of a cell and the first ones of the next hang on one node, and only earlier cells tell them
+    apart.
+    """
+    seen: dict[Structure, int] = {}
+    sequence: list[T] = []
+    for link, ends in links:
+        sequence.append(link)
+        if not ends:
+            continue
+        ranked = []
+        for i, (structure, exact, _) in enumerate(ends):
+            ranked.append((structure, seen.get(exact, len(seen)), exact, i))
+        for _, _, exact, i in sorted(ranked):
+            sequence.append(ends[i][2])
+            seen.setdefault(exact, len(seen))
+    return sequence
+
+
 class Blocks:
     """Blocks by number; block 0 is around all others.
 
@@ -62,7 +83,9 @@ class Blocks:
     """
 
     def __init__(self, depth: int) -> None:
-        self.outer, self.depth, self.structure = [0], [depth], [cast(Hashable, None)]
+        self.outer = [0]
+        self.depth = [depth]
+        self.structure = [cast(Hashable, None)]
         self.homes: dict[int, int] = {}
 
     def add(self, outer: int, structure: Hashable) -> int:
@@ -83,8 +106,9 @@ class Blocks:
             not placed yet.
         """
         nodes, last, inner, structure = link
-        block = self.add(block, structure) if len(nodes) >= _MIN_NODES else block
-        if inner and self.depth[block] >= MAX_DEPTH:
+        if len(nodes) >= _MIN_NODES:
+            block = self.add(block, structure)
+        if inner and self.depth[block] >= MAX_BLOCK_DEPTH:
             inner = []
         for node in [last] if inner else nodes:
             self.homes[node + shift] = block
@@ -95,11 +119,32 @@ class Blocks:
         the nodes.
         """
         start = len(self.outer) - 1
-        self.outer += [outer + start if outer else block for outer in other.outer[1:]]
+        for outer in other.outer[1:]:
+            self.outer.append(outer + start if outer else block)
         self.depth += other.depth[1:]
         self.structure += other.structure[1:]
         for node, home in other.homes.items():
             self.homes[node + shift] = home + start if home else block
+
+    def repeated(self, links: Sequence[Link], outer: int) -> list[int]:
+        """The block around each link of a chain: `outer`, a run, or a copy inside of a run.
+
+        Copies of few nodes get no block, nor do those of a single link, which has its own.
+        """
+        around = [outer] * len(links)
+        if len(links) < MIN_REPEATS:
+            return around
+        structures = [link.structure for link in links]
+        sizes = [len(link.nodes) for link in links]
+        for run in runs(structures, sizes):
+            whole = self.add(outer, tuple(structures[run.first : run.end]))
+            for first in range(run.first, run.end, run.length):
+                end = first + run.length
+                block = whole
+                if run.length > 1 and sum(sizes[first:end]) >= _MIN_NODES:
+                    block = self.add(whole, tuple(structures[first:end]))
+                around[first:end] = [block] * run.length
+        return around
 
     def recurring(self) -> set[Hashable]:
         """The structures that occur at least twice; blocks of equal structure are searched once."""
@@ -118,50 +163,6 @@ class Blocks:
                     waiting.append(i)
         return {structure for structure, count in times.items() if count > 1}
 
-    def repeated(self, links: Sequence[Link], outer: int) -> list[int]:
-        """The block around each link of a chain: `outer`, a run, or a copy inside of a run.
-
-        Copies of few nodes get no block, nor do those of a single link, which has its own.
-        """
-        found = [outer] * len(links)
-        if len(links) < MIN_REPEATS:
-            return found
-        structures = [link.structure for link in links]
-        sizes = [len(link.nodes) for link in links]
-        for run in runs(structures, sizes):
-            whole = self.add(outer, tuple(structures[run.first : run.end]))
-            for first in range(run.first, run.end, run.length):
-                end, block = first + run.length, whole
-                if run.length > 1 and sum(sizes[first:end]) >= _MIN_NODES:
-                    block = self.add(whole, tuple(structures[first:end]))
-                found[first:end] = [block] * run.length
-        return found
-
-
-def interleaved(links: Iterable[tuple[T, list[End[T]]]]) -> list[T]:
-    """The links of a chain, each followed by its ends in the order of their structure.
-
-    Ends of equal structure stand in the order in which the chain had equal ones before: the last
-    ends of a cell and the first ones of the next hang on one node, and only earlier cells tell them
-    apart.
-    """
-    seen: dict[Structure, int] = {}
-    found: list[T] = []
-    for link, ends in links:
-        found.append(link)
-        if not ends:
-            continue
-        ranked = sorted(
-            [
-                (structure, seen.get(exact, len(seen)), exact, i)
-                for i, (structure, exact, _) in enumerate(ends)
-            ]
-        )
-        for _, _, exact, i in ranked:
-            found.append(ends[i][2])
-            seen.setdefault(exact, len(seen))
-    return found
-
 
 class Piece:
     """Nodes of a graph between two cuts, numbered in topological order.
@@ -175,6 +176,8 @@ class Piece:
             last node of the previous piece, and the only output is read by the next one.
 
     Attributes:
+        before: the immediate dominator of each node.
+        after: the immediate post-dominator of each node.
         inner: for each node the nodes that it immediately post-dominates.
         ends: connected nodes that no output needs, by the node that they hang on.
         chains: chains that no region is around.
@@ -183,63 +186,65 @@ class Piece:
     """
 
     def __init__(
-        self, producers: list[list[int]], entries: list[int], outputs: list[int], labels: list[int], exact: list[int],
-        first: bool, last: bool,
-    ) -> None:  # fmt: skip
-        self.producers, self.labels, self.exact, self.sink = (
-            producers,
-            labels,
-            exact,
-            len(producers),
-        )
+        self,
+        producers: list[list[int]],
+        entries: list[int],
+        outputs: list[int],
+        labels: list[int],
+        exact: list[int],
+        first: bool,
+        last: bool,
+    ) -> None:
+        self.producers = producers
+        self.labels = labels
+        self.exact = exact
+        self.sink = len(producers)
+        self._nested: dict[tuple[int, int], Blocks] = {}
+
+        # 1. Dominators and post-dominators, of the nodes that the outputs need.
         users = self._users(outputs)
         aside = self._aside(users, entries)
         self.before = dominators(producers, entries, aside, ROOT).parent
         users = {i: readers for i, readers in users.items() if i >= 0}
         after = post_dominators(users, self.sink)
         self.after = after.parent
+
+        # 2. Other nodes hang on the nearest node that post-dominates what they read.
         self.ends: dict[int, list[list[int]]] = {}
         for nodes in self._dead(users):
             read = {p for i in nodes for p in producers[i] if p in users}
-            self.ends.setdefault(after.common(read) if read else self.sink, []).append(nodes)
+            home = after.common(read) if read else self.sink
+            self.ends.setdefault(home, []).append(nodes)
+
+        # 3. Regions. A value that several of them share is in none.
         self.inner: dict[int, list[int]] = {}
         for i in reversed(users):
             shared = i in aside or (i not in self.before and len(users[i]) > 1)
             end = self.sink if shared else self.after[i]
-            if end in self.inner:
-                self.inner[end].append(i)
-            else:
-                self.inner[end] = [i]
+            self.inner.setdefault(end, []).append(i)
+
+        # 4. Chains of regions.
         self.chains = [self._chain(node) for node in self.inner.get(self.sink, ())]
         self.main = self._main(first, last, outputs[0]) if outputs else None
         self.connected = self.main is not None or (first and last)
-        self._nested: dict[tuple[int, int], Blocks] = {}
-
-    def _main(self, first: bool, last: bool, output: int) -> Chain | None:
-        """The chain from the previous piece, if there is one, to the next, if there is one."""
-        if (first and last) or (not last and output not in self.before):
-            return None
-        for links in self.chains:
-            if (first or links[0][0].last == 0) and (last or links[-1][0].last == output):
-                return links
-        return None
 
     def nested(self, link: Link, depth: int) -> Blocks:
         """The blocks of the inner chains of a link; `depth`: depth of the block around them."""
         key = (link.last, depth)
         if key not in self._nested:
-            self._nested[key] = self._blocks([(node, 0) for node in link.inner], depth)
+            blocks = Blocks(depth)
+            waiting = [(node, 0) for node in link.inner]
+            while waiting:
+                last, outer = waiting.pop()
+                links = interleaved(self._chain(last))
+                around = blocks.repeated(links, outer)
+                for inner_link, block in zip(links, around, strict=True):
+                    home, inner = blocks.place(inner_link, block)
+                    waiting += [(node, home) for node in inner]
+            self._nested[key] = blocks
         return self._nested[key]
 
-    def _blocks(self, waiting: list[tuple[int, int]], depth: int) -> Blocks:
-        blocks = Blocks(depth)
-        while waiting:
-            last, outer = waiting.pop()
-            links = interleaved(self._chain(last))
-            for link, around in zip(links, blocks.repeated(links, outer), strict=True):
-                block, inner = blocks.place(link, around)
-                waiting += [(node, block) for node in inner]
-        return blocks
+    # Steps 1 to 3
 
     def _users(self, outputs: list[int]) -> dict[int, list[int]]:
         """The readers of each node and entry that the outputs need, in reverse topological
@@ -249,10 +254,7 @@ class Piece:
         for i in reversed(range(self.sink)):
             if i in users:
                 for producer in self.producers[i]:
-                    if producer in users:
-                        users[producer].append(i)
-                    else:
-                        users[producer] = [i]
+                    users.setdefault(producer, []).append(i)
         return {i: users[i] for i in sorted(users, reverse=True)}
 
     def _aside(self, users: dict[int, list[int]], entries: list[int]) -> set[int]:
@@ -269,7 +271,7 @@ class Piece:
 
         def joins(i: int) -> bool:
             producers = self.producers[i] if i < self.sink else []
-            return sum([p in fed for p in producers]) > 1
+            return sum([producer in fed for producer in producers]) > 1
 
         return {i for i, readers in many.items() if all(map(joins, readers))}
 
@@ -277,61 +279,76 @@ class Piece:
         """The connected components of the nodes that no output needs."""
         part: dict[int, list[int]] = {}
         for i in range(self.sink):
-            if i not in users:
-                parts = {id(part[p]): part[p] for p in self.producers[i] if p in part}
-                joined = max(
-                    parts.values(), key=len, default=[]
-                )  # the others move, so that each moves seldom
-                for other in parts.values():
-                    if other is not joined:
-                        joined += other
-                        part.update(dict.fromkeys(other, joined))
-                joined.append(i)
-                part[i] = joined
-        return [sorted(nodes) for nodes in {id(nodes): nodes for nodes in part.values()}.values()]
+            if i in users:
+                continue
+            parts = {id(part[p]): part[p] for p in self.producers[i] if p in part}
+            # The smaller parts move into the largest, so that each node moves seldom.
+            joined = max(parts.values(), key=len, default=[])
+            for other in parts.values():
+                if other is not joined:
+                    joined += other
+                    part.update(dict.fromkeys(other, joined))
+            joined.append(i)
+            part[i] = joined
+        distinct = {id(nodes): nodes for nodes in part.values()}
+        return [sorted(nodes) for nodes in distinct.values()]
+
+    # Step 4
 
     def _chain(self, last: int) -> Chain:
         """The chain that ends at a node."""
-        found: Chain = []
+        links: Chain = []
         node: int | None = last
         while node is not None:
             first = self.before.get(node, self.sink)
-            linked = self.after.get(first) == node
+            linked = self.after.get(first) == node  # the region between both is a link
             inner = [i for i in self.inner.get(node, ()) if not linked or i != first]
             nodes = self._nodes(node, inner) if inner else [node]
             link = _link((nodes, node, inner, self._structure(nodes, self.labels)))
-            found.append((link, [self._end(end) for end in self.ends.get(node, ())]))
+            ends = [self._end(end) for end in self.ends.get(node, ())]
+            links.append((link, ends))
             node = first if linked else None
-        return found[::-1]
+        return links[::-1]
+
+    def _main(self, first: bool, last: bool, output: int) -> Chain | None:
+        """The chain from the previous piece, if there is one, to the next, if there is one."""
+        if first and last:
+            return None
+        if not last and output not in self.before:
+            return None
+        for links in self.chains:
+            begins = first or links[0][0].last == 0
+            ends = last or links[-1][0].last == output
+            if begins and ends:
+                return links
+        return None
 
     def _end(self, nodes: list[int]) -> End[Link]:
         structure = self._structure(nodes, self.labels)
-        return structure, self._structure(nodes, self.exact), Link(nodes, nodes[-1], [], structure)
+        exact = self._structure(nodes, self.exact)
+        return structure, exact, Link(nodes, nodes[-1], [], structure)
 
     def _nodes(self, node: int, inner: list[int]) -> list[int]:
         """A node, what it post-dominates inside of its link, and their ends, in the order of the
         graph.
         """
-        found = [node]
+        nodes = [node]
         waiting = list(inner)
         while waiting:
             other = waiting.pop()
-            found.append(other)
-            if other in self.inner:
-                waiting += self.inner[other]
-            if other in self.ends:
-                found += chain.from_iterable(self.ends[other])
-        return sorted(found)
+            nodes.append(other)
+            waiting += self.inner.get(other, ())
+            nodes += chain.from_iterable(self.ends.get(other, ()))
+        return sorted(nodes)
 
     def _structure(self, nodes: list[int], labels: list[int]) -> Structure:
         producers = self.producers
         if len(nodes) == 1:
             return (labels[nodes[0]],)
-        known: dict[int, int] = {}
+        hashes: dict[int, int] = {}
         for node in nodes:
-            read = producers[node]
-            if len(read) == 1:
-                known[node] = hash((labels[node], known.get(read[0], 0)))
-            else:
-                known[node] = hash((labels[node], *sorted([known.get(p, 0) for p in read])))
-        return tuple(sorted(known.values()))
+            read = [hashes.get(producer, 0) for producer in producers[node]]
+            if len(read) > 1:  # few nodes do, and sorting would take most of the time
+                read.sort()
+            hashes[node] = hash((labels[node], *read))
+        return tuple(sorted(hashes.values()))

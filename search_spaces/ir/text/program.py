@@ -1,33 +1,83 @@
-"""Conversion of a flat graph to a program, in canonical order and with functions for repeated
-blocks, and back.
+"""Programs: a network as a main block and functions, and the interpreter that runs them.
 
-Graphs that differ only in names or in the order of their nodes give the same program. Functions are
-found from the edges alone: recurring blocks of the graph (`regions`, made scopes by `scopes`), then
-groups of lines that repeat in these (`repeats`). A function has parameters for the widths and
-kernel sizes in which its calls differ.
+    net (x) => (y)            main block
+      a = ConvBn <…> (x)        item: an operator
+      b = F1 <c = 8> (a)        item: a call with the argument c
+      y = F1 <c = 16> (b)
+    F1 <c> (x) => (y)         function with the parameter c
+      …
+
+Values are numbered, not named: those that a block reads come first, then the outputs of its items.
+
+Everything that follows calls is an `Interpreter`: `expand` writes a program out as a flat graph,
+`sites` finds the shapes and the cost of every item, and `calls` counts how often functions run.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import count
+from functools import lru_cache, partial
+from math import prod
+from typing import Generic, NamedTuple, TypeVar
 
-from search_spaces.common.collecting import collection_paused
 from search_spaces.common.errors import InputError
-from search_spaces.ir.graph import Graph, Node, Shape, Value
+from search_spaces.ir.graph import Attrs, Graph, Node, Shape, Value
+from search_spaces.ir.operator_costs import multiply_accumulates
 from search_spaces.ir.operators import canonical_attrs, output_shape
-from search_spaces.ir.text.blocks import Block, Item, Ref, new_item
-from search_spaces.ir.text.lines import Line, placed_lines
-from search_spaces.ir.text.regions import regions
-from search_spaces.ir.text.repeats import length, repeats
-from search_spaces.ir.text.scopes import Scope, distinct, regrouped, scoped
+from search_spaces.ir.owned_weights import weights
 
-__all__ = ["Block", "Item", "Program", "Ref", "compact", "expand"]
+PARAMETRIC = frozenset({"channels", "features", "kernel"})
+"""Attributes that may be parameters of a function."""
+MAX_DEPTH = 32  # nested function calls
+MAX_CALLS = 100_000  # calls that are run in one program; equal ones may count once
+MAX_NODES = 100_000  # nodes of an expanded network
 
-_MAX_DEPTH = 32
-_MAX_NODES = 100_000
+
+class Ref(NamedTuple):
+    """An attribute value that is the parameter `name` of a function."""
+
+    name: str
+
+
+ItemAttrs = tuple[tuple[str, Value | Ref], ...]
+
+
+class Item(NamedTuple):
+    """One line of a block: an operator, or the call of a function by its name.
+
+    Attributes:
+        inputs: numbers of the values that it reads.
+        outputs: number of values that it produces.
+    """
+
+    op: str
+    inputs: tuple[int, ...]
+    attrs: ItemAttrs
+    outputs: int = 1
+
+
+new_item: Callable[[tuple[str, tuple[int, ...], ItemAttrs, int]], Item] = partial(
+    tuple.__new__, Item
+)
+"""`Item` from a tuple of its fields; a third faster, since blocks have dozens of items."""
+
+
+class Block(NamedTuple):
+    """A sequence of items. Values 0 to `inputs - 1` are the inputs; the outputs of the items follow
+    in order.
+
+    Attributes:
+        inputs: number of inputs.
+        outputs: numbers of the values that the block returns.
+        params: names of the parameters of a function.
+    """
+
+    inputs: int
+    items: tuple[Item, ...]
+    outputs: tuple[int, ...]
+    params: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -45,96 +95,127 @@ class Program:
     output_shapes: tuple[Shape, ...]
 
 
-@collection_paused()
-def compact(graph: Graph) -> Program:
-    """The program of a graph, in canonical order and with functions for repeated blocks."""
-    lines = placed_lines(graph)
-    root = scoped(graph, lines, regions(graph, lines))
-    while (shorter := _shortened(graph, lines, root)) is not None:
-        root = shorter
-    return _program(graph, root)
+# --- the interpreter
+
+AnyValue = TypeVar("AnyValue")
+Result = TypeVar("Result")
 
 
-def _shortened(graph: Graph, lines: list[tuple[int, Line]], root: Scope) -> Scope | None:
-    """The graph with scopes around repeats in the blocks of `root`; None if that saves no line."""
-    blocks = _bodies(root)
-    groups = repeats(tuple(blocks.values()))
-    if groups is None:
-        return None
-    around = dict(zip(blocks, groups, strict=True))
-    shorter = regrouped(root, around, graph, lines)
-    return shorter if length(_bodies(shorter).values()) < length(blocks.values()) else None
+class Interpreter(Generic[AnyValue, Result]):
+    """Runs a program: binds parameters, follows calls, and limits both their depth and number.
 
+    A subclass says what a value is, such as its shape or its number in a graph, and what an
+    operator and a block result in, such as a cost.
 
-def _bodies(root: Scope) -> dict[str, Block]:
-    return {certificate: scopes[0].canonical.body for certificate, scopes in distinct(root).items()}
-
-
-# --- functions and their parameters
-# ----------------------------------------------------------------------------------
-
-
-def _program(graph: Graph, root: Scope) -> Program:
-    found = distinct(root)
-    del found[root.op]
-    names = {certificate: f"F{i}" for i, certificate in enumerate(found, start=1)}
-    arguments = {certificate: _arguments(scopes) for certificate, scopes in found.items()}
-
-    def written(body: Block, numbers: list[Value | Ref]) -> Block:
-        """The body with its numbers filled in; calls are by name and pass only arguments that
-        vary.
-        """
-        filled = iter(numbers)
-        items = []
-        for item in body.items:
-            op, inputs, attrs, outputs = item
-            if attrs:
-                attrs = tuple(
-                    [(name, next(filled) if isinstance(v, Ref) else v) for name, v in attrs]
-                )
-            if op in names:
-                given = zip(arguments[op], attrs, strict=True)
-                attrs = tuple(
-                    {p.name: value for p, (_, value) in given if isinstance(p, Ref)}.items()
-                )
-                item = new_item((names[op], inputs, attrs, outputs))
-            elif attrs:
-                item = new_item((op, inputs, attrs, outputs))
-            items.append(item)
-        return body._replace(items=tuple(items))
-
-    functions = {}
-    for certificate, scopes in found.items():
-        params = tuple(dict.fromkeys(p.name for p in arguments[certificate] if isinstance(p, Ref)))
-        body = written(scopes[0].canonical.body, arguments[certificate])
-        functions[names[certificate]] = body._replace(params=params)
-    main = written(root.canonical.body, list(root.numbers))
-    inputs = tuple(graph.shapes[v] for v in graph.inputs)
-    return Program(main, functions, inputs, tuple(graph.shapes[v] for v in graph.outputs))
-
-
-def _arguments(scopes: list[Scope]) -> list[Value | Ref]:
-    """The numbers of a function: a constant if all calls agree, else a parameter. Equal columns
-    share one.
+    Attributes:
+        program: the program.
+        scope: names of the calls around the item that runs, from the outermost.
     """
-    sizes, kernels = _param_names("cdefghijlmnopqrstuvw"), _param_names("k")
-    params: dict[tuple[Value, ...], Ref] = {}
-    arguments: list[Value | Ref] = []
-    for column in zip(*(scope.numbers for scope in scopes), strict=True):
-        if len(set(column)) > 1 and column not in params:
-            params[column] = Ref(next(kernels if isinstance(column[0], tuple) else sizes))
-        arguments.append(params.get(column, column[0]))
-    return arguments
+
+    runs_equal_calls_once = True
+    """Calls of one function with equal inputs and arguments share their outcome."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.scope: tuple[str, ...] = ()
+        self._times: Counter[str] = Counter()  # by function, of calls that have been run
+        self._calls = 0
+        self._outcomes: dict[
+            tuple[str, tuple[AnyValue, ...], Attrs], tuple[tuple[AnyValue, ...], Result]
+        ] = {}
+
+    def operator(
+        self, op: str, inputs: tuple[AnyValue, ...], attrs: Attrs
+    ) -> tuple[tuple[AnyValue, ...], Result]:
+        """The outputs of an operator, and its result; subclasses define this."""
+        raise NotImplementedError
+
+    def block(
+        self, name: str, block: Block, values: list[AnyValue], results: list[Result]
+    ) -> Result:
+        """The result of a block that has run; subclasses define this.
+
+        Args:
+            name: name of the function; empty for the main block.
+            block: the block.
+            values: the values of its inputs, then of the outputs of its items.
+            results: the result of each item.
+        """
+        raise NotImplementedError
+
+    def run(self, inputs: Sequence[AnyValue]) -> tuple[tuple[AnyValue, ...], Result]:
+        """The outputs and the result of the main block.
+
+        Raises:
+            InputError: if a call or an operator has other inputs, outputs or parameters than its
+                definition, or there are more than `MAX_CALLS` calls or `MAX_DEPTH` nested ones.
+        """
+        return self._run("", self.program.main, inputs, ())
+
+    def _run(
+        self, name: str, block: Block, inputs: Sequence[AnyValue], arguments: Attrs
+    ) -> tuple[tuple[AnyValue, ...], Result]:
+        values = list(inputs)
+        results = []
+        for op, numbers, attrs, count in block.items:
+            read = tuple([values[v] for v in numbers])
+            bound = bind(attrs, arguments) if block.params else attrs
+            made, result = self._item(op, read, bound)  # type: ignore[arg-type]
+            if len(made) != count:
+                raise InputError(f"{op} has {len(made)} outputs, not {count}")
+            values += made
+            results.append(result)
+        outputs = tuple([values[v] for v in block.outputs])
+        return outputs, self.block(name, block, values, results)
+
+    def _item(
+        self, op: str, inputs: tuple[AnyValue, ...], attrs: Attrs
+    ) -> tuple[tuple[AnyValue, ...], Result]:
+        function = self.program.functions.get(op)
+        if function is None:
+            return self.operator(op, inputs, attrs)
+        if not self.runs_equal_calls_once:
+            return self._call(op, function, inputs, attrs)
+        call = (op, inputs, attrs)
+        if call not in self._outcomes:
+            self._outcomes[call] = self._call(op, function, inputs, attrs)
+        return self._outcomes[call]
+
+    def _call(
+        self, name: str, function: Block, inputs: tuple[AnyValue, ...], arguments: Attrs
+    ) -> tuple[tuple[AnyValue, ...], Result]:
+        if len(inputs) != function.inputs:
+            raise InputError(f"function {name} takes {function.inputs} inputs, not {len(inputs)}")
+        if len(self.scope) == MAX_DEPTH:
+            raise InputError(
+                f"functions call each other more than {MAX_DEPTH} deep; a function must not call "
+                "itself"
+            )
+        self._calls += 1
+        if self._calls > MAX_CALLS:
+            raise InputError(f"functions are called more than {MAX_CALLS} times")
+        self._times[name] += 1
+        outer = self.scope
+        self.scope = (*outer, f"{name}_{self._times[name]}")
+        outcome = self._run(name, function, inputs, arguments)
+        self.scope = outer
+        return outcome
 
 
-def _param_names(letters: str) -> Iterator[str]:
-    yield from letters
-    for index in count():
-        yield f"{letters[0]}{index}"
+def bind(attrs: ItemAttrs, arguments: Attrs) -> Attrs:
+    """An item's attributes with the values of the function's parameters."""
+    value_of = dict(arguments)
+    bound = []
+    for name, value in attrs:
+        if isinstance(value, Ref):
+            if value.name not in value_of:
+                raise InputError(f"a call does not give the function's parameter {value.name}")
+            value = value_of[value.name]
+        bound.append((name, value))
+    return tuple(bound)
 
 
-# --- and back
-# --------------------------------------------------------------------------------------------------------
+# --- a program as a graph
 
 
 def expand(program: Program) -> Graph:
@@ -144,58 +225,138 @@ def expand(program: Program) -> Graph:
     Raises:
         InputError: if the program is recursive, too large, or not well-formed.
     """
-    shapes: list[Shape] = list(program.input_shapes)
-    nodes: list[Node] = []
-    calls: Counter[str] = Counter()
-
-    def run(
-        block: Block, inputs: list[int], arguments: dict[str, Value], scope: tuple[str, ...]
-    ) -> list[int]:
-        if len(scope) > _MAX_DEPTH:
-            raise InputError(
-                f"functions call each other more than {_MAX_DEPTH} deep; a function must not call "
-                "itself"
-            )
-        values = list(inputs)
-        for item in block.items:
-            made = evaluate(item, [values[v] for v in item.inputs], arguments, scope)
-            if len(made) != item.outputs:
-                raise InputError(f"{item.op} has {len(made)} outputs, not {item.outputs}")
-            values += made
-        return [values[v] for v in block.outputs]
-
-    def evaluate(
-        item: Item, ins: list[int], arguments: dict[str, Value], scope: tuple[str, ...]
-    ) -> list[int]:
-        attrs = tuple((n, _bind(v, arguments)) for n, v in item.attrs)
-        function = program.functions.get(item.op)
-        if function is not None:
-            if len(ins) != function.inputs:
-                raise InputError(
-                    f"function {item.op} takes {function.inputs} inputs, not {len(ins)}"
-                )
-            calls[item.op] += 1
-            if calls[item.op] > _MAX_NODES:
-                raise InputError(f"function {item.op} is called more than {_MAX_NODES} times")
-            return run(function, ins, dict(attrs), (*scope, f"{item.op}_{calls[item.op]}"))
-        if len(nodes) >= _MAX_NODES:
-            raise InputError(f"the network has more than {_MAX_NODES} nodes")
-        given = tuple(shapes[v] for v in ins)
-        shape = output_shape(item.op, attrs, given)
-        nodes.append(
-            Node(item.op, tuple(ins), (len(shapes),), canonical_attrs(item.op, attrs, given), scope)
-        )
-        shapes.append(shape)
-        return [len(shapes) - 1]
-
-    inputs = list(range(len(program.input_shapes)))
-    outputs = run(program.main, inputs, {}, ())
-    return Graph(tuple(inputs), tuple(nodes), tuple(outputs), tuple(shapes))
+    inputs = tuple(range(len(program.input_shapes)))
+    expansion = _Expansion(program)
+    outputs, _ = expansion.run(inputs)
+    return Graph(inputs, tuple(expansion.nodes), outputs, tuple(expansion.shapes))
 
 
-def _bind(value: Value | Ref, arguments: dict[str, Value]) -> Value:
-    if not isinstance(value, Ref):
-        return value
-    if value.name not in arguments:
-        raise InputError(f"a function's parameter {value.name} is not given by its caller")
-    return arguments[value.name]
+class _Expansion(Interpreter[int, None]):
+    """Values are numbers of values in the graph."""
+
+    runs_equal_calls_once = False
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self.shapes = list(program.input_shapes)
+        self.nodes: list[Node] = []
+
+    def operator(
+        self, op: str, inputs: tuple[int, ...], attrs: Attrs
+    ) -> tuple[tuple[int, ...], None]:
+        if len(self.nodes) == MAX_NODES:
+            raise InputError(f"the network has more than {MAX_NODES} nodes")
+        shapes = tuple([self.shapes[v] for v in inputs])
+        shape = output_shape(op, attrs, shapes)  # first, since it checks the inputs
+        outputs = (len(self.shapes),)
+        attrs = canonical_attrs(op, attrs, shapes)
+        self.nodes.append(Node(op, inputs, outputs, attrs, self.scope))
+        self.shapes.append(shape)
+        return outputs, None
+
+    def block(self, name: str, block: Block, values: list[int], results: list[None]) -> None:
+        return None
+
+
+# --- shapes and costs of items
+
+
+class Cost(NamedTuple):
+    """Trained weights, and multiply-accumulates of one input."""
+
+    params: int
+    flops: int
+
+
+class Site(NamedTuple):
+    """Shapes and cost of one item of the main block; a call has the cost of all that it runs."""
+
+    inputs: tuple[Shape, ...]
+    outputs: tuple[Shape, ...]
+    cost: Cost
+
+
+Outcome = tuple[tuple[Shape, ...], Cost]
+"""Output shapes and cost of an operator or a call."""
+
+
+def sites(program: Program) -> tuple[Site, ...]:
+    """Shapes and cost of every item of the main block.
+
+    Raises:
+        InputError: if shapes or calls do not match, or functions call each other more than
+            `MAX_DEPTH` deep.
+    """
+    costing = _Costing(program)
+    costing.run(program.input_shapes)
+    return tuple(costing.sites)
+
+
+class _Costing(Interpreter[Shape, Cost]):
+    """Values are shapes."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self.sites: list[Site] = []
+
+    def operator(self, op: str, inputs: tuple[Shape, ...], attrs: Attrs) -> Outcome:
+        return operator_outcome(op, inputs, attrs)
+
+    def block(self, name: str, block: Block, values: list[Shape], results: list[Cost]) -> Cost:
+        if not name:
+            first = block.inputs
+            for item, cost in zip(block.items, results, strict=True):
+                inputs = tuple([values[v] for v in item.inputs])
+                outputs = tuple(values[first : first + item.outputs])
+                self.sites.append(Site(inputs, outputs, cost))
+                first += item.outputs
+        return _sum(results)
+
+
+@lru_cache(maxsize=65536)
+def operator_outcome(op: str, inputs: tuple[Shape, ...], attrs: Attrs) -> Outcome:
+    """Output shape and cost of an operator; `InputError` if it does not take these inputs."""
+    shape = output_shape(op, attrs, inputs)  # first, since it checks the inputs
+    params = sum(prod(weight.shape) for weight in weights(op, attrs, inputs) if weight.trained)
+    return (shape,), Cost(params, multiply_accumulates(op, attrs, inputs))
+
+
+def total_cost(sites: Sequence[Site]) -> Cost:
+    """Sum of the costs."""
+    return _sum([site.cost for site in sites])
+
+
+def _sum(costs: list[Cost]) -> Cost:
+    params = sum([cost.params for cost in costs])
+    flops = sum([cost.flops for cost in costs])
+    return Cost(params, flops)
+
+
+# --- numbers of calls
+
+
+def calls(program: Program) -> dict[str, int]:
+    """Number of times that each function runs in one forward pass, in the order of first calls.
+
+    Raises:
+        InputError: if functions call each other more than `MAX_DEPTH` deep.
+    """
+    return _Counting(program).run([None] * program.main.inputs)[1]
+
+
+class _Counting(Interpreter[None, dict[str, int]]):
+    """Values do not matter."""
+
+    def operator(
+        self, op: str, inputs: tuple[None, ...], attrs: Attrs
+    ) -> tuple[tuple[None, ...], dict[str, int]]:
+        return (None,), {}
+
+    def block(
+        self, name: str, block: Block, values: list[None], results: list[dict[str, int]]
+    ) -> dict[str, int]:
+        total = {name: 1} if name else {}
+        for runs in results:
+            for function, times in runs.items():
+                total[function] = total.get(function, 0) + times
+        return total

@@ -1,24 +1,99 @@
 """Blocks of a graph, found from its edges alone: the nodes between a value and the node where its
 paths meet again.
 
-The graph is cut wherever a single value is live. The lines between two cuts are a piece (`pieces`);
-pieces of equal lines are analysed once.
+1. The graph is cut wherever a single value is live. The lines between two cuts are a piece
+   (`pieces`); pieces of equal lines are analysed once.
+2. The main chains of all pieces are joined to one that runs through the graph.
+3. Links of chains, and repetitions in them, are blocks. Those that occur once are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 
-from search_spaces.ir.graph import Graph
-from search_spaces.ir.text.lines import Label, Line
+from search_spaces.ir.graph import Attrs, Graph, Value
 from search_spaces.ir.text.pieces import ROOT, Blocks, Chain, End, Link, Piece, interleaved
+from search_spaces.ir.text.program import PARAMETRIC, ItemAttrs, Ref
 
 _MAX_CACHED_LINES = 128  # larger pieces are not cached, to limit memory
 
+Label = tuple[str, str, int]
+"""Operator, attributes and number of inputs."""
 Path = tuple[Hashable, ...]
 """The blocks around a node, from the outermost."""
+
+
+@dataclass(eq=False, slots=True)
+class Line:
+    """A node of a graph. Value numbers are relative to the first output of the node, so `inputs`
+    are negative.
+
+    Attributes:
+        reads: each distinct input, and how often the node reads it.
+        uses: how often each output is read.
+        numbers: values of the attributes that may be parameters of a function.
+        label: equal for nodes that may correspond in two calls of a function.
+        size: number of nodes.
+    """
+
+    op: str
+    attrs: Attrs
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    reads: tuple[tuple[int, int], ...]
+    uses: tuple[int, ...]
+    numbers: tuple[Value, ...]
+    label: Label
+    size = 1
+
+    def ranked(self, ranks: Mapping[Value, Ref]) -> ItemAttrs:
+        """The attributes, with the values that may be parameters replaced by their `ranks`."""
+        if not self.numbers:
+            return self.attrs
+        return tuple(
+            [(name, ranks[value] if name in PARAMETRIC else value) for name, value in self.attrs]
+        )
+
+
+def placed_lines(graph: Graph) -> list[tuple[int, Line]]:
+    """The nodes of the graph as lines, each with the number of its first output."""
+    uses = Counter(chain.from_iterable([node.inputs for node in graph.nodes]))
+    uses.update(graph.outputs)
+    lines = []
+    for op, inputs, outputs, attrs, _ in graph.nodes:
+        first = outputs[0]
+        read = tuple([value - first for value in inputs])
+        used = tuple([uses[value] for value in outputs])
+        lines.append((first, _line(op, attrs, read, used)))
+    return lines
+
+
+@lru_cache(maxsize=16384)
+def _line(op: str, attrs: Attrs, inputs: tuple[int, ...], uses: tuple[int, ...]) -> Line:
+    numbers = [value for name, value in attrs if name in PARAMETRIC]
+    return Line(
+        op,
+        attrs,
+        inputs,
+        outputs=tuple(range(len(uses))),
+        reads=tuple(Counter(inputs).items()),
+        uses=uses,
+        numbers=tuple(numbers),
+        label=_label(op, attrs, len(inputs)),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _label(op: str, attrs: Attrs, inputs: int) -> Label:
+    shape = [(name, None if name in PARAMETRIC else value) for name, value in attrs]
+    return op, repr(shape), inputs
+
+
+# --- blocks of lines
 
 
 def regions(graph: Graph, lines: Sequence[tuple[int, Line]]) -> list[Path]:
@@ -35,17 +110,26 @@ class _UnconnectedError(Exception):
 
 
 class _Regions:
+    """The analysis of one graph.
+
+    Attributes:
+        lines: the lines of the graph.
+        count: their number.
+        pieces: pieces between two cuts, by their lines.
+        labels, exact: label of each line without and with widths and kernel sizes.
+    """
+
     def __init__(self, graph: Graph, lines: Sequence[tuple[int, Line]]) -> None:
-        self.graph, self.lines, self.count = graph, tuple([line for _, line in lines]), len(lines)
+        self.graph = graph
+        self.lines = tuple([line for _, line in lines])
+        self.count = len(lines)
         self.pieces: dict[tuple[Line, ...], Piece] = {}
         distinct = set(self.lines)
         self.labels = self._ranks({line: line.label for line in distinct})
-        unread = any(0 in line.uses for line in distinct)
-        # Exact labels, with widths and kernel sizes, serve only to order nodes that no output
-        # needs.
-        self.exact = (
-            self._ranks({line: _exact_label(line) for line in distinct}) if unread else self.labels
-        )
+        # Exact labels serve only to order nodes that no output needs.
+        self.exact = self.labels
+        if any(0 in line.uses for line in distinct):
+            self.exact = self._ranks({line: _exact_label(line) for line in distinct})
 
     def _ranks(self, labels: dict[Line, Label]) -> tuple[int, ...]:
         """The labels of the lines as numbers that do not depend on the order of the nodes."""
@@ -56,18 +140,19 @@ class _Regions:
     def paths(self) -> list[Path]:
         """The blocks around each node, without blocks that occur once."""
         blocks = Blocks(0)
-        for chain in self._chains():
-            around = blocks.repeated([link for link, _, _ in chain], 0)
-            for (link, piece, shift), outer in zip(chain, around, strict=True):
+        for links in self._chains():
+            around = blocks.repeated([link for link, _, _ in links], 0)
+            for (link, piece, shift), outer in zip(links, around, strict=True):
                 block, inner = blocks.place(link, outer, shift)
                 if inner and piece:
                     blocks.insert(piece.nested(link, blocks.depth[block]), block, shift)
         kept = blocks.recurring()
-        path: list[Path] = [()]
+        path: list[Path] = [()]  # by block
         for i in range(1, len(blocks.outer)):
             above = path[blocks.outer[i]]
             path.append((*above, i) if blocks.structure[i] in kept else above)
-        return [path[blocks.homes.get(node, 0)] for node in range(self.count)]
+        homes = [blocks.homes.get(node, 0) for node in range(self.count)]
+        return [path[home] for home in homes]
 
     def _chains(self) -> list[list[_Placed]]:
         """The outermost chains; the first one runs through all pieces."""
@@ -81,70 +166,81 @@ class _Regions:
         ends.
         """
         first = inputs = len(self.graph.inputs)
-        left, waiting, found = [0] * len(self.graph.shapes), 0, [0]
+        left = [0] * len(self.graph.shapes)  # reads of each value that are yet to come
+        live = 0
+        cuts = [0]
         for end, line in enumerate(self.lines, start=1):
-            for v, times in line.reads:
-                value = first + v
+            for offset, times in line.reads:
+                value = first + offset
                 if value < inputs:
-                    found = [0]
+                    cuts = [0]  # an input is live up to here
                 elif left[value] == times:
-                    waiting -= 1
+                    live -= 1
                 else:
                     left[value] -= times
             for times in line.uses:
                 left[first] = times
                 first += 1
-                waiting += times > 0
-            if waiting == 1:
-                found.append(end)
+                live += times > 0
+            if live == 1:
+                cuts.append(end)
         if min(self.graph.outputs, default=0) < inputs:
-            found = [0]
-        return found if found[-1] == self.count else [*found, self.count]
+            cuts = [0]
+        return cuts if cuts[-1] == self.count else [*cuts, self.count]
 
     def _joined(self, cuts: list[int]) -> list[list[_Placed]]:
+        """The outermost chains for these cuts."""
         main: list[tuple[_Placed, list[End[_Placed]]]] = []
-        found = []
+        others = []
         for start, end in pairwise(cuts):
             line = self.lines[start]
             if end - start == 1 and line.inputs and line.uses != (0,):
-                main.append(((_single(self.labels[start]), None, start), []))
+                placed_line = (_single(self.labels[start]), None, start)
+                main.append((placed_line, []))
                 continue
             piece = self._piece(start, end)
             if not piece.connected:
                 raise _UnconnectedError
-            shift = start - bool(start)
-            for chain in piece.chains:
-                placed = _placed(chain, piece, shift)
-                if chain is not piece.main:
-                    found.append(interleaved(placed))
+            shift = start - bool(start)  # node 0 of later pieces is the line before them
+            for links in piece.chains:
+                placed = _placed(links, piece, shift)
+                if links is not piece.main:
+                    others.append(interleaved(placed))
                 elif start:
+                    # The first link is the last one of the piece before, perhaps with further ends.
                     main[-1][1].extend(placed[0][1])
                     main += placed[1:]
                 else:
                     main += placed
-        return [interleaved(main), *found]
+        return [interleaved(main), *others]
 
     def _piece(self, start: int, end: int) -> Piece:
         """The piece of the lines between two cuts; it reads the node before the first cut."""
         lines = self.lines[start:end]
         if lines in self.pieces:
             return self.pieces[lines]
-        inputs = 0 if start else len(self.graph.inputs)
+        first, last = start == 0, end == self.count
+        inputs = len(self.graph.inputs) if first else 0
         read = tuple([value for value in self.graph.outputs if value < inputs])
-        analysed = _analysed if end - start <= _MAX_CACHED_LINES else _analysed.__wrapped__
         labels = self.labels[start:end]
         exact = labels if self.exact is self.labels else self.exact[start:end]
-        piece = analysed(lines, labels, exact, inputs, read, start == 0, end == self.count)
-        if start and end < self.count:
+        analysed = _analysed if end - start <= _MAX_CACHED_LINES else _analysed.__wrapped__
+        piece = analysed(lines, labels, exact, inputs, read, first, last)
+        if not first and not last:
             self.pieces[lines] = piece
         return piece
 
 
 @lru_cache(maxsize=1024)
 def _analysed(
-    lines: tuple[Line, ...], labels: tuple[int, ...], exact: tuple[int, ...], inputs: int, read: tuple[int, ...],
-    first: bool, last: bool,
-) -> Piece:  # fmt: skip
+    lines: tuple[Line, ...],
+    labels: tuple[int, ...],
+    exact: tuple[int, ...],
+    inputs: int,
+    read: tuple[int, ...],
+    first: bool,
+    last: bool,
+) -> Piece:
     """The piece of these lines.
 
     Args:
@@ -152,35 +248,39 @@ def _analysed(
             graph outputs.
         first, last: True for the first and the last piece of the graph.
     """
+    # The node or entry that produces each value. Values of earlier pieces are those of node 0.
     owner = {value: ROOT - 1 - value for value in range(inputs)}
-    entries = [*owner.values()] if first else [ROOT - 1]
+    entries = list(owner.values()) if first else [ROOT - 1]
     producers = [] if first else [entries]
-    before = [ROOT] * len(producers)
-    left: dict[int, int] = {}
+    before = [ROOT] * len(producers)  # label of node 0 of a later piece
+    left: dict[int, int] = {}  # reads of each value outside of the piece
     value = inputs
     for line in lines:
-        producers.append([*dict.fromkeys([owner.get(value + v, 0) for v in line.inputs])])
-        for v, times in line.reads:
-            if value + v in left:
-                left[value + v] -= times
+        owners = [owner.get(value + offset, 0) for offset in line.inputs]
+        producers.append(list(dict.fromkeys(owners)))
+        for offset, times in line.reads:
+            if value + offset in left:
+                left[value + offset] -= times
         for times in line.uses:
-            owner[value], left[value] = len(producers) - 1, times
+            owner[value] = len(producers) - 1
+            left[value] = times
             value += 1
-    outputs = [owner[v] for v in read] + [owner[v] for v, times in left.items() if times]
+    outputs = [owner[v] for v in read]
+    outputs += [owner[v] for v, times in left.items() if times]
     if not first and not outputs:
         outputs = [0]
     return Piece(producers, entries, outputs, [*before, *labels], [*before, *exact], first, last)
 
 
-def _placed(chain: Chain, piece: Piece, shift: int) -> list[tuple[_Placed, list[End[_Placed]]]]:
+def _placed(links: Chain, piece: Piece, shift: int) -> list[tuple[_Placed, list[End[_Placed]]]]:
     """The links of a chain and their ends, with their piece and offset."""
-    return [
-        (
-            (link, piece, shift),
-            [(structure, exact, (end, piece, shift)) for structure, exact, end in ends],
-        )
-        for link, ends in chain
-    ]
+    placed = []
+    for link, ends in links:
+        placed_ends: list[End[_Placed]] = []
+        for structure, exact, end in ends:
+            placed_ends.append((structure, exact, (end, piece, shift)))
+        placed.append(((link, piece, shift), placed_ends))
+    return placed
 
 
 @lru_cache(maxsize=256)
@@ -189,4 +289,4 @@ def _single(label: int) -> Link:
 
 
 def _exact_label(line: Line) -> Label:
-    return (line.op, repr(line.attrs), len(line.inputs))
+    return line.op, repr(line.attrs), len(line.inputs)

@@ -1,25 +1,35 @@
 """Repeats in blocks of lines: groups of lines that are shorter as calls of a function. No names are
 used.
 
-Recurring neighbours are contracted (`contraction`); then contractions that save no lines as
-functions are undone.
+1. Re-Pair (Larsson and Moffat, "Offline dictionary-based compression", 1999) on the edges of a graph
+   instead of neighbours in a sequence: the most frequent pair of neighbouring nodes is contracted
+   to one node with a new symbol wherever it occurs, until no pair occurs twice (`Contraction`).
+2. A symbol is a rule of a grammar: its two parts may be symbols, too. Symbols that save no lines as
+   functions are undone (`_worthwhile`).
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
 
-from search_spaces.ir.text.blocks import Block, Item, ItemAttrs, Ref
-from search_spaces.ir.text.contraction import Contraction, Group, Pair
+from search_spaces.ir.text.canonical import commutes
+from search_spaces.ir.text.program import Block, Item, ItemAttrs, Ref
 
 _FRAME_LINES = 5  # cost of a function: three lines of its own, and effort of the reader
 _MIN_LINES = 3
+_MAX_BETWEEN = 64
+_MAX_INPUTS = 128  # of a pair, with repetitions: the search takes quadratic time in them
+
+Group = tuple[int, ...]
+"""The functions around a line, outermost first, by numbers that are unique in the block."""
 
 _Label = tuple[str, str, int, int]
+"""Operator, attributes without parameters, number of inputs, number of outputs."""
 
 
 def length(blocks: Iterable[Block]) -> int:
@@ -42,6 +52,18 @@ def repeats(blocks: tuple[Block, ...]) -> tuple[tuple[Group, ...], ...] | None:
     return contraction.groups(kept) if kept else None
 
 
+def _label(item: Item) -> _Label:
+    return item.op, _shape(item.op, item.attrs), len(item.inputs), item.outputs
+
+
+@lru_cache(maxsize=4096)
+def _shape(op: str, attrs: ItemAttrs) -> str:
+    return repr([(name, None if isinstance(value, Ref) else value) for name, value in attrs])
+
+
+# --- a quick check
+
+
 def _saved(times: int, lines: int) -> int:
     """Lines saved by a function of `lines` lines that is called `times` times."""
     return (times - 1) * lines - times - _FRAME_LINES
@@ -52,9 +74,8 @@ def _least_lines(times: int) -> int:
     return next(lines for lines in count(_MIN_LINES) if _saved(times, lines) > 0)
 
 
-_WORTH = [
-    (times, _least_lines(times)) for times in range(2, 6)
-]  # more calls do not lower the minimum
+_WORTH = [(times, _least_lines(times)) for times in range(2, 6)]
+"""Numbers of calls and the smallest function; more calls do not lower the minimum."""
 
 
 def _promising(blocks: tuple[Block, ...], labels: list[list[_Label]]) -> bool:
@@ -64,12 +85,14 @@ def _promising(blocks: tuple[Block, ...], labels: list[list[_Label]]) -> bool:
     The lines of a function are connected, and each occurs at least as often as the function is
     called.
     """
-    lines = Counter([label for own in labels for label in own])
-    links = Counter(
-        [link for block, own in zip(blocks, labels, strict=True) for link in _links(block, own)]
-    )
+    lines: Counter[_Label] = Counter()
+    links: Counter[tuple[_Label, _Label]] = Counter()
+    for block, own in zip(blocks, labels, strict=True):
+        lines.update(own)
+        links.update(_links(block, own))
     for times, least in _WORTH:
-        for part in _connected([link for link, there in links.items() if there >= times]):
+        frequent = [link for link, occurrences in links.items() if occurrences >= times]
+        for part in _connected(frequent):
             if sum([lines[label] // times for label in part]) >= least:
                 return True
     return False
@@ -93,16 +116,364 @@ def _connected(links: list[tuple[_Label, _Label]]) -> list[set[_Label]]:
         if small is not large:
             large |= small
             part.update(dict.fromkeys(small, large))
-    return list({id(found): found for found in part.values()}.values())
+    distinct = {id(labels): labels for labels in part.values()}
+    return list(distinct.values())
 
 
-def _label(item: Item) -> _Label:
-    return (item.op, _shape(item.op, item.attrs), len(item.inputs), item.outputs)
+# --- 1. Re-Pair on a graph
+
+Pair = tuple[int, int]
 
 
-@lru_cache(maxsize=4096)
-def _shape(op: str, attrs: ItemAttrs) -> str:
-    return repr([(name, None if isinstance(value, Ref) else value) for name, value in attrs])
+class _Node:
+    """A line, or two nodes contracted into one. Nodes of equal symbols have equal structure.
+
+    Attributes:
+        inputs, outputs: values that are read from outside, and values that are read outside.
+        slots: number of each input; equal for inputs that may be swapped.
+        slots_of: slots of each value, in ascending order.
+        parts: the two nodes of a contracted one.
+    """
+
+    __slots__ = ("inputs", "outputs", "parts", "slots", "slots_of", "symbol")
+
+    def __init__(
+        self,
+        symbol: int,
+        inputs: list[int],
+        slots: list[int],
+        outputs: list[int],
+        slots_of: dict[int, list[int]],
+        parts: Pair | None = None,
+    ) -> None:
+        self.symbol = symbol
+        self.inputs = inputs
+        self.slots = slots
+        self.outputs = outputs
+        self.slots_of = slots_of
+        self.parts = parts
+
+
+def _slots_of(inputs: list[int], slots: list[int]) -> dict[int, list[int]]:
+    slots_of: dict[int, list[int]] = {}
+    for value, slot in zip(inputs, slots, strict=True):
+        slots_of.setdefault(value, []).append(slot)
+    return slots_of
+
+
+_Key = tuple[int, int, tuple[Pair, ...], tuple[bool, ...], tuple[Pair, ...]]
+"""The kind of a pair of neighbours; pairs of equal keys become nodes of one symbol.
+
+Its fields: symbols of both; links as (output of the first, slot of the second); for each output of the first, True if
+only the second reads it; common inputs as (slot of the first, slot of the second).
+"""
+
+
+@dataclass(slots=True, eq=False)
+class _Kind:
+    """All pairs of one key; `shown`: number of outputs of the first node that others read, too."""
+
+    key: _Key
+    shown: int
+    symbol: int | None = None
+    pairs: dict[Pair, None] = field(default_factory=dict)
+
+
+class Contraction:
+    """The lines of all blocks, and their contractions.
+
+    Args:
+        labels: by block, the label of each line; only lines of equal labels may correspond.
+
+    Attributes:
+        nodes: lines, then contracted nodes.
+        owner: the node that produces each value; None for inputs of blocks.
+        users: the nodes that read each value.
+        outside: values that a block returns.
+        order: nodes in topological order, with None in gaps.
+        at: position of each node in `order`; the parts of contracted nodes have none.
+        rules: symbols of the two parts, by symbol.
+        kinds, kind_of: kinds by key, and the kind of each pair.
+        waiting: first pair of each two symbols until there is a second pair, then None.
+        changed: kinds whose number of pairs is not that in the queue.
+        queue: kinds as (shown, -number of pairs, key).
+    """
+
+    def __init__(self, blocks: tuple[Block, ...], labels: list[list[_Label]]) -> None:
+        self.blocks = blocks
+        self.nodes: list[_Node] = []
+        self.owner: list[int | None] = []
+        self.users: list[dict[int, None]] = []
+        self.outside: set[int] = set()
+        for block in blocks:
+            self._add(block)
+        # Lines of one symbol have equal labels, and equal outputs that are read.
+        keys = []
+        flat = [label for own in labels for label in own]
+        for label, node in zip(flat, self.nodes, strict=True):
+            keys.append((*label, self._is_read(node.outputs)))
+        ranks: dict[Hashable, int] = {key: rank for rank, key in enumerate(sorted(set(keys)))}
+        for key, node in zip(keys, self.nodes, strict=True):
+            node.symbol = ranks[key]
+        self.symbols = count(len(ranks))
+        self.order: list[int | None] = list(range(len(self.nodes)))
+        self.at = {node: node for node in range(len(self.nodes))}
+        self.rules: dict[int, Pair] = {}
+        self.kinds: dict[_Key, _Kind] = {}
+        self.kind_of: dict[Pair, _Kind] = {}
+        self.waiting: dict[Pair, Pair | None] = {}
+        self.changed: dict[_Kind, None] = {}
+        self.queue: list[tuple[int, int, _Key]] = []
+
+    def _add(self, block: Block) -> None:
+        first = len(self.owner)
+        self.owner += [None] * block.inputs
+        self.users += [{} for _ in range(block.inputs)]
+        for op, read, _, outputs in block.items:
+            node = len(self.nodes)
+            made = len(self.owner)
+            inputs = [first + v for v in read]
+            distinguished = len(inputs) > 1 and not commutes(op)
+            slots = list(range(len(inputs))) if distinguished else [0] * len(inputs)
+            made_values = list(range(made, made + outputs))
+            self.nodes.append(_Node(-1, inputs, slots, made_values, _slots_of(inputs, slots)))
+            for value in inputs:
+                self.users[value][node] = None
+            self.owner += [node] * outputs
+            self.users += [{} for _ in range(outputs)]
+        self.outside.update([first + v for v in block.outputs])
+
+    def _is_read(self, values: list[int]) -> tuple[bool, ...]:
+        return tuple([bool(self.users[v]) or v in self.outside for v in values])
+
+    def run(self) -> None:
+        """Contract the most frequent kind of pair until none occurs twice."""
+        for node in range(len(self.nodes)):
+            for producer in self._producers(node):
+                self._notice((producer, node))
+        self._enqueue()
+        while self.queue:
+            _, negative_times, key = heapq.heappop(self.queue)
+            kind = self.kinds[key]
+            if len(kind.pairs) == -negative_times:  # otherwise it was queued again
+                pairs = sorted(kind.pairs, key=lambda pair: self.at[pair[0]])
+                kind.pairs = {}
+                self._contract_all(kind, pairs)
+                self._enqueue()
+
+    def _enqueue(self) -> None:
+        """Queue kinds that changed. Kinds without other readers come first: they give blocks of few
+        outputs.
+        """
+        for kind in self.changed:
+            times = len(kind.pairs)
+            if times > 1 or (times and kind.symbol is not None):
+                heapq.heappush(self.queue, (kind.shown, -times, kind.key))
+        self.changed.clear()
+
+    def _contract_all(self, kind: _Kind, pairs: list[Pair]) -> None:
+        # Pairs that share no node, from the first on.
+        taken: set[int] = set()
+        chosen = []
+        for pair in pairs:
+            overlaps = pair[0] in taken or pair[1] in taken
+            if not overlaps and self._between(pair, kind) is not None:
+                taken.update(pair)
+                chosen.append(pair)
+        if kind.symbol is None:
+            if len(chosen) < 2:
+                return
+            kind.symbol = next(self.symbols)
+            self.rules[kind.symbol] = kind.key[:2]
+        for pair in chosen:
+            between = self._between(pair, kind)  # earlier contractions may have changed it
+            if between is not None:
+                self._contract(pair, kind, between)
+
+    # Kinds
+
+    def _producers(self, node: int) -> list[int]:
+        owners = dict.fromkeys([self.owner[value] for value in self.nodes[node].inputs])
+        return [owner for owner in owners if owner is not None]
+
+    def _consumers(self, node: int) -> list[int]:
+        consumers: dict[int, None] = {}
+        for value in self.nodes[node].outputs:
+            consumers.update(self.users[value])
+        return list(consumers)
+
+    def _key(self, pair: Pair) -> _Key:
+        first, second = self.nodes[pair[0]], self.nodes[pair[1]]
+        links: list[Pair] = []
+        inner: list[bool] = []
+        for i, value in enumerate(first.outputs):
+            links += [(i, slot) for slot in second.slots_of.get(value, ())]
+            inner.append(self._inner(value, pair[1]))
+        shared: list[Pair] = []
+        if not second.slots_of.keys().isdisjoint(first.slots_of):
+            # A node of thousands of inputs is looked at from each of its producers.
+            fewer = min(second.slots_of, first.slots_of, key=len)
+            for value in fewer:
+                for own in first.slots_of.get(value, ()):
+                    shared += [(own, slot) for slot in second.slots_of.get(value, ())]
+            shared.sort()
+        return first.symbol, second.symbol, tuple(links), tuple(inner), tuple(shared)
+
+    def _inner(self, value: int, user: int) -> bool:
+        users = self.users[value]
+        return len(users) == 1 and user in users and value not in self.outside
+
+    def _notice(self, pair: Pair) -> None:
+        """Register a pair. The first one of two symbols waits for a second, without which its key
+        is not needed.
+        """
+        first, second = self.nodes[pair[0]], self.nodes[pair[1]]
+        if len(first.inputs) + len(second.inputs) > _MAX_INPUTS:
+            return
+        symbols = (first.symbol, second.symbol)
+        if symbols not in self.waiting:
+            self.waiting[symbols] = pair
+            return
+        other = self.waiting[symbols]
+        if other is not None:
+            self.waiting[symbols] = None
+            if other[0] in self.at and other[1] in self.at:
+                self._register(other)
+        self._register(pair)
+
+    def _register(self, pair: Pair) -> None:
+        key = self._key(pair)
+        kind = self.kinds.get(key)
+        if kind is None:
+            kind = self.kinds[key] = _Kind(key, shown=key[3].count(False))
+        self.kind_of[pair] = kind
+        kind.pairs[pair] = None
+        self.changed[kind] = None
+
+    def _forget(self, pair: Pair) -> None:
+        kind = self.kind_of.pop(pair)
+        if pair in kind.pairs:
+            del kind.pairs[pair]
+            self.changed[kind] = None
+
+    # One contraction
+
+    def _between(self, pair: Pair, kind: _Kind) -> dict[int, None] | None:
+        """The nodes between the two of a pair that depend on the first.
+
+        None if the second depends on one of these, since then no call can hold the pair alone, or
+        if there are many.
+        """
+        between: dict[int, None] = {}
+        if not kind.shown:
+            return between
+        first, second = pair
+        end = self.at[second]
+        waiting = [first]
+        while waiting:
+            node = waiting.pop()
+            for user in self._consumers(node):
+                if user == second and node != first:
+                    return None
+                if self.at[user] < end and user not in between:
+                    between[user] = None
+                    waiting.append(user)
+            if len(between) > _MAX_BETWEEN:
+                return None
+        return between
+
+    def _contract(self, pair: Pair, kind: _Kind, between: dict[int, None]) -> None:
+        # 1. The pair and its neighbours are no pairs any more.
+        begin, end = pair
+        producers = dict.fromkeys(self._producers(begin) + self._producers(end))
+        consumers = dict.fromkeys(self._consumers(begin) + self._consumers(end))
+        producers.pop(begin, None)
+        consumers.pop(end, None)
+        self._forget(pair)
+        neighbours = [(producer, part) for part in pair for producer in producers]
+        neighbours += [(part, consumer) for part in pair for consumer in consumers]
+        for other in neighbours:
+            if other in self.kind_of:
+                self._forget(other)
+        # 2. The new node takes their place.
+        node = len(self.nodes)
+        merged = self._merged(pair, kind)
+        self.nodes.append(merged)
+        for value in merged.outputs:
+            self.owner[value] = node
+            self.users[value].pop(end, None)
+        for value in merged.slots_of:
+            users = self.users[value]
+            users.pop(begin, None)
+            users.pop(end, None)
+            users[node] = None
+        self._place(node, pair, between)
+        # 3. It has pairs with the neighbours.
+        for producer in producers:
+            self._notice((producer, node))
+        for consumer in consumers:
+            self._notice((node, consumer))
+
+    def _merged(self, pair: Pair, kind: _Kind) -> _Node:
+        """The node that replaces a pair. The second one's inputs that the first does not produce
+        follow those of the first.
+        """
+        assert kind.symbol is not None
+        first, second = self.nodes[pair[0]], self.nodes[pair[1]]
+        outputs = list(second.outputs)
+        if kind.shown:
+            inner = zip(first.outputs, kind.key[3], strict=True)
+            outputs = [value for value, is_inner in inner if not is_inner] + outputs
+        inputs = list(first.inputs)
+        slots = list(first.slots)
+        offset = max(slots, default=-1) + 1
+        for value, slot in zip(second.inputs, second.slots, strict=True):
+            if self.owner[value] != pair[0]:
+                inputs.append(value)
+                slots.append(offset + slot)
+        return _Node(kind.symbol, inputs, slots, outputs, _slots_of(inputs, slots), pair)
+
+    def _place(self, node: int, pair: Pair, between: dict[int, None]) -> None:
+        """Put the new node into the order, before the nodes in between that depend on it."""
+        begin, end = self.at.pop(pair[0]), self.at.pop(pair[1])
+        self.order[begin] = None
+        if not between:
+            self.order[end] = node
+            self.at[node] = end
+            return
+        start = min([self.at[other] for other in between])
+        window = [other for other in self.order[start:end] if other is not None]
+        before = [other for other in window if other not in between]
+        after = [other for other in window if other in between]
+        moved = [*before, node, *after]
+        gaps = end + 1 - start - len(moved)
+        self.order[start : end + 1] = [*moved, *[None] * gaps]
+        for place, other in enumerate(moved, start=start):
+            self.at[other] = place
+
+    # The result
+
+    def uses(self) -> Counter[int]:
+        """How often each symbol occurs outside of all others."""
+        return Counter([self.nodes[node].symbol for node in self.at])
+
+    def groups(self, kept: set[int]) -> tuple[tuple[Group, ...], ...]:
+        """The nodes of the kept symbols around each line, by block."""
+        around: dict[int, Group] = {}
+        waiting: list[tuple[int, Group]] = [(node, ()) for node in self.at]
+        while waiting:
+            node, group = waiting.pop()
+            parts = self.nodes[node].parts
+            if parts is None:
+                around[node] = group
+                continue
+            inner = (*group, node) if self.nodes[node].symbol in kept else group
+            waiting += [(part, inner) for part in parts]
+        lines = iter([around[line] for line in sorted(around)])
+        return tuple([tuple([next(lines) for _ in block.items]) for block in self.blocks])
+
+
+# --- 2. symbols that are worth a function
 
 
 def _worthwhile(rules: dict[int, Pair], uses: Counter[int]) -> set[int]:
@@ -113,7 +484,7 @@ def _worthwhile(rules: dict[int, Pair], uses: Counter[int]) -> set[int]:
         uses: how often each symbol occurs outside of all others.
     """
     bodies = {symbol: Counter(parts) for symbol, parts in rules.items()}
-    holders: dict[int, set[int]] = {}
+    holders: dict[int, set[int]] = {}  # symbols whose bodies hold each symbol
     for symbol, body in bodies.items():
         uses.update(body)
         for part in body:
@@ -128,11 +499,12 @@ def _worthwhile(rules: dict[int, Pair], uses: Counter[int]) -> set[int]:
     queue = [(gain(symbol), -symbol) for symbol in rules]
     heapq.heapify(queue)
     while queue and queue[0][0] <= 0:
-        old, symbol = heapq.heappop(queue)
-        symbol = -symbol
+        old, negative = heapq.heappop(queue)
+        symbol = -negative
         if gain(symbol) != old:  # it can only have grown
             heapq.heappush(queue, (gain(symbol), -symbol))
             continue
+        # Its body replaces it wherever it is used.
         body = bodies.pop(symbol)
         for part, times in body.items():
             uses[part] += (uses[symbol] - 1) * times

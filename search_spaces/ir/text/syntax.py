@@ -37,8 +37,7 @@ from search_spaces.ir.standard import (
     is_standard,
     opset,
 )
-from search_spaces.ir.text.blocks import ItemAttrs
-from search_spaces.ir.text.program import Block, Item, Program, Ref
+from search_spaces.ir.text.program import Block, Item, ItemAttrs, Program, Ref
 
 # Increase it whenever the text of an architecture changes: caches of texts depend on it
 TEXT_VERSION = 4

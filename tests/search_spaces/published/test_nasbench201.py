@@ -14,8 +14,7 @@ import pytest
 from nas import load_benchmark
 from search_spaces import InputError, get_space
 from search_spaces.ir.costs import graph_flops, graph_params
-from search_spaces.ir.text.program import compact, expand
-from search_spaces.ir.text.syntax import read, write
+from search_spaces.ir.text import compact, expand, read, write
 
 needs_table = pytest.mark.skipif(
     not (

@@ -16,10 +16,10 @@ from search_spaces import InputError, get_space, list_spaces
 from search_spaces.ir.builder import Network, Tensor
 from search_spaces.ir.costs import graph_flops, graph_params
 from search_spaces.ir.graph import Graph, Node
-from search_spaces.ir.text.lines import placed_lines
-from search_spaces.ir.text.program import Block, Item, Program, compact, expand
-from search_spaces.ir.text.scopes import scoped
-from search_spaces.ir.text.syntax import read, write
+from search_spaces.ir.text import compact, expand, read, write
+from search_spaces.ir.text.functions import scoped
+from search_spaces.ir.text.program import Block, Item, Program
+from search_spaces.ir.text.regions import placed_lines
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -396,7 +396,7 @@ def test_calls_without_end_are_refused() -> None:
     program = Program(
         Block(1, (call,), (1,)), {**functions, "F30": Block(1, (), (0,))}, (("N", 4),), (("N", 4),)
     )
-    with pytest.raises(InputError, match="F30 is called more than 100000 times"):
+    with pytest.raises(InputError, match="functions are called more than 100000 times"):
         expand(program)
 
 

@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 
 from search_spaces.ir.builder import Network
 from search_spaces.ir.graph import Graph, Node
-from search_spaces.ir.text.dominators import dominators, post_dominators
-from search_spaces.ir.text.lines import placed_lines
-from search_spaces.ir.text.regions import Path, _Regions, regions
-from search_spaces.ir.text.runs import MIN_REPEATS, runs
+from search_spaces.ir.text.regions import Path, _Regions, placed_lines, regions
+from search_spaces.ir.text.structure import MIN_REPEATS, dominators, post_dominators, runs
 
 Edges = list[list[int]]
 """What each node reads: earlier nodes, or -1, the source."""

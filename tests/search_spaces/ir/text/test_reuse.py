@@ -10,16 +10,25 @@ import pytest
 
 from search_spaces import get_space
 from search_spaces.ir.graph import Graph
-from search_spaces.ir.text import canonical, compact, lines, regions, repeats, scopes, syntax, write
-from search_spaces.ir.text.contraction import Contraction, Pair
+from search_spaces.ir.text import (
+    canonical,
+    compact,
+    functions,
+    program,
+    regions,
+    repeats,
+    syntax,
+    write,
+)
 from search_spaces.ir.text.regions import _Regions
+from search_spaces.ir.text.repeats import Contraction, Pair
 from search_spaces.space import Architecture
 
 SPACES = ("nasbench201", "pnas", "nasbench101", "ofa-resnet50")
 
 
 def _caches() -> Iterator[Any]:
-    for module in (canonical, lines, regions, repeats, scopes, syntax):
+    for module in (canonical, functions, program, regions, repeats, syntax):
         yield from [value for value in vars(module).values() if hasattr(value, "cache_clear")]
 
 

@@ -14,8 +14,7 @@ from search_spaces import InputError, from_text, get_space, to_text
 from search_spaces.ir.builder import Network, Tensor
 from search_spaces.ir.graph import Graph, Node
 from search_spaces.ir.onnx import from_model, load_model, to_model
-from search_spaces.ir.text.program import compact, expand
-from search_spaces.ir.text.syntax import read, write
+from search_spaces.ir.text import compact, expand, read, write
 
 SPACE = get_space("nasbench201", channels=4, cells=2)
 CELL = "|nor_conv_3x3~0|+|none~0|avg_pool_3x3~1|+|skip_connect~0|nor_conv_1x1~1|none~2|"
