@@ -24,6 +24,7 @@ from nas.problem import Benchmark, Problem, load_benchmark
 from nas.ranking import rank_networks as rank
 from nas.report.folders import save_studies
 from nas.search.by_cost.loop import EPOCHS, run_search_by_cost
+from nas.search.confirming import check_confirm, confirm_front
 from nas.search.loop import run_search
 from nas.search.prior import PriorObservations, read_prior_observations
 from nas.search.progress import SearchProgress
@@ -70,6 +71,7 @@ def search(
     progress: Callable[[SearchProgress], None] | None = None,
     callbacks: Sequence[Callback] = (),
     depends: Sequence[str | Path] = (),
+    confirm: int = 0,
 ) -> SearchResult:
     """Search for the Pareto front of a problem.
 
@@ -114,12 +116,15 @@ def search(
         callbacks: called with the study and each finished trial, as in Optuna's `Study.optimize`.
         depends: files and folders that the evaluation or `build` reads, such as a configuration.
             The search resumes only with the same contents.
+        confirm: at the end, the front's networks are trained so many times again with fresh seeds
+            (`METRIC_again` in `front`). Latencies of this machine are measured again in any case.
 
     Raises:
         InputError: an argument is invalid, or the storage holds another search.
         StorageError: the storage cannot be read or written.
         EvaluatorError: the evaluation broke its contract.
     """
+    check_confirm(problem.evaluator, confirm)
     label = sampler_label(sampler if isinstance(sampler, str) else type(sampler).__name__)
     folder = None if out is None else Path(out)
     if folder is not None and storage is None:
@@ -177,6 +182,7 @@ def search(
             predictor=predictor,
             **shared,
         )
+    result = confirm_front(result, problem.evaluator, confirm)
     if folder is not None:
         result.save(folder)
     return result

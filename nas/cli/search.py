@@ -67,6 +67,7 @@ CHANGEABLE_OPTIONS = (
     "hours",
     "prepare",
     "patience",
+    "confirm",
     "jobs",
     "track",
     "storage_timeout",
@@ -207,6 +208,14 @@ def search(
             rich_help_panel=LIMITS,
         ),
     ] = None,
+    confirm: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Train the front's networks so many times again at the end, with fresh seeds.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = 0,
     fidelities: Annotated[
         str | None,
         typer.Option(
@@ -328,6 +337,7 @@ def search(
         track=tuple(track or ()),
         arguments=arguments,
         depends=tuple(depends or ()),
+        confirm=confirm,
     )
     samplers, limits, numbers = split_names(sampler), constraint or [], range(seed, seed + seeds)
     of_model = model_options(

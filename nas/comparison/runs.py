@@ -20,6 +20,7 @@ from nas.comparison.folders import claim, searched_table
 from nas.comparison.studies import Studies
 from nas.evaluation.log_file import LOG_NAME, log_to
 from nas.search.by_cost.loop import EPOCHS, SECONDS, run_search_by_cost
+from nas.search.confirming import check_confirm, confirm_front
 from nas.search.evaluators import (
     Evaluator,
     MeasuredEvaluator,
@@ -80,6 +81,7 @@ class SearchOptions(NamedTuple):
         arguments: of the command, for the folder's record (`nas.comparison.folders`).
         budget: for searches by cost; None to train every evaluated network to the end.
         depends: files and folders whose contents the search depends on, see `nas.search`.
+        confirm: fresh trainings of each network of the front at the end.
     """
 
     prior: Path | None = None
@@ -92,6 +94,7 @@ class SearchOptions(NamedTuple):
     arguments: Mapping[str, Any] = {}
     budget: Budget | None = None
     depends: tuple[Path, ...] = ()
+    confirm: int = 0
 
     @property
     def prepares(self) -> bool:
@@ -446,6 +449,7 @@ def _run_all(
     for *_, seed in tasks:
         check_seed(seed)
     check_trackers(options.track)
+    check_confirm(evaluator, options.confirm)
     prior = (
         read_prior_observations(options.prior, space, evaluator.metrics) if options.prior else None
     )
@@ -502,6 +506,8 @@ def _run_all(
                         depends=options.depends,
                     )
             log_missing(folder / LOG_NAME, f"{name}-{seed}", found.study, reader)
+            if not options.prepares:
+                found = confirm_front(found, evaluator, options.confirm, progress)
             results[name].append(found)
     if not any(result.evaluated.architectures for group in results.values() for result in group):
         if options.prepares:

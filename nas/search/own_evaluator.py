@@ -291,8 +291,9 @@ class FunctionEvaluator(NetworkEvaluator):
         architecture: Architecture,
         report: Report,
         checkpoint: Path | None = None,
+        seed: int = INITIAL_SEED,
     ) -> tuple[dict[str, float], State]:
-        """Call the function on a network with fresh weights.
+        """Call the function on a network with fresh weights, which `seed` draws.
 
         Returns:
             The values by metric and the trained weights.
@@ -304,7 +305,7 @@ class FunctionEvaluator(NetworkEvaluator):
         """
         import torch
 
-        torch.manual_seed(INITIAL_SEED)
+        torch.manual_seed(seed)
         module = network.module()
         names = module.state_dict().keys()
         state = {"checkpoint": checkpoint} if checkpoint else {}
@@ -320,6 +321,21 @@ class FunctionEvaluator(NetworkEvaluator):
                 "the evaluator added or removed weights of the model: train it as it is"
             )
         return returned, network.last_state(module)
+
+    def train_again(
+        self, network: Trainable, architecture: Architecture, seed: int
+    ) -> dict[str, float]:
+        """Values of a training with another seed: torch's, for initial weights and whatever the
+        function draws, and the function's argument `seed`, if it has one.
+        """
+        options = self.options
+        if "seed" in inspect.signature(self.function).parameters:
+            self.options = {**options, "seed": seed}
+        try:
+            values, _ = self.train(network, architecture, _go_on, seed=INITIAL_SEED + seed)
+        finally:
+            self.options = options
+        return {metric: values[metric] for metric in self.returned}
 
     def _remember_state(self, before: BoundValues) -> None:
         """Remember the values that the function's first call has changed."""

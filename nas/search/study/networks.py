@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 
 KNOWN = "known"  # instead of a sampler's name: the network is a prior observation
+AGAIN = "_again"  # ends the name of a value that was measured again
 SHOWN_VIOLATIONS = 5  # networks that are shown if none satisfies the constraints
 
 
@@ -56,6 +57,7 @@ class Evaluation:
             unknown.
         predicted: mean and standard deviation of each metric before it was measured.
         weights: path to which the trained weights were written; None if nothing was trained.
+        confirmed: by metric value, low and high value of later measurements, and what these are.
     """
 
     search: int
@@ -72,6 +74,7 @@ class Evaluation:
     violations: list[float]
     predicted: dict[str, tuple[float, float]]
     weights: str | None
+    confirmed: dict[str, tuple[float, float, float, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,6 +130,11 @@ class DistinctNetwork:
         }
 
     @property
+    def again(self) -> dict[str, float]:
+        """Values of later measurements, by names such as `digits_accuracy_again`."""
+        return {f"{metric}{AGAIN}": value for metric, (value, *_) in self.confirmed.items()}
+
+    @property
     def origin(self) -> dict[str, Any]:
         """Where the network comes from: sampler, seed and trial of the representative, and number
         of evaluations.
@@ -140,13 +148,24 @@ class DistinctNetwork:
             )
         )
 
+    @property
+    def confirmed(self) -> dict[str, tuple[float, float, float, str]]:
+        """By metric value, low and high value of what was measured again at the end of a search,
+        and what these are.
+        """
+        return {
+            metric: value
+            for evaluation in reversed(self.evaluations)
+            for metric, value in evaluation.confirmed.items()
+        }
+
     def row(self, objectives: Iterable[Metric]) -> dict[str, Any]:
         """Notation and objectives."""
         return {"architecture": self.notation} | {o.name: self.values[o.name] for o in objectives}
 
     def summary(self, objectives: Iterable[Metric]) -> dict[str, Any]:
         """Notation, objectives, further values and origin."""
-        row = self.row(objectives) | self.further
+        row = self.row(objectives) | self.further | self.again
         return row | {name: value for name, value in self.origin.items() if name not in row}
 
 
@@ -203,13 +222,18 @@ def networks_table(
     """Networks as rows: `architecture` in the space's notation, metrics, and where the network
     comes from.
 
-    Missing values are NaN. Test scores are those of the front only. A metric named like one of
+    Missing values are NaN. Test scores and later measurements (`METRIC_again`) are those of the
+    front only. A metric named like one of
     `ORIGIN_COLUMNS` takes its place.
     """
     import pandas as pd
 
     metrics = [
-        {**network.row(objectives), **network.values, **(network.test if network.on_front else {})}
+        {
+            **network.row(objectives),
+            **network.values,
+            **(network.test | network.again if network.on_front else {}),
+        }
         for network in networks
     ]
     names = [

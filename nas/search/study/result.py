@@ -28,6 +28,7 @@ from nas.search.study.networks import (
     networks_table,
 )
 from nas.search.study.schema import (
+    CONFIRMED_KEY,
     FAILED_KEY,
     FURTHER_KEY,
     NETWORK_KEY,
@@ -248,7 +249,17 @@ class SearchResult:
                 violations=self.violations[row].tolist(),
                 predicted=self.expected.get(architecture, {}),
                 weights=self._recorded_weights.get(architecture),
+                confirmed=self._confirmed.get(self.trial_numbers[architecture], {}),
             )
+
+    @cached_property
+    def _confirmed(self) -> dict[int, dict[str, tuple[float, float, float, str]]]:
+        """What was measured again at the end of the search, by number of the trial."""
+        return {
+            int(key.removeprefix(CONFIRMED_KEY)): {m: tuple(v) for m, v in values.items()}
+            for key, values in self.study.user_attrs.items()
+            if key.startswith(CONFIRMED_KEY)
+        }
 
     @property
     def _is_finite(self) -> np.ndarray:

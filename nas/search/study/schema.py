@@ -48,6 +48,9 @@ WEIGHTS_FOLDER_KEY = "nas:weights_folder"  # folder for the trained weights of t
 # Prefix, followed by a network's notation: its training is stopped for good
 STOPPED_KEY = "nas:stopped:"
 WORKER_KEY = "nas:worker:"  # prefix, followed by a worker's name: "running" or "finished"
+# Prefix, followed by a trial's number: what was measured again at the end, see
+# `nas.search.confirming`; by metric: value, low value, high value, and what these are
+CONFIRMED_KEY = "nas:confirmed:"
 # Of a study that the user made with a `PredictorSampler`: space and objectives
 SPACE_KEY = "nas:space"
 

@@ -1,0 +1,156 @@
+"""Measures the networks of a front again, since a front is made of values that were lucky.
+
+The best of many noisy values is better than it will be the next time. At the end of a search,
+
+1. latencies of this machine are measured again, all networks in one interleaved pass, which also
+   compares them better than values of different hours do;
+2. with `confirm=N`, every network is trained N more times with fresh seeds.
+
+Both values of each network are kept: the search's, by which the front was chosen, and the later
+one, which is what to expect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nas.evaluation.measurement import Measured, Measurement
+from nas.evaluation.trainable import Trainable
+from nas.search.evaluators import MeasuredEvaluator
+from nas.search.own_evaluator import FunctionEvaluator
+from nas.search.study.schema import CONFIRMED_KEY
+from search_spaces.common.errors import InputError
+
+if TYPE_CHECKING:
+    import onnx
+
+    from nas.search.evaluators import Evaluator
+    from nas.search.study.networks import DistinctNetwork
+    from nas.search.study.result import SearchResult
+
+Progress = Callable[[str, int, int], None]
+
+
+def confirm_front(
+    result: SearchResult,
+    evaluator: Evaluator,
+    trainings: int = 0,
+    progress: Progress | None = None,
+) -> SearchResult:
+    """Measure the front again, and train its networks again.
+
+    What is stored already is not repeated, so that an interrupted call resumes.
+
+    Args:
+        result: a finished search.
+        evaluator: the search's evaluator.
+        trainings: number of fresh trainings per network; 0 measures latencies only.
+        progress: called with the current step, the amount done and the total.
+
+    Returns:
+        The result with `DistinctNetwork.confirmed`.
+    """
+    check_confirm(evaluator, trainings)
+    if not isinstance(evaluator, MeasuredEvaluator | FunctionEvaluator):
+        return result
+    front = [network for network in result.distinct if network.on_front]
+    _time_again(result, front, evaluator, progress)
+    for number, network in enumerate(front if trainings else ()):
+        step = progress and partial(progress, f"training the front again, {number + 1}")
+        if step:
+            step(number, len(front))
+        _train_again(result, network, evaluator, trainings)
+    return replace(result)  # without cached values
+
+
+def check_confirm(evaluator: Evaluator, trainings: int) -> None:
+    """Raise InputError if networks cannot be trained again: nothing of the search trains them."""
+    if not trainings:
+        return
+    if not isinstance(evaluator, MeasuredEvaluator | FunctionEvaluator):
+        raise InputError(
+            f"confirm = {trainings}: this search trains no networks, so that there is nothing to "
+            "train again: leave it out"
+        )
+    if isinstance(evaluator, MeasuredEvaluator) and not evaluator.measurement.trained:
+        raise InputError(f"confirm = {trainings}: no metric of this search needs a training")
+
+
+def _time_again(
+    result: SearchResult,
+    front: Sequence[DistinctNetwork],
+    evaluator: MeasuredEvaluator | FunctionEvaluator,
+    progress: Progress | None,
+) -> None:
+    """Measure latencies in one pass, unless all networks have them from an earlier one."""
+    measurement = evaluator.measurement
+    timed = {*measurement.timed_here}
+    if all(timed <= network.confirmed.keys() for network in front):
+        return
+    models = [partial(evaluator.space.to_onnx, network.architecture) for network in front]
+    together = measurement.time_together(models, progress)
+    for network, values in zip(front, together, strict=True):
+        _store(result, network, values)
+
+
+def _train_again(
+    result: SearchResult,
+    network: DistinctNetwork,
+    evaluator: MeasuredEvaluator | FunctionEvaluator,
+    trainings: int,
+) -> None:
+    """Train a network with fresh seeds, unless it has been trained again as often before."""
+    meaning = (
+        f"mean ± standard deviation of {trainings} fresh trainings"
+        if trainings > 1
+        else "one fresh training"
+    )
+    if any(text == meaning for *_, text in network.confirmed.values()):
+        return
+    trainable = Trainable.of(evaluator.space, network.architecture)
+    first = 1 + max(evaluator.measurement.seeds)
+    scores = []
+    for seed in range(first, first + trainings):
+        if isinstance(evaluator, FunctionEvaluator):
+            scores.append(evaluator.train_again(trainable, network.architecture, seed))
+        else:
+            model = partial(evaluator.space.to_onnx, network.architecture)
+            scores.append(_trained(evaluator.measurement, trainable, model, seed))
+    values = {
+        metric: _summary([score[metric] for score in scores], meaning) for metric in scores[0]
+    }
+    _store(result, network, values)
+
+
+def _trained(
+    measurement: Measurement,
+    network: Trainable,
+    model: Callable[[], onnx.ModelProto],
+    seed: int,
+) -> dict[str, float]:
+    """The scores that are objectives or constraints, after one training."""
+    once = replace(measurement, seeds=(seed,), metrics=measurement.trained)
+    values = once(network, model).values
+    return {metric: values[metric].value for metric in measurement.trained}
+
+
+def _summary(values: Sequence[float], meaning: str) -> Measured:
+    """Mean of fresh trainings; NaN if one diverged."""
+    mean = float(np.mean(values))
+    std = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    return Measured(mean, mean - std, mean + std, meaning)
+
+
+def _store(result: SearchResult, network: DistinctNetwork, values: Mapping[str, Measured]) -> None:
+    """Add values to those that are stored; a finished trial accepts none, so the study keeps
+    them.
+    """
+    key = f"{CONFIRMED_KEY}{network.representative.trial}"
+    stored = dict(result.study.user_attrs.get(key, {}))
+    stored |= {metric: list(value) for metric, value in values.items()}
+    result.study.set_user_attr(key, stored)
