@@ -182,12 +182,6 @@ class Measurement:
         return replace(found, values=ordered | found.values)
 
     @property
-    def trained(self) -> tuple[str, ...]:
-        """Those of the metrics that need a training."""
-        others = known_metrics(self.latency, None, (*self.commands, *self.devices))
-        return tuple(metric for metric in self.metrics if metric not in others)
-
-    @property
     def timed_here(self) -> tuple[str, ...]:
         """Those of the metrics that are latencies on this machine."""
         here = (self.latency.metric, int8.LATENCY)

@@ -19,16 +19,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nas.evaluation.measurement import Measured, Measurement
-from nas.evaluation.trainable import Trainable
-from nas.search.evaluators import MeasuredEvaluator
-from nas.search.own_evaluator import FunctionEvaluator
+from nas.evaluation.measurement import Measured
+from nas.search.evaluators import NetworkEvaluator
 from nas.search.study.schema import CONFIRMED_KEY
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
-    import onnx
-
     from nas.search.evaluators import Evaluator
     from nas.search.study.networks import DistinctNetwork
     from nas.search.study.result import SearchResult
@@ -56,35 +52,30 @@ def confirm_front(
         The result with `DistinctNetwork.confirmed`.
     """
     check_confirm(evaluator, trainings)
-    if not isinstance(evaluator, MeasuredEvaluator | FunctionEvaluator):
+    if not isinstance(evaluator, NetworkEvaluator):
         return result
     front = [network for network in result.distinct if network.on_front]
     _time_again(result, front, evaluator, progress)
     for number, network in enumerate(front if trainings else ()):
-        step = progress and partial(progress, f"training the front again, {number + 1}")
-        if step:
-            step(number, len(front))
+        if progress:
+            progress("training the front again", number, len(front))
         _train_again(result, network, evaluator, trainings)
     return replace(result)  # without cached values
 
 
 def check_confirm(evaluator: Evaluator, trainings: int) -> None:
     """Raise InputError if networks cannot be trained again: nothing of the search trains them."""
-    if not trainings:
-        return
-    if not isinstance(evaluator, MeasuredEvaluator | FunctionEvaluator):
+    if trainings and not (isinstance(evaluator, NetworkEvaluator) and evaluator.trained):
         raise InputError(
             f"confirm = {trainings}: this search trains no networks, so that there is nothing to "
             "train again: leave it out"
         )
-    if isinstance(evaluator, MeasuredEvaluator) and not evaluator.measurement.trained:
-        raise InputError(f"confirm = {trainings}: no metric of this search needs a training")
 
 
 def _time_again(
     result: SearchResult,
     front: Sequence[DistinctNetwork],
-    evaluator: MeasuredEvaluator | FunctionEvaluator,
+    evaluator: NetworkEvaluator,
     progress: Progress | None,
 ) -> None:
     """Measure latencies in one pass, unless all networks have them from an earlier one."""
@@ -101,7 +92,7 @@ def _time_again(
 def _train_again(
     result: SearchResult,
     network: DistinctNetwork,
-    evaluator: MeasuredEvaluator | FunctionEvaluator,
+    evaluator: NetworkEvaluator,
     trainings: int,
 ) -> None:
     """Train a network with fresh seeds, unless it has been trained again as often before."""
@@ -112,31 +103,15 @@ def _train_again(
     )
     if any(text == meaning for *_, text in network.confirmed.values()):
         return
-    trainable = Trainable.of(evaluator.space, network.architecture)
-    first = 1 + max(evaluator.measurement.seeds)
-    scores = []
-    for seed in range(first, first + trainings):
-        if isinstance(evaluator, FunctionEvaluator):
-            scores.append(evaluator.train_again(trainable, network.architecture, seed))
-        else:
-            model = partial(evaluator.space.to_onnx, network.architecture)
-            scores.append(_trained(evaluator.measurement, trainable, model, seed))
+    first = 1 + max(evaluator.seeds)
+    scores = [
+        evaluator.train_again(network.architecture, seed)
+        for seed in range(first, first + trainings)
+    ]
     values = {
         metric: _summary([score[metric] for score in scores], meaning) for metric in scores[0]
     }
     _store(result, network, values)
-
-
-def _trained(
-    measurement: Measurement,
-    network: Trainable,
-    model: Callable[[], onnx.ModelProto],
-    seed: int,
-) -> dict[str, float]:
-    """The scores that are objectives or constraints, after one training."""
-    once = replace(measurement, seeds=(seed,), metrics=measurement.trained)
-    values = once(network, model).values
-    return {metric: values[metric].value for metric in measurement.trained}
 
 
 def _summary(values: Sequence[float], meaning: str) -> Measured:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -420,6 +420,19 @@ class NetworkEvaluator(Evaluator):
             self._built = architecture, Trainable.of(self.space, architecture)
         return self._built[1]
 
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Seeds of the search's own trainings of each network."""
+        return self.measurement.seeds
+
+    def train_again(self, architecture: Architecture, seed: int) -> dict[str, float]:
+        """Values of `trained` after one training with another seed, whose weights are discarded.
+
+        For a user's function, the seed is torch's, which draws initial weights and what the
+        function draws with torch, and the function's argument `seed`, if it has one.
+        """
+        raise NotImplementedError
+
     def forget(self, architecture: Architecture) -> None:
         if self.checkpoints:
             for file in self.checkpoints.glob(f"{self._pause_file(architecture).stem}*"):
@@ -544,6 +557,11 @@ class MeasuredEvaluator(NetworkEvaluator):
             is_kept = training.weights and training.weights.exists()
             log.keep(training.further, training.weights if is_kept else None)
         return {**observed, **training.values}
+
+    def train_again(self, architecture: Architecture, seed: int) -> dict[str, float]:
+        model = partial(self.space.to_onnx, architecture)
+        found = replace(self._trained, seeds=(seed,))(self.network(architecture), model)
+        return {metric: found.values[metric].value for metric in self.trained}
 
     def _train(self, architecture: Architecture, name: str, log: EvaluationLogger) -> _Training:
         """A whole training. An interrupted one continues from its checkpoint."""

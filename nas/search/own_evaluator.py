@@ -322,20 +322,17 @@ class FunctionEvaluator(NetworkEvaluator):
             )
         return returned, network.last_state(module)
 
-    def train_again(
-        self, network: Trainable, architecture: Architecture, seed: int
-    ) -> dict[str, float]:
-        """Values of a training with another seed: torch's, for initial weights and whatever the
-        function draws, and the function's argument `seed`, if it has one.
-        """
+    def train_again(self, architecture: Architecture, seed: int) -> dict[str, float]:
         options = self.options
         if "seed" in inspect.signature(self.function).parameters:
             self.options = {**options, "seed": seed}
         try:
-            values, _ = self.train(network, architecture, _go_on, seed=INITIAL_SEED + seed)
+            values, _ = self.train_network(
+                self.network(architecture), architecture, EvaluationLogger().report, seed=seed
+            )
         finally:
             self.options = options
-        return {metric: values[metric] for metric in self.returned}
+        return {metric: values[metric] for metric in self.trained}
 
     def _remember_state(self, before: BoundValues) -> None:
         """Remember the values that the function's first call has changed."""
