@@ -90,7 +90,7 @@ class TorchSpace(SearchSpace):
     def _shape_of_example(self) -> Shape:
         """Shape of the first tensor without the batch."""
         from search_spaces.ir.pytorch import example_tensors
-        from search_spaces.ir.pytorch.dtypes import element
+        from search_spaces.ir.pytorch.calls import element
 
         tensors = example_tensors(self.example_input)
         if not tensors or not tensors[0].dim():

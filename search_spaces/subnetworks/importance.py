@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from search_spaces.common.errors import InputError, unknown
-from search_spaces.ir.pytorch.building import run
+from search_spaces.ir.pytorch.modules import run
 from search_spaces.subnetworks.axes import Atom, Axis, atoms_of, labels_of
 from search_spaces.subnetworks.coupling import Coupling
 from search_spaces.subnetworks.groups import Group, source_names

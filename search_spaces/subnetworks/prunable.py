@@ -21,7 +21,7 @@ from torch import nn
 from search_spaces.common.errors import describe, unknown
 from search_spaces.ir.fusion import fuse
 from search_spaces.ir.graph import Graph
-from search_spaces.ir.pytorch.building import Example, run
+from search_spaces.ir.pytorch.modules import Example, run
 from search_spaces.ir.pytorch.recording import example_tensors, record
 from search_spaces.ir.text import compact, write
 from search_spaces.subnetworks.axes import Atom, atoms_of, fix

@@ -18,8 +18,8 @@ from search_spaces.common.errors import InputError
 from search_spaces.ir.graph import Graph
 from search_spaces.ir.owned_weights import initializers
 from search_spaces.ir.pytorch import recording
-from search_spaces.ir.pytorch.building import Example
 from search_spaces.ir.pytorch.calls import function_name
+from search_spaces.ir.pytorch.modules import Example
 from search_spaces.ir.pytorch.recorder import Recorder
 
 

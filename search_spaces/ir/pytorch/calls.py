@@ -1,4 +1,6 @@
-"""Helpers for calls of torch functions within a `TorchFunctionMode`."""
+"""What recorders need to know of torch: element types, names of functions, tensors in arguments,
+calls without data. Nothing here depends on a recording.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +11,56 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_PLAIN = frozenset(
-    {int, float, bool, str, type(None)}
-)  # lists of these may be too long to visit every item
+from search_spaces.common.errors import InputError
+
+# --- element types
+
+_ELEMENTS = {
+    torch.float32: "float",
+    torch.float64: "double",
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+    torch.int64: "int64",
+    torch.int32: "int32",
+    torch.int16: "int16",
+    torch.int8: "int8",
+    torch.uint8: "uint8",
+    torch.bool: "bool",
+}
+DTYPES = {name: dtype for dtype, name in _ELEMENTS.items()}
+"""torch's type by its name in ONNX text."""
+
+
+def element(dtype: torch.dtype) -> str:
+    """The name of an element type in ONNX text; InputError for a type that is not supported."""
+    if dtype not in _ELEMENTS:
+        raise InputError(f"elements of type {dtype} are not supported")
+    return _ELEMENTS[dtype]
+
+
+# --- functions
 
 # Functions whose results are plain values or shapes that depend on the numbers of a tensor.
 DATA_DEPENDENT = frozenset(
-    {"__bool__", "item", "tolist", "numpy", "__int__", "__float__", "__index__", "__contains__", "equal", "allclose",
-     "nonzero", "__array__", "is_nonzero", "unique", "masked_select", "bincount"}
-)  # fmt: skip
-
-
-def without_data(x: Tensor) -> Tensor:
-    """A tensor of the same shape and type on the meta device."""
-    return x if x.is_meta else torch.empty_like(x, device="meta")
+    {
+        "__array__",
+        "__bool__",
+        "__contains__",
+        "__float__",
+        "__index__",
+        "__int__",
+        "allclose",
+        "bincount",
+        "equal",
+        "is_nonzero",
+        "item",
+        "masked_select",
+        "nonzero",
+        "numpy",
+        "tolist",
+        "unique",
+    }
+)
 
 
 def function_name(func: Any) -> str:
@@ -40,12 +78,16 @@ def is_in_place(name: str) -> bool:
     """True for the name of a function that changes its first argument: `add_`, `__iadd__`,
     `__setitem__`.
     """
-    if name.startswith("__"):
-        return name == "__setitem__" or (
-            name.startswith("__i")
-            and name not in ("__iter__", "__invert__", "__int__", "__index__")
-        )
-    return name.endswith("_") and not name.startswith("_")
+    if not name.startswith("__"):
+        return name.endswith("_") and not name.startswith("_")
+    others = ("__iter__", "__invert__", "__int__", "__index__")
+    return name == "__setitem__" or (name.startswith("__i") and name not in others)
+
+
+# --- arguments
+
+_PLAIN = frozenset({int, float, bool, str, type(None)})
+"""Types without tensors: lists of these may be too long to visit every item."""
 
 
 def tensors_in(x: Any) -> Iterator[Tensor]:
@@ -66,7 +108,9 @@ def mapped(change: Callable[[Tensor], Tensor], x: Any) -> Any:
         return change(x)
     if type(x) in (tuple, list):
         return type(x)(mapped(change, item) for item in x)
-    return {k: mapped(change, item) for k, item in x.items()} if type(x) is dict else x
+    if type(x) is dict:
+        return {key: mapped(change, item) for key, item in x.items()}
+    return x
 
 
 def one_of_each(x: Tensor) -> Tensor:
@@ -86,15 +130,26 @@ def memory(x: Tensor) -> int:
         return 0
 
 
+# --- calls without data
+
+
+def without_data(x: Tensor) -> Tensor:
+    """A tensor of the same shape and type on the meta device."""
+    return x if x.is_meta else torch.empty_like(x, device="meta")
+
+
 def call_without_data(
-    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    func: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> Any:
     """Call a function on the meta device, to which moves to other devices are redirected."""
     name = function_name(func)
     if name in ("cpu", "cuda"):
         return torch.empty_like(args[0], device="meta")
     if name == "to":
-        args = (args[0], *["meta" if isinstance(x, str | torch.device) else x for x in args[1:]])
+        rest = ["meta" if isinstance(x, str | torch.device) else x for x in args[1:]]
+        args = (args[0], *rest)
         kwargs = {**kwargs, "device": "meta"} if "device" in kwargs else kwargs
     return func(*mapped(without_data, args), **mapped(without_data, kwargs))
 
@@ -110,18 +165,17 @@ def without_dispatch(func: FunctionType) -> Callable[..., Any]:
     """The function with its dispatch to `__torch_function__` disabled, so that the functions it
     calls are recorded.
     """
-    never = dict.fromkeys(
-        ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"), _no
-    )
-    made = FunctionType(
+    checks = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+    never = dict.fromkeys(checks, _no)
+    opened = FunctionType(
         func.__code__,
         {**func.__globals__, **never},
         func.__name__,
         func.__defaults__,
         func.__closure__,
     )
-    made.__kwdefaults__ = func.__kwdefaults__
-    return made
+    opened.__kwdefaults__ = func.__kwdefaults__
+    return opened
 
 
 def _no(*_: Any) -> bool:

@@ -1,5 +1,8 @@
-"""Constants, which depend neither on inputs nor on weights: they are computed, and added to the
-graph when used.
+"""Constants, which depend neither on inputs nor on weights: they are computed (`compute`), and added
+to the graph when they are used (`add`).
+
+A constant may have a dimension of the batch size, which is thousands of samples. All of them must be
+equal; then one is computed, or two, and expanded without memory.
 """
 
 from __future__ import annotations
@@ -15,67 +18,94 @@ from search_spaces.common.errors import InputError
 from search_spaces.ir.graph import Attrs, typed
 from search_spaces.ir.onnx.constants import add_buffer, add_constant, add_filled, can_fill
 from search_spaces.ir.onnx.folding import Known
-from search_spaces.ir.pytorch.calls import mapped, one_of_each, tensors_in, without_data
-from search_spaces.ir.pytorch.dtypes import element
+from search_spaces.ir.pytorch.calls import element, mapped, one_of_each, tensors_in, without_data
 
 if TYPE_CHECKING:
     import numpy as np
 
-_FACTORIES = {"zeros": 0, "ones": 0, "full": 0, "empty": 0, "rand": 0, "randn": 0}
-_METHODS = {"new_zeros": 1, "new_ones": 1, "new_full": 1, "new_empty": 1}
+# Functions that make tensors, and the place of the sizes among their arguments.
+_FACTORIES = {
+    "zeros": 0,
+    "ones": 0,
+    "full": 0,
+    "empty": 0,
+    "rand": 0,
+    "randn": 0,
+    "new_zeros": 1,
+    "new_ones": 1,
+    "new_full": 1,
+    "new_empty": 1,
+}
+# Functions whose numbers are sizes.
 _SIZED = frozenset(
-    {"expand", "reshape", "view", "repeat", "tile", "broadcast_to", "flatten", "repeat_interleave"}
-)  # their numbers are sizes
+    {
+        "broadcast_to",
+        "expand",
+        "flatten",
+        "repeat",
+        "repeat_interleave",
+        "reshape",
+        "tile",
+        "view",
+    }
+)
 _LARGE = 1 << 20  # elements; larger constants are computed for two samples if these are equal
 
 
+# --- computing
+
+
 def compute(
-    batch: int | None, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any
+    batch: int | None,
+    name: str,
+    func: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Any,
 ) -> Any:
     """Compute a function of constants; tensors of batch size are filled for one sample and
     expanded.
     """
     if "device" in kwargs:
         kwargs = {**kwargs, "device": "cpu"}
-    at = _FACTORIES.get(name, _METHODS.get(name))
-    sizes: tuple[Any, ...] = kwargs.get("size", args[at:]) if at is not None else ()
-    sizes = tuple(sizes[0]) if len(sizes) and isinstance(sizes[0], tuple | list) else tuple(sizes)
-    if at is None or not any(isinstance(size, int) and _holds(size, batch) for size in sizes):
-        found = _of_two_samples(batch, name, func, args, kwargs) if batch else None
-        return func(*args, **kwargs) if found is None else found
-    rest = args[at + 1 :] if len(args) > at and isinstance(args[at], tuple | list) else ()
-    small = [1 if _holds(size, batch) else size for size in sizes]
-    given = {name: value for name, value in kwargs.items() if name != "size"}
-    return func(*args[:at], small, *rest, **given).expand(sizes)
+    at = _FACTORIES.get(name)
+    if at is not None:
+        sizes: tuple[Any, ...] = kwargs.get("size", args[at:])
+        is_list = len(sizes) and isinstance(sizes[0], tuple | list)
+        sizes = tuple(sizes[0]) if is_list else tuple(sizes)
+        if any(isinstance(size, int) and _holds(size, batch) for size in sizes):
+            rest = args[at + 1 :] if len(args) > at and isinstance(args[at], tuple | list) else ()
+            one_sample = [1 if _holds(size, batch) else size for size in sizes]
+            options = {key: value for key, value in kwargs.items() if key != "size"}
+            return func(*args[:at], one_sample, *rest, **options).expand(sizes)
+    of_two = _of_two_samples(batch, name, func, args, kwargs) if batch else None
+    return func(*args, **kwargs) if of_two is None else of_two
 
 
 def joins_batch(
-    batch: int | None, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any
+    batch: int | None,
+    name: str,
+    func: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Any,
 ) -> bool:
     """True if a function of a constant makes a dimension of several times the batch size, such as
     heads of samples.
     """
-    if (
-        batch is None
-        or name not in _SIZED
-        or not args
-        or not isinstance(args[0], Tensor)
-        or args[0].is_meta
-    ):
+    if batch is None or name not in _SIZED or not args:
         return False
-    if not any(
-        _holds(size, batch)
-        for size in (*args[0].shape, *tree_leaves((args[1:], kwargs)))
-        if isinstance(size, int)
-    ):
+    x = args[0]
+    if not isinstance(x, Tensor) or x.is_meta:
+        return False
+    numbers = [n for n in (*x.shape, *tree_leaves((args[1:], kwargs))) if isinstance(n, int)]
+    if not any(_holds(number, batch) for number in numbers):
         return False
     try:
         made = func(*mapped(without_data, args), **mapped(without_data, kwargs))
     except Exception:  # the function itself will say what is wrong
         return False
-    return isinstance(made, Tensor) and any(
-        size > batch and size % batch == 0 for size in made.shape
-    )
+    if not isinstance(made, Tensor):
+        return False
+    return any(size > batch and size % batch == 0 for size in made.shape)
 
 
 def _holds(size: int, batch: int | None) -> bool:
@@ -84,18 +114,23 @@ def _holds(size: int, batch: int | None) -> bool:
 
 
 def _of_two_samples(
-    batch: int, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    batch: int,
+    name: str,
+    func: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> Any:
     """A large tensor that is equal for all samples, computed for two of them and expanded; None for
     other results.
     """
+    # 1. The arguments have samples, and no number that may be the batch size by its meaning.
     tensors = list(tensors_in((args, kwargs)))
     if not any(batch in x.shape for x in tensors) or any(x.is_meta for x in tensors):
         return None
-    if name not in _SIZED and any(
-        type(x) is int and x == batch for x in tree_leaves((args, kwargs))
-    ):
+    has_number = any(type(x) is int and x == batch for x in tree_leaves((args, kwargs)))
+    if has_number and name not in _SIZED:
         return None
+    # 2. The result is large, and has one axis of samples.
     try:
         full = func(*mapped(without_data, args), **mapped(without_data, kwargs))
     except Exception:  # it needs numbers
@@ -103,16 +138,16 @@ def _of_two_samples(
     if not isinstance(full, Tensor) or full.numel() < _LARGE or any(full is x for x in tensors):
         return None
     axes = [i for i, size in enumerate(full.shape) if _holds(size, batch)]
-    if (
-        len(axes) != 1
-        or full.shape[axes[0]] != batch
-        or not all(_is_repeated(x, batch) for x in tensors)
-    ):
+    if len(axes) != 1 or full.shape[axes[0]] != batch:
         return None
-    made = func(*_with_two(batch, args), **_with_two(batch, kwargs))
-    one = made.narrow(axes[0], 0, 1)
-    same = made.shape[axes[0]] == 2 and bool((made == one).all())
-    return one.expand(full.shape) if same and one.expand(full.shape).dtype == full.dtype else None
+    if not all(_is_repeated(x, batch) for x in tensors):
+        return None
+    # 3. Two samples are computed, and are equal.
+    two = func(*_with_two(batch, args), **_with_two(batch, kwargs))
+    one = two.narrow(axes[0], 0, 1)
+    if two.shape[axes[0]] != 2 or not bool((two == one).all()):
+        return None
+    return one.expand(full.shape) if one.dtype == full.dtype else None
 
 
 def _is_repeated(x: Tensor, batch: int) -> bool:
@@ -120,11 +155,9 @@ def _is_repeated(x: Tensor, batch: int) -> bool:
     axes = [i for i, size in enumerate(x.shape) if _holds(size, batch)]
     if not axes:
         return True
-    return (
-        len(axes) == 1
-        and x.shape[axes[0]] == batch
-        and bool((one_of_each(x) == x.narrow(axes[0], 0, 1)).all())
-    )
+    if len(axes) > 1 or x.shape[axes[0]] != batch:
+        return False
+    return bool((one_of_each(x) == x.narrow(axes[0], 0, 1)).all())
 
 
 def _with_two(batch: int, x: Any) -> Any:
@@ -136,6 +169,9 @@ def _with_two(batch: int, x: Any) -> Any:
     if type(x) is dict:
         return {name: _with_two(batch, item) for name, item in x.items()}
     return 2 if type(x) is int and x == batch else x
+
+
+# --- adding to a graph
 
 
 class Recorder(Protocol):
@@ -156,43 +192,51 @@ def add(recorder: Recorder, x: Tensor) -> int:
     Raises:
         InputError: if it differs between the samples of a batch.
     """
-    kind, batched = (
-        element(x.dtype),
-        [i for i, size in enumerate(x.shape) if recorder.is_batch(size)],
-    )
+    kind = element(x.dtype)
+    batched = [axis for axis, size in enumerate(x.shape) if recorder.is_batch(size)]
     if x.is_meta:
         return _add_buffer(recorder, x, None)
     if batched:
         return _add_for_samples(recorder, x, batched)
-    array = x.detach().numpy() if x.dtype != torch.bfloat16 else x.detach().float().numpy()
+    array = (x.detach().float() if x.dtype == torch.bfloat16 else x.detach()).numpy()
     value = add_constant(recorder.emit, Known(typed(array.shape, kind), (array, array)))
     return _add_buffer(recorder, x, array) if value is None else value
 
 
 def _add_for_samples(recorder: Recorder, x: Tensor, batched: list[int]) -> int:
-    """Add a constant that is equal for all samples, from one sample; `batched` are its dimensions
-    of batch size.
+    """Add a constant that is equal for all samples, from one sample.
 
-    A dimension of 3 N is written as N, 3 and then joined.
+    Args:
+        recorder: the recorder.
+        x: the constant.
+        batched: its dimensions of batch size. One of 3 N is written as N, 3 and then joined.
     """
-    one, distinct, kind = x, one_of_each(x), element(x.dtype)
+    # 1. One sample, of which all are copies.
+    one, kind = x, element(x.dtype)
     for axis in batched:
         one = one.narrow(axis, 0, 1)
-    if not bool((distinct == one).all()):
+    if not bool((one_of_each(x) == one).all()):
         raise InputError("a constant differs between the samples of a batch")
-    source: list[int] = []  # the shape of one sample, and the target, in which 0 is the batch size
+    # 2. Its shape, and the target, in which 0 is the batch size.
+    source: list[int] = []
     target: list[int] = []
     for axis, size in enumerate(x.shape):
+        if axis not in batched:
+            source.append(size)
+            target.append(size)
+            continue
         times = recorder.multiple(size)
-        target += [size] if axis not in batched else [0] if times == 1 else [0, times]
-        source += [1] * (len(target) - len(source)) if axis in batched else [size]
+        split = [0] if times == 1 else [0, times]
+        source += [1] * len(split)
+        target += split
+    # 3. Filled with one number, or expanded from one sample.
     fill = one.reshape(-1)[0].item()
     if bool((one == fill).all()) and can_fill(fill, kind):
         value = add_filled(recorder.emit, fill, tuple(target), kind)
     else:
-        value = recorder.emit(
-            "Expand", (add(recorder, one.reshape(source)),), (("shape", tuple(target)),)
-        )
+        sample = add(recorder, one.reshape(source))
+        value = recorder.emit("Expand", (sample,), (("shape", tuple(target)),))
+    # 4. Split dimensions are joined.
     if len(target) == x.dim():
         return value
     joined = tuple([-1 if axis in batched else size for axis, size in enumerate(x.shape)])
@@ -200,5 +244,6 @@ def _add_for_samples(recorder: Recorder, x: Tensor, batched: list[int]) -> int:
 
 
 def _add_buffer(recorder: Recorder, x: Tensor, array: np.ndarray | None) -> int:
+    """Add a constant that is too long to be written; `array` has its numbers, if it has any."""
     recorder.keep(lambda: x)
     return add_buffer(recorder.emit, typed(x.shape, element(x.dtype)), array)

@@ -13,7 +13,7 @@ from torch import nn
 
 from search_spaces.common.errors import InputError, describe, unknown
 from search_spaces.common.torchvision import prepare_torchvision
-from search_spaces.ir.pytorch.building import Example, without_weights
+from search_spaces.ir.pytorch.modules import Example, without_weights
 
 IMAGE_SIZE = 224  # pixels; default for networks that do not state a size
 CLIP = (16, 112)  # frames, and pixels of a side, for torchvision's video networks

@@ -1,4 +1,4 @@
-"""torch functions that pool windows: maxima, means, windows of a fixed number, and the inverse of
+"""Pooling functions: maxima and means of windows, windows of a fixed number, and the inverse of
 maxima.
 """
 
@@ -13,10 +13,28 @@ from torch import Tensor
 
 from search_spaces.common.errors import InputError
 from search_spaces.ir.graph import Value
-from search_spaces.ir.pytorch.parts import sliced
 from search_spaces.ir.pytorch.recorder import Recorder, handles
 from search_spaces.ir.pytorch.reductions import reduced
-from search_spaces.ir.pytorch.shapes import Sizes, per_dimension, reshaped
+from search_spaces.ir.pytorch.views import Sizes, per_dimension, reshaped, sliced
+
+
+def _windows(
+    x: Tensor,
+    kernel_size: Sizes,
+    stride: Sizes | None,
+    padding: Sizes,
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Kernel, strides and padding for each spatial dimension; without strides, windows do not
+    overlap.
+    """
+    rank = x.dim() - 2
+    kernel = per_dimension(kernel_size, rank)
+    has_stride = stride is not None and stride != []
+    strides = per_dimension(stride, rank) if has_stride else kernel
+    return kernel, strides, per_dimension(padding, rank, 0)
+
+
+# --- maxima
 
 
 @handles("max_pool1d", "max_pool2d", "max_pool3d", "_max_pool2d")
@@ -27,117 +45,150 @@ def _max_pool(r: Recorder, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 @handles("max_pool1d_with_indices", "max_pool2d_with_indices", "max_pool3d_with_indices")
 def _max_pool_with_indices(
-    r: Recorder, input: Tensor, *args: Any, **kwargs: Any
+    r: Recorder,
+    input: Tensor,
+    *args: Any,
+    **kwargs: Any,
 ) -> tuple[Tensor, Tensor]:
     """The maxima, and their places within the channel. ONNX counts places within the whole
     tensor.
     """
     attrs = _max_windows(input, *args, **kwargs)
-    places = r.call(
-        torch.remainder, r.add_node("MaxPool", input, output=1, **attrs), prod(input.shape[2:])
-    )
-    return r.add_node("MaxPool", input, **attrs), places
+    in_tensor = r.add_node("MaxPool", input, output=1, **attrs)
+    in_channel = r.call(torch.remainder, in_tensor, prod(input.shape[2:]))
+    return r.add_node("MaxPool", input, **attrs), in_channel
 
 
 def _max_windows(
-    x: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, dilation: Sizes = 1,
-    ceil_mode: bool = False, return_indices: bool = False,
-) -> dict[str, Value]:  # fmt: skip
+    x: Tensor,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> dict[str, Value]:
     """Attributes of MaxPool for the arguments of torch's function."""
     kernel, strides, sides = _windows(x, kernel_size, stride, padding)
-    attrs = {"kernel_shape": kernel, "strides": strides, "pads": (*sides, *sides)}
-    return {**attrs, "dilations": per_dimension(dilation, len(kernel)), "ceil_mode": int(ceil_mode)}
-
-
-def _windows(
-    x: Tensor, kernel_size: Sizes, stride: Sizes | None, padding: Sizes
-) -> tuple[tuple[int, ...], ...]:
-    """Kernel, strides and padding for each spatial dimension; without strides, windows do not
-    overlap.
-    """
-    rank = x.dim() - 2
-    kernel = per_dimension(kernel_size, rank)
-    return (
-        kernel,
-        kernel if stride is None or stride == [] else per_dimension(stride, rank),
-        per_dimension(padding, rank, 0),
-    )
+    return {
+        "kernel_shape": kernel,
+        "strides": strides,
+        "pads": (*sides, *sides),
+        "dilations": per_dimension(dilation, len(kernel)),
+        "ceil_mode": int(ceil_mode),
+    }
 
 
 @handles("max_unpool1d", "max_unpool2d", "max_unpool3d")
 def _max_unpool(
-    r: Recorder, input: Tensor, indices: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
+    r: Recorder,
+    input: Tensor,
+    indices: Tensor,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
     output_size: Sequence[int] | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Zeros of a larger image with the elements of `input` at these places within the channel."""
-    windows = zip(input.shape[2:], *_windows(input, kernel_size, stride, padding), strict=True)
-    sizes = [(n - 1) * step - 2 * side + width for n, width, step, side in windows]
+    kernel, strides, sides = _windows(input, kernel_size, stride, padding)
+    sizes = []
+    for n, width, step, side in zip(input.shape[2:], kernel, strides, sides, strict=True):
+        sizes.append((n - 1) * step - 2 * side + width)
     if output_size is not None:
         sizes = list(output_size)[-len(sizes) :]
     channels = list(input.shape[:2])
     zeros = r.call(torch.zeros, [*channels, prod(sizes)], dtype=input.dtype)
-    flat = [r.call(torch.flatten, x, 2) for x in (indices, input)]
-    return reshaped(r, r.call(torch.scatter, zeros, 2, *flat), [*channels, *sizes])
+    places, elements = (r.call(torch.flatten, x, 2) for x in (indices, input))
+    flat = r.call(torch.scatter, zeros, 2, places, elements)
+    return reshaped(r, flat, [*channels, *sizes])
+
+
+# --- means
 
 
 @handles("avg_pool1d", "avg_pool2d", "avg_pool3d")
 def _avg_pool(
-    r: Recorder, input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
-    ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
-) -> Tensor:  # fmt: skip
+    r: Recorder,
+    input: Tensor,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:
     if divisor_override is not None:
         raise InputError("average pooling with divisor_override is not supported")
     kernel, strides, sides = _windows(input, kernel_size, stride, padding)
-    attrs: dict[str, Value] = {"pads": (*sides, *sides), "strides": strides}
+    attrs: dict[str, Value] = {
+        "kernel_shape": kernel,
+        "strides": strides,
+        "pads": (*sides, *sides),
+        "ceil_mode": int(ceil_mode),
+    }
     if any(sides):
         attrs["count_include_pad"] = int(count_include_pad)
-    return r.add_node("AveragePool", input, ceil_mode=int(ceil_mode), kernel_shape=kernel, **attrs)
+    return r.add_node("AveragePool", input, **attrs)
 
 
-def _adaptive_sizes(input: Tensor, output_size: Any) -> list[int]:
-    rank = input.dim() - 2
-    asked = (
-        [output_size] * rank
-        if output_size is None or isinstance(output_size, int)
-        else list(output_size)
-    )
-    return [
-        n if size is None else int(size)
-        for n, size in zip(input.shape[2:], asked * (rank // len(asked)), strict=True)
-    ]
+# --- windows of a fixed number
 
 
 @handles("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d")
 def _adaptive_avg_pool(r: Recorder, input: Tensor, output_size: Any) -> Tensor:
-    return _adaptive(r, input, _adaptive_sizes(input, output_size), "AveragePool", "ReduceMean")
+    return _adaptive(r, input, output_size, "AveragePool", "ReduceMean")
 
 
 @handles("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
 def _adaptive_max_pool(
-    r: Recorder, input: Tensor, output_size: Any, return_indices: bool = False
+    r: Recorder,
+    input: Tensor,
+    output_size: Any,
+    return_indices: bool = False,
 ) -> Tensor:
     if return_indices:
         raise InputError("max pooling that returns indices is not supported")
-    return _adaptive(r, input, _adaptive_sizes(input, output_size), "MaxPool", "ReduceMax")
+    return _adaptive(r, input, output_size, "MaxPool", "ReduceMax")
 
 
-def _adaptive(r: Recorder, x: Tensor, sizes: list[int], pool: str, reduction: str) -> Tensor:
+def _adaptive(r: Recorder, x: Tensor, output_size: Any, pool: str, reduction: str) -> Tensor:
     """Pooling to a fixed size: one pooling operator if all windows are equal, otherwise window by
     window.
+
+    Args:
+        r: the recorder.
+        x: the tensor.
+        output_size: one size, or one for each spatial axis; None for one that stays.
+        pool: operator of equal windows.
+        reduction: operator of one window.
     """
     before = list(x.shape[2:])
+    sizes = _adaptive_sizes(before, output_size)
+    # 1. Nothing to pool, or everything.
     if sizes == before:
         return x
     if set(sizes) == {1}:
         return reduced(r, reduction, x, tuple(range(2, x.dim())), True)
+    # 2. Equal windows.
     if all(n % size == 0 for n, size in zip(before, sizes, strict=True)):
         kernel = tuple([n // size for n, size in zip(before, sizes, strict=True)])
         return r.add_node(pool, x, kernel_shape=kernel, strides=kernel)
+    # 3. Windows of several sizes, axis by axis.
     for axis, (n, size) in enumerate(zip(before, sizes, strict=True), start=2):
         if n == size:
             continue
-        windows = [sliced(r, x, axis, i * n // size, -(-(i + 1) * n // size)) for i in range(size)]
-        x = r.add_node(
-            "Concat", *[reduced(r, reduction, w, axis, True) for w in windows], axis=axis
-        )
+        windows = []
+        for i in range(size):
+            start, end = i * n // size, -(-(i + 1) * n // size)
+            windows.append(sliced(r, x, axis, start, end))
+        parts = [reduced(r, reduction, window, axis, True) for window in windows]
+        x = r.add_node("Concat", *parts, axis=axis)
     return x
+
+
+def _adaptive_sizes(before: Sequence[int], output_size: Any) -> list[int]:
+    rank = len(before)
+    if output_size is None or isinstance(output_size, int):
+        output_size = [output_size]
+    requested = list(output_size) * (rank // len(output_size))
+    return [n if size is None else int(size) for n, size in zip(before, requested, strict=True)]

@@ -1,8 +1,20 @@
 """`Recorder`: intercepts calls of torch functions, and adds their operators to a graph.
 
-There are three kinds of tensors: *values* of the graph, which have no data; *weights*, which are
-    parameters and tensors
-computed from parameters alone; and *constants*, which are computed.
+While a module runs, three kinds of tensors meet:
+
+- *values* of the graph depend on the input. They have shapes, but no data.
+- *weights* are parameters, and what is computed from parameters alone.
+- *constants* depend on neither; they are computed as usual.
+
+A call is recorded in three steps:
+
+1. `__torch_function__` looks at its tensors. Without a value among them, it computes: a constant, or a
+   weight, whose computation is remembered (`weights`).
+2. With one, the handler of the function runs; `HANDLERS` has them by name. Functions of torch that are
+   written in Python need none: the functions that they call are recorded.
+3. The handler calls `add` or `add_node`, which append ONNX operators (`emit`), and returns a new value.
+   A layer's handler takes the weights that its operator owns (`take`); other weights and constants
+   become values when they are read (`value`).
 """
 
 from __future__ import annotations
@@ -26,6 +38,8 @@ from search_spaces.ir.owned_weights import initializers
 from search_spaces.ir.pytorch import constants
 from search_spaces.ir.pytorch.calls import (
     DATA_DEPENDENT,
+    DTYPES,
+    element,
     function_name,
     is_in_place,
     mapped,
@@ -35,8 +49,7 @@ from search_spaces.ir.pytorch.calls import (
     without_dispatch,
     without_numbers,
 )
-from search_spaces.ir.pytorch.derived_weights import DerivedWeights
-from search_spaces.ir.pytorch.dtypes import DTYPES, element
+from search_spaces.ir.pytorch.weights import DerivedWeights
 
 BATCH_SIZE = 9973  # a large prime: sizes that are its multiples contain the batch size
 MAX_WRITTEN_NUMBERS = 64  # longest constant operand that becomes an attribute
@@ -45,20 +58,51 @@ Handler = Callable[..., Any]
 Numbers = Callable[[], Tensor]
 """Returns the numbers of a weight or constant, which are computed only when they are written."""
 HANDLERS: dict[str, Handler] = {}
-"""By name of a torch function, the handler that adds its operators; it is called with recorder and arguments."""
+"""By name of a torch function, the handler that adds its operators; it is called with recorder and
+arguments."""
 
 # Functions whose results do not depend on the numbers of a tensor.
 _DATA_FREE = frozenset(
-    {"dim", "size", "numel", "nelement", "stride", "is_contiguous", "element_size", "is_floating_point", "is_complex",
-     "get_device", "storage_offset", "__len__", "ndimension", "__repr__", "__format__", "type", "is_same_size",
-     "result_type", "can_cast", "is_signed", "requires_grad_", "is_tensor", "__hash__", "is_inference", "is_conj",
-     "is_neg", "untyped_storage", "data_ptr"}
-)  # fmt: skip
+    {
+        "__format__",
+        "__hash__",
+        "__len__",
+        "__repr__",
+        "can_cast",
+        "data_ptr",
+        "dim",
+        "element_size",
+        "get_device",
+        "is_complex",
+        "is_conj",
+        "is_contiguous",
+        "is_floating_point",
+        "is_inference",
+        "is_neg",
+        "is_same_size",
+        "is_signed",
+        "is_tensor",
+        "ndimension",
+        "nelement",
+        "numel",
+        "requires_grad_",
+        "result_type",
+        "size",
+        "storage_offset",
+        "stride",
+        "type",
+        "untyped_storage",
+    }
+)
 _SIZES = frozenset({"shape", "size", "numel", "nelement", "__len__"})
-_RANDOM = {"rand": "RandomUniformLike", "rand_like": "RandomUniformLike", "randn": "RandomNormalLike",
-           "randn_like": "RandomNormalLike"}  # fmt: skip
-"""Functions that draw other numbers in every call, and their operators."""
 _VIEWS = frozenset({"T", "mT", "data", "real"})  # attributes that are views of a tensor
+# Functions that draw other numbers in every call, and their operators.
+_RANDOM = {
+    "rand": "RandomUniformLike",
+    "rand_like": "RandomUniformLike",
+    "randn": "RandomNormalLike",
+    "randn_like": "RandomNormalLike",
+}
 
 
 def handles(*names: str) -> Callable[[Handler], Handler]:
@@ -98,6 +142,14 @@ class Recorder(TorchFunctionMode):
         buffers: the module's constants, which may have no numbers.
         weights: what earlier recordings of the module computed from its parameters, which it may
             have kept.
+
+    Attributes:
+        nodes: the operators in the order of their calls.
+        shapes: shapes of all values, by number.
+        inputs: numbers of the input values.
+        numbers: numbers of the weights and constants that nodes own, by output value.
+        parts: by view that indexing made: the tensor, and the index.
+        sizes_read: whether the module's code asked for the sizes of a value.
     """
 
     def __init__(
@@ -109,68 +161,174 @@ class Recorder(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self.shared, self.batch = shared, batch
-        self._without_numbers = {id(x): x for x in buffers}  # constants
+        self.weights = DerivedWeights() if weights is None else weights
+        # The graph.
         self.inputs: tuple[int, ...] = ()
         self.nodes: list[Node] = []
         self.shapes: list[Shape] = []
+        self.numbers: dict[int, list[Numbers]] = {}
+        self._pending: list[Numbers] = []  # of the node that is added next
+        # Tensors by identity: values, weights that became values, constants that became values.
         self._recorded: dict[int, _Recorded] = {}
-        self.weights = DerivedWeights() if weights is None else weights
         self._materialized: dict[int, Tensor] = {}
         self._constants: dict[int, tuple[Tensor, int]] = {}
+        self._without_numbers = {id(x): x for x in buffers}  # constants
         self._viewed: dict[int, Tensor] = {}  # constants that share memory with others
-        self.numbers: dict[
-            int, list[Numbers]
-        ] = {}  # of weights and constants that nodes own, by output value
-        self.parts: dict[
-            int, tuple[Tensor, list[Any]]
-        ] = {}  # by view: the tensor and the index that made it
-        self._pending: list[Numbers] = []
+        self.parts: dict[int, tuple[Tensor, list[Any]]] = {}
+        # Who reads which parameter.
         self._uses: Counter[int] = Counter()
-        self._opened: list[python_types.FunctionType] = []
         self._owners: list[tuple[list[int], list[int]]] = []
-        self.sizes_read = False  # whether the module's code asked for the sizes of a value
+        # The call that is recorded.
+        self._opened: list[python_types.FunctionType] = []
+        self.sizes_read = False
 
-    @property
-    def used_twice(self) -> frozenset[int]:
-        """Identities of the parameters that several layers read."""
-        return frozenset(p for p, times in self._uses.items() if times > 1)
+    # --- calls
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Any = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = function_name(func)
+        # 1. Shapes and types are known without data.
+        self.sizes_read |= name in _SIZES
+        if name in _DATA_FREE:
+            return func(*args, **kwargs)
+        if func.__name__ == "__get__" and name not in _VIEWS:
+            return torch.device("cpu") if name == "device" else func(*args, **kwargs)
+        # 2. Values make values, weights make weights.
+        tensors = list(tensors_in((args, kwargs)))
+        if any(id(x) in self._recorded for x in tensors):
+            return self._handled(func, args, kwargs)
+        if any(self.weights.is_weight(x) for x in tensors):
+            return self.weights.derive(func, args, kwargs)
+        # 3. Constants become values where their numbers differ in every call, or where the batch
+        #    is joined with another dimension, which a constant for one sample cannot show.
+        if name in _RANDOM:
+            return self._random(name, func, args, kwargs)
+        if name in HANDLERS and constants.joins_batch(self.batch, name, func, args, kwargs):
+            return self._handled(func, (self.as_value(args[0]), *args[1:]), kwargs)
+        # 4. Other constants are computed.
+        return self._constant(name, func, args, kwargs, tensors)
+
+    def call(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a torch function as a module would; handlers use it for functions that consist of
+        others.
+        """
+        return self.__torch_function__(func, (), args, kwargs)
+
+    def _handled(
+        self,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Record a call with a value among its arguments."""
+        name = function_name(func)
+        # 1. The handler, which also serves the variants that change their first argument.
+        handler, in_place = HANDLERS.get(name), False
+        if handler is not None and "inplace" in kwargs:
+            kwargs = dict(kwargs)
+            in_place = kwargs.pop("inplace")
+        if handler is None and name.endswith("_") and not name.startswith("__"):
+            handler, in_place = HANDLERS.get(name[:-1]), True
+        elif handler is None and name.startswith("__i") and name.endswith("__"):
+            handler, in_place = HANDLERS.get(f"__{name[3:]}"), True
+        # 2. Without a handler: the functions that it calls are recorded, if there are any.
+        if name in DATA_DEPENDENT:
+            raise InputError(
+                f"{name.strip('_')} depends on the data, but the architecture must not"
+            )
+        is_python = isinstance(func, python_types.FunctionType)
+        if handler is None and is_python and func not in self._opened:
+            return self._inside(func, args, kwargs)  # type: ignore[arg-type]
+        if handler is None or kwargs.get("out") is not None:
+            raise InputError(
+                f"torch's function {name!r} is not supported: see docs/how-to/own_model.md"
+            )
+        # 3. Its operators.
+        try:
+            made = handler(self, *args, **kwargs)
+        except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise  # not of this call, but of one inside of the handler
+            raise InputError(
+                f"torch's function {name!r} is not supported with these arguments ({error})"
+            ) from error
+        return self.assign(args[0], made) if in_place and made is not args[0] else made
+
+    def _inside(
+        self,
+        func: python_types.FunctionType,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Record the functions that a Python function of torch calls."""
+        self._opened.append(func)
+        try:
+            with self:
+                return without_dispatch(func)(*args, **kwargs)
+        finally:
+            self._opened.pop()
+
+    def _random(
+        self,
+        name: str,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Tensor:
+        """Record numbers that are drawn in every call; a generator's seed is not part of the
+        network.
+        """
+        options = {k: v for k, v in kwargs.items() if k not in ("device", "generator")}
+        drawn = without_numbers(func, *args, **options)
+        zeros = self.call(torch.zeros, tuple(drawn.shape), dtype=drawn.dtype)
+        return self.add_node(_RANDOM[name], self.as_value(zeros))
+
+    def _constant(
+        self,
+        name: str,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        tensors: Sequence[Tensor],
+    ) -> Any:
+        """Compute a function of constants, and note which of them share memory."""
+        if is_in_place(name) and args and isinstance(args[0], Tensor):
+            is_expanded = one_of_each(args[0]).shape != args[0].shape
+            if is_expanded:
+                self._separate(args[0])
+        made = constants.compute(self.batch, name, func, args, kwargs)
+        # What is made of a buffer without numbers has none, either.
+        have_none = [id(x) in self._without_numbers for x in tensors if x.is_meta]
+        if have_none and all(have_none):
+            self._without_numbers |= {id(x): x for x in tensors_in(made)}
+        if isinstance(made, Tensor):
+            others = [memory(x) for x in tensors if x is not made]
+            if memory(made) in others:
+                self._viewed |= {id(x): x for x in (made, *tensors)}
+        return made
+
+    def _separate(self, x: Tensor) -> None:
+        """Give every element of an expanded constant its own memory, so that it can be changed in
+        place.
+        """
+        if id(x) in self._viewed:
+            raise InputError("a constant of which there are views is changed in place")
+        x.data = x.contiguous()
 
     # --- the graph
 
     def add_input(self, shape: Shape) -> Tensor:
         """Add an input to the graph; return its tensor."""
-        self.inputs = (*self.inputs, len(self.shapes))
+        number = len(self.shapes)
+        self.inputs = (*self.inputs, number)
         self.shapes.append(shape)
-        return self.tensor(self.inputs[-1])
-
-    def emit(self, op: str, inputs: tuple[int, ...], attrs: Attrs) -> int:
-        """Add a node; return the number of its output value.
-
-        Args:
-            op: name of the operator.
-            inputs: numbers of its input values.
-            attrs: attributes in any order and form.
-
-        Raises:
-            InputError: if operator, attributes and shapes do not match, or the graph has
-                `MAX_NODES` nodes.
-        """
-        if len(self.nodes) >= MAX_NODES:
-            raise InputError(
-                f"the network calls more than {MAX_NODES:,} operators: if it loops over time, give "
-                "a shorter example"
-            )
-        shapes = tuple([self.shapes[v] for v in inputs])
-        kept = canonical_attrs(op, tuple(sorted(attrs)), shapes)
-        self.shapes.append(output_shape(op, kept, shapes))
-        number = len(self.shapes) - 1
-        self.nodes.append(Node(op, inputs, (number,), kept))
-        count = len(initializers(op, kept, shapes)) if op != "Buffer" else 1
-        if count and len(self._pending) >= count:
-            # The last ones: those before them belong to a node that is added later.
-            self.numbers[number] = self._pending[-count:]
-            del self._pending[-count:]
-        return number
+        return self.tensor(number)
 
     def add(self, op: str, *operands: Tensor | float | None, **attrs: Value) -> Tensor:
         """Add an ONNX operator, whose small constant operands become attributes; return its result.
@@ -198,6 +356,35 @@ class Recorder(TorchFunctionMode):
         numbers = tuple([self.value(x) if isinstance(x, Tensor) else x for x in inputs])
         return self.tensor(self.emit(op, numbers, tuple(attrs.items())))
 
+    def emit(self, op: str, inputs: tuple[int, ...], attrs: Attrs) -> int:
+        """Add a node; return the number of its output value.
+
+        Args:
+            op: name of the operator.
+            inputs: numbers of its input values.
+            attrs: attributes in any order and form.
+
+        Raises:
+            InputError: if operator, attributes and shapes do not match, or the graph has
+                `MAX_NODES` nodes.
+        """
+        if len(self.nodes) >= MAX_NODES:
+            raise InputError(
+                f"the network calls more than {MAX_NODES:,} operators: if it loops over time, give "
+                "a shorter example"
+            )
+        shapes = tuple([self.shapes[v] for v in inputs])
+        kept = canonical_attrs(op, tuple(sorted(attrs)), shapes)
+        number = len(self.shapes)
+        self.shapes.append(output_shape(op, kept, shapes))
+        self.nodes.append(Node(op, inputs, (number,), kept))
+        count = 1 if op == "Buffer" else len(initializers(op, kept, shapes))
+        if count and len(self._pending) >= count:
+            # The last ones: those before them belong to a node that is added later.
+            self.numbers[number] = self._pending[-count:]
+            del self._pending[-count:]
+        return number
+
     def tensor(self, number: int, sizes: tuple[int, ...] | None = None) -> Tensor:
         """A new tensor for a value of the graph.
 
@@ -219,33 +406,11 @@ class Recorder(TorchFunctionMode):
         return made
 
     def _size(self, dim: Dim) -> int:
+        """The size that stands for a dimension: N_3 is three times the batch size."""
         if isinstance(dim, int):
             return dim
         assert self.batch is not None
         return prod(self.batch if part == BATCH else int(part) for part in dim.split("_"))
-
-    def view_of(self, x: Tensor, y: Tensor) -> Tensor:
-        """Mark `y` as a view of `x`, so that in-place changes of one concern the other; return
-        `y`.
-        """
-        if x is not y and id(x) in self._recorded and id(y) in self._recorded:
-            source = self._recorded[id(x)]
-            self._recorded[id(y)] = self._recorded[id(y)]._replace(
-                changes=source.changes, seen=source.changes[0]
-            )
-        return y
-
-    def alias(self, x: Tensor) -> Tensor:
-        """Another tensor for the same value."""
-        return self.view_of(x, self.tensor(self.value(x)))
-
-    def allow_change(self, x: Tensor, part: Tensor) -> None:
-        """Let `x` be read after a view of it was changed in place, because that part of `x` is
-        replaced next.
-        """
-        whole, changed = self._recorded[id(x)], self._recorded[id(part)]
-        if changed.changes is whole.changes and changed.seen == whole.changes[0] == whole.seen + 1:
-            self._recorded[id(x)] = whole._replace(seen=changed.seen)
 
     def is_batch(self, size: int) -> bool:
         """True if a size is a multiple of the batch size."""
@@ -257,6 +422,14 @@ class Recorder(TorchFunctionMode):
 
     # --- operands
 
+    def is_value(self, x: Any) -> bool:
+        """True if `x` is a value of the graph."""
+        return id(x) in self._recorded
+
+    def is_constant(self, x: Any) -> bool:
+        """True if `x` is a tensor that depends neither on inputs nor on weights."""
+        return isinstance(x, Tensor) and not self.is_value(x) and not self.weights.is_weight(x)
+
     def value(self, x: Tensor | float) -> int:
         """The number of a tensor's value; weights and constants are added to the graph.
 
@@ -266,13 +439,13 @@ class Recorder(TorchFunctionMode):
         """
         if not isinstance(x, Tensor):
             x = torch.tensor(x)
-        found = self._recorded.get(id(x))
-        if found is not None:
-            if found.seen != found.changes[0]:
+        recorded = self._recorded.get(id(x))
+        if recorded is not None:
+            if recorded.seen != recorded.changes[0]:
                 raise InputError(
                     "a tensor is read after it was changed in place through another view of it"
                 )
-            return found.number
+            return recorded.number
         if self.weights.is_weight(x):
             return self.value(self._materialize(x))
         if x.is_meta and id(x) not in self._without_numbers:
@@ -284,13 +457,9 @@ class Recorder(TorchFunctionMode):
             self._constants[id(x)] = (x, constants.add(self, x))
         return self._constants[id(x)][1]
 
-    def is_value(self, x: Any) -> bool:
-        """True if `x` is a value of the graph."""
-        return id(x) in self._recorded
-
-    def is_constant(self, x: Any) -> bool:
-        """True if `x` is a tensor that depends neither on inputs nor on weights."""
-        return isinstance(x, Tensor) and not self.is_value(x) and not self.weights.is_weight(x)
+    def as_value(self, x: Tensor) -> Tensor:
+        """The tensor of the graph for any tensor; weights and constants are added to the graph."""
+        return x if self.is_value(x) else self.tensor(self.value(x))
 
     def setting(self, x: Tensor | float) -> Value | None:
         """A constant operand as the value of an attribute; None if it is not constant, too long, or
@@ -298,13 +467,21 @@ class Recorder(TorchFunctionMode):
         """
         if not isinstance(x, Tensor):
             return standard.number(x)
-        if not self.is_constant(x) or x.is_meta or x.numel() > MAX_WRITTEN_NUMBERS or not x.numel():
+        if not self.is_constant(x) or x.is_meta:
             return None
-        if x.numel() > 1 and x.dim() > 1:
+        count = x.numel()
+        if count == 1:
+            return standard.numbers(x.detach().reshape(()).numpy())
+        if not 0 < count <= MAX_WRITTEN_NUMBERS or x.dim() > 1:
             return None
-        return standard.numbers(
-            x.detach().reshape(()).numpy() if x.numel() == 1 else x.detach().numpy()
-        )
+        return standard.numbers(x.detach().numpy())
+
+    # --- weights
+
+    @property
+    def used_twice(self) -> frozenset[int]:
+        """Identities of the parameters that several layers read."""
+        return frozenset(p for p, times in self._uses.items() if times > 1)
 
     def owned_shape(self, x: Tensor) -> tuple[int, ...] | None:
         """The shape of a weight that a layer can own; None for shared weights, values and
@@ -325,12 +502,17 @@ class Recorder(TorchFunctionMode):
             x: a weight with an `owned_shape`.
             transposed: True if ONNX stores the weight transposed.
         """
-        rest = dict(self.weights.sources(x))
-        self._uses.update(rest.keys())
-        rest.pop(next(i for i, p in rest.items() if p.numel() == x.numel()))
-        for p in rest.values():  # for example, a learned scale of the weight
+        others = dict(self.weights.sources(x))
+        self._uses.update(others.keys())
+        others.pop(next(i for i, p in others.items() if p.numel() == x.numel()))
+        for p in others.values():  # for example, a learned scale of the weight
             self.param(tuple(p.shape), lambda p=p: self.weights.computed(p))  # type: ignore[misc]
-        self.keep(lambda: self.weights.computed(x).T if transposed else self.weights.computed(x))
+
+        def numbers() -> Tensor:
+            computed = self.weights.computed(x)
+            return computed.T if transposed else computed
+
+        self.keep(numbers)
         return tuple(x.shape)
 
     def keep(self, *numbers: Numbers) -> None:
@@ -338,6 +520,16 @@ class Recorder(TorchFunctionMode):
         order.
         """
         self._pending += numbers
+
+    def param(self, shape: tuple[int, ...], numbers: Numbers, kind: str = "float") -> int:
+        """Add a learned tensor to the graph; return the number of its value. Scalars become vectors
+        of one element.
+        """
+        attrs: Attrs = (("shape", shape or (1,)),)
+        if kind != "float":
+            attrs = (("element", kind), *attrs)
+        self.keep(numbers)
+        return self.emit("Param", (), attrs)
 
     def add_owner(self, outputs: list[Tensor], weights: Sequence[Tensor]) -> None:
         """Note that the operators of a layer's outputs all own the same weights."""
@@ -351,154 +543,58 @@ class Recorder(TorchFunctionMode):
             for _ in live.intersection(outputs):
                 self._uses.update(weights)
 
-    def param(self, shape: tuple[int, ...], numbers: Numbers, kind: str = "float") -> int:
-        """Add a learned tensor to the graph; return the number of its value. Scalars become vectors
-        of one element.
-        """
-        attrs: Attrs = (("shape", shape or (1,)),)
-        self.keep(numbers)
-        return self.emit("Param", (), attrs if kind == "float" else (("element", kind), *attrs))
-
-    def as_value(self, x: Tensor) -> Tensor:
-        """The tensor of the graph for any tensor; weights and constants are added to the graph."""
-        return x if self.is_value(x) else self.tensor(self.value(x))
-
     def _materialize(self, x: Tensor) -> Tensor:
         """The tensor of the graph for a weight, which is added to the graph once."""
         if id(x) not in self._materialized:
-            sources = self.weights.sources(x)
-            alone = len(sources) == 1 and not self.shared & sources.keys()
-            derived = self.weights.derived.get(id(x))
-            if derived is None or (alone and x.numel() == next(iter(sources.values())).numel()):
-                self._uses.update(sources.keys())
-                number = self.param(
-                    tuple(x.shape), lambda: self.weights.computed(x), element(x.dtype)
-                )
-                self._materialized[id(x)] = self.tensor(number, tuple(x.shape))
-            else:
-                func, args, kwargs = derived.call
-                made = self._handled(
-                    func, mapped(self._as_value, args), mapped(self._as_value, kwargs)
-                )
-                self._materialized[id(x)] = made if derived.part is None else made[derived.part]
+            self._materialized[id(x)] = self._new_value(x)
         return self._materialized[id(x)]
 
-    def _as_value(self, x: Tensor) -> Tensor:
+    def _new_value(self, x: Tensor) -> Tensor:
+        """Add a weight to the graph: as a `Param`, or with the operators that compute it."""
+        sources = self.weights.sources(x)
+        derived = self.weights.derived.get(id(x))
+        is_of_one = len(sources) == 1 and not self.shared & sources.keys()
+        keeps_all = is_of_one and x.numel() == next(iter(sources.values())).numel()
+        if derived is None or keeps_all:
+            self._uses.update(sources.keys())
+            number = self.param(tuple(x.shape), lambda: self.weights.computed(x), element(x.dtype))
+            return self.tensor(number, tuple(x.shape))
+        func, args, kwargs = derived.call
+        made: Any = self._handled(
+            func, mapped(self._derived_value, args), mapped(self._derived_value, kwargs)
+        )
+        return made if derived.part is None else made[derived.part]
+
+    def _derived_value(self, x: Tensor) -> Tensor:
         """The tensor of the graph for a computed weight; a parameter stays, since a layer may own
         it.
         """
         return self._materialize(x) if id(x) in self.weights.derived else x
 
-    # --- calls
+    # --- views, and changes in place
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        name = function_name(func)
-        self.sizes_read |= name in _SIZES
-        if name in _DATA_FREE:
-            return func(*args, **kwargs)
-        if func.__name__ == "__get__" and name not in _VIEWS:
-            return torch.device("cpu") if name == "device" else func(*args, **kwargs)
-        tensors = list(tensors_in((args, kwargs)))
-        if any(id(x) in self._recorded for x in tensors):
-            return self._handled(func, args, kwargs)
-        if any(self.weights.is_weight(x) for x in tensors):
-            return self.weights.derive(func, args, kwargs)
-        if name in _RANDOM:
-            return self._random(name, func, args, kwargs)
-        if name in HANDLERS and constants.joins_batch(self.batch, name, func, args, kwargs):
-            return self._handled(func, (self.as_value(args[0]), *args[1:]), kwargs)
-        if (
-            is_in_place(name)
-            and args
-            and isinstance(args[0], Tensor)
-            and one_of_each(args[0]).shape != args[0].shape
-        ):
-            self._separate(args[0])
-        made = constants.compute(self.batch, name, func, args, kwargs)
-        known = [id(x) in self._without_numbers for x in tensors if x.is_meta]
-        if known and all(known):
-            self._without_numbers |= {id(x): x for x in tensors_in(made)}
-        if isinstance(made, Tensor) and memory(made) in [
-            memory(x) for x in tensors if x is not made
-        ]:
-            self._viewed |= {id(x): x for x in (made, *tensors)}
-        return made
-
-    def call(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call a torch function as a module would; handlers use it for functions that consist of
-        others.
+    def view_of(self, x: Tensor, y: Tensor) -> Tensor:
+        """Mark `y` as a view of `x`, so that in-place changes of one concern the other; return
+        `y`.
         """
-        return self.__torch_function__(func, (), args, kwargs)
+        if x is not y and id(x) in self._recorded and id(y) in self._recorded:
+            changes = self._recorded[id(x)].changes
+            view = self._recorded[id(y)]
+            self._recorded[id(y)] = view._replace(changes=changes, seen=changes[0])
+        return y
 
-    def _handled(
-        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        name = function_name(func)
-        handler, in_place = HANDLERS.get(name), False
-        if handler is not None and "inplace" in kwargs:
-            kwargs = dict(kwargs)
-            in_place = kwargs.pop("inplace")
-        if handler is None and name.endswith("_") and not name.startswith("__"):
-            handler, in_place = HANDLERS.get(name[:-1]), True
-        elif handler is None and name.startswith("__i") and name.endswith("__"):
-            handler, in_place = HANDLERS.get(f"__{name[3:]}"), True
-        if name in DATA_DEPENDENT:
-            raise InputError(
-                f"{name.strip('_')} depends on the data, but the architecture must not"
-            )
-        if (
-            handler is None
-            and isinstance(func, python_types.FunctionType)
-            and func not in self._opened
-        ):
-            return self._inside(func, args, kwargs)
-        if handler is None or kwargs.get("out") is not None:
-            raise InputError(
-                f"torch's function {name!r} is not supported: see docs/how-to/own_model.md"
-            )
-        try:
-            made = handler(self, *args, **kwargs)
-        except TypeError as error:
-            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
-                raise
-            raise InputError(
-                f"torch's function {name!r} is not supported with these arguments ({error})"
-            ) from error
-        return self.assign(args[0], made) if in_place and made is not args[0] else made
+    def alias(self, x: Tensor) -> Tensor:
+        """Another tensor for the same value."""
+        return self.view_of(x, self.tensor(self.value(x)))
 
-    def _separate(self, x: Tensor) -> None:
-        """Give every element of an expanded constant its own memory, so that it can be changed in
-        place.
+    def allow_change(self, x: Tensor, part: Tensor) -> None:
+        """Let `x` be read after a view of it was changed in place, because that part of `x` is
+        replaced next.
         """
-        if id(x) in self._viewed:
-            raise InputError("a constant of which there are views is changed in place")
-        x.data = x.contiguous()
-
-    def _random(
-        self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Tensor:
-        """Record numbers that are drawn in every call; a generator's seed is not part of the
-        network.
-        """
-        drawn = without_numbers(
-            func, *args, **{k: v for k, v in kwargs.items() if k not in ("device", "generator")}
-        )
-        zeros = self.call(torch.zeros, tuple(drawn.shape), dtype=drawn.dtype)
-        return self.add_node(_RANDOM[name], self.as_value(zeros))
-
-    def _inside(
-        self, func: python_types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Record the functions that a Python function of torch calls."""
-        self._opened.append(func)
-        try:
-            with self:
-                return without_dispatch(func)(*args, **kwargs)
-        finally:
-            self._opened.pop()
+        whole, changed = self._recorded[id(x)], self._recorded[id(part)]
+        is_view = changed.changes is whole.changes
+        if is_view and changed.seen == whole.changes[0] == whole.seen + 1:
+            self._recorded[id(x)] = whole._replace(seen=changed.seen)
 
     def assign(self, target: Tensor, made: Tensor) -> Tensor:
         """Record that `made` replaces the content of `target` in place; return `target`.
@@ -516,11 +612,11 @@ class Recorder(TorchFunctionMode):
             raise InputError(
                 f"a tensor of shape {list(target.shape)} is changed in place to {list(made.shape)}"
             )
+        number = self.value(made)
         if not self.is_value(target):  # a constant, such as zeros into which values are written
-            self._recorded[id(target)] = _Recorded(target, self.value(made), [0], 0)
+            self._recorded[id(target)] = _Recorded(target, number, [0], 0)
             return target
         old = self._recorded[id(target)]
         old.changes[0] += 1
-        number = self.value(made)
         self._recorded[id(target)] = old._replace(number=number, seen=old.changes[0])
         return target

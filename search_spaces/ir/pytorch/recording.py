@@ -1,8 +1,14 @@
 """`record`: the graph of a PyTorch module, from one call on tensors without data.
 
 Nothing is computed, and no exporter is involved: every torch function that the module calls is
-    recorded as ONNX
-operators. They are those of an imported ONNX model, so that both have the same text.
+recorded as ONNX operators. They are those of an imported ONNX model, so that both have the same text.
+
+1. The module is called with a batch of `BATCH_SIZE` samples, a large prime: sizes that are its
+   multiples are multiples of the batch, which becomes the symbol N.
+2. If its code has read sizes, it is called again with another batch size. Graphs that differ show that
+   the computation depends on the batch.
+3. A parameter that several layers read cannot be owned by one: it is noted, and the module is called
+   again with it as a value of the graph.
 """
 
 from __future__ import annotations
@@ -23,31 +29,35 @@ from search_spaces.ir.fusion import fuse
 from search_spaces.ir.graph import BATCH, Dim, Graph, Node, Shape, typed
 from search_spaces.ir.owned_weights import initializers
 from search_spaces.ir.pytorch import (  # noqa: F401  each names the functions that it reads
-    arithmetic,
-    attention,
-    casts,
-    elementwise,
-    layers,
-    moves,
-    orders,
-    parts,
+    activations,
+    convolution,
+    indexing,
+    joining,
+    linear,
+    normalization,
+    pointwise,
     pooling,
     recurrent,
     reductions,
-    scatters,
-    shapes,
+    views,
+    vision,
 )
-from search_spaces.ir.pytorch.building import Example, arguments, is_lazy, run
-from search_spaces.ir.pytorch.derived_weights import DerivedWeights
-from search_spaces.ir.pytorch.dtypes import element
+from search_spaces.ir.pytorch.calls import element
+from search_spaces.ir.pytorch.modules import (
+    Example,
+    arguments,
+    as_while_tracing,
+    check_untransformed,
+    is_lazy,
+    run,
+)
 from search_spaces.ir.pytorch.recorder import BATCH_SIZE, Recorder
-from search_spaces.ir.pytorch.transformed_modules import check_untransformed
-from search_spaces.ir.pytorch.transformers_forms import as_while_tracing
+from search_spaces.ir.pytorch.weights import DerivedWeights
 
 # Even and divisible, unlike the prime `BATCH_SIZE`: what depends on such properties shows
 OTHER_BATCH_SIZE = 9240
-NewRecorder = Callable[..., Recorder]
 MAX_RATIO = 1024  # largest part or multiple of the batch size that is recognized as one
+NewRecorder = Callable[..., Recorder]
 
 
 def record(module: nn.Module, example: Example, *, any_batch: bool = False) -> Graph:
@@ -70,7 +80,8 @@ def record(module: nn.Module, example: Example, *, any_batch: bool = False) -> G
 
 
 def record_with_numbers(
-    module: nn.Module, example: Example
+    module: nn.Module,
+    example: Example,
 ) -> tuple[Graph, dict[int, list[np.ndarray]]]:
     """The graph of `module(example)` before fusion, and the module's weights.
 
@@ -84,35 +95,30 @@ def record_with_numbers(
         InputError: as `record`, and if a node's weights are unknown.
     """
     graph, recorder = recorded(module, example, any_batch=False)
-    found: dict[int, list[np.ndarray]] = {}
+    arrays: dict[int, list[np.ndarray]] = {}
     for node in graph.nodes:
         value = node.outputs[0]
-        expected = initializers(node.op, node.attrs, tuple([graph.shapes[v] for v in node.inputs]))
-        wanted = [weight.shape for weight in expected]
         if node.op == "Buffer":
-            wanted = [dict(node.attrs)["shape"]]  # type: ignore[list-item]
-        if wanted and value not in recorder.numbers:
+            shapes: list[Any] = [dict(node.attrs)["shape"]]
+        else:
+            inputs = tuple([graph.shapes[v] for v in node.inputs])
+            shapes = [weight.shape for weight in initializers(node.op, node.attrs, inputs)]
+        if not shapes:
+            continue
+        if value not in recorder.numbers:
             raise InputError(f"the weights of an operator {node.op} are unknown")
-        made = zip(recorder.numbers.get(value, ()), wanted, strict=True)
-        found |= {value: [_array(numbers(), shape) for numbers, shape in made]} if wanted else {}
-    return graph, found
+        weights = zip(recorder.numbers[value], shapes, strict=True)
+        arrays[value] = [_array(numbers(), shape) for numbers, shape in weights]
+    return graph, arrays
 
 
 def _array(numbers: Tensor, shape: tuple[int, ...]) -> np.ndarray:
     if numbers.numel() != prod(shape):
         raise InputError(f"weights of shape {list(shape)} are computed as {list(numbers.shape)}")
     numbers = numbers.detach().cpu()
-    return (numbers.float() if numbers.dtype == torch.bfloat16 else numbers).reshape(shape).numpy()
-
-
-def layer_of(error: BaseException, module: nn.Module) -> str:
-    """Suffix for a message: the innermost layer of the module in which an error was raised; "" if
-    there is none.
-    """
-    names = {id(layer): name for name, layer in module.named_modules() if name}
-    found = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    layer = next((layer for layer in reversed(found) if id(layer) in names), None)
-    return "" if layer is None else f" (in layer {names[id(layer)]!r}, {type(layer).__name__})"
+    if numbers.dtype == torch.bfloat16:
+        numbers = numbers.float()
+    return numbers.reshape(shape).numpy()
 
 
 def example_tensors(example: Example) -> list[Tensor]:
@@ -120,8 +126,27 @@ def example_tensors(example: Example) -> list[Tensor]:
     return [x for x in tree_leaves(arguments(example)) if isinstance(x, Tensor)]
 
 
+def layer_of(error: BaseException, module: nn.Module) -> str:
+    """Suffix for a message: the innermost layer of the module in which an error was raised; "" if
+    there is none.
+    """
+    names = {id(layer): name for name, layer in module.named_modules() if name}
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    for frame in reversed(frames):
+        layer = frame.f_locals.get("self")
+        if id(layer) in names:
+            return f" (in layer {names[id(layer)]!r}, {type(layer).__name__})"
+    return ""
+
+
+# --- for any batch size
+
+
 def recorded(
-    module: nn.Module, example: Example, any_batch: bool, new_recorder: NewRecorder = Recorder
+    module: nn.Module,
+    example: Example,
+    any_batch: bool,
+    new_recorder: NewRecorder = Recorder,
 ) -> tuple[Graph, Recorder]:
     """The graph before fusion, and its recorder.
 
@@ -136,13 +161,13 @@ def recorded(
     if is_lazy(module):
         with torch.no_grad(), torch.compiler.set_stance("force_eager"):
             run(module, example)
-    # The module's code may not work for other batch sizes. If it does not work for the example's
-    # either, that error is the one to report.
     create = partial(new_recorder, weights=DerivedWeights())
     try:
         return _recorded_for_any_batch(module, example, create)
     except Exception as error:
-        literal = _recorded_in_batches(module, example, None, create)
+        # The module's code may not work for other batch sizes. If it does not work for the
+        # example's either, that error is the one to report.
+        literal = _called(module, example, None, create)
         if any_batch:
             size = example_tensors(example)[0].shape[:1]
             reason = f"{describe(error)}{layer_of(error, module)}"
@@ -153,28 +178,22 @@ def recorded(
 
 
 def _recorded_for_any_batch(
-    module: nn.Module, example: Example, new_recorder: NewRecorder
+    module: nn.Module,
+    example: Example,
+    new_recorder: NewRecorder,
 ) -> tuple[Graph, Recorder]:
     """The graph with a symbolic batch size; any error if the module works for its example's batch
     size only.
     """
-    graph, recorder = _recorded_in_batches(module, example, BATCH_SIZE, new_recorder)
-    if any(_follows_from_batch(value) for node in graph.nodes for _, value in node.attrs):
+    graph, recorder = _called(module, example, BATCH_SIZE, new_recorder)
+    settings = [value for node in graph.nodes for _, value in node.attrs]
+    if any(_follows_from_batch(value) for value in settings):
         raise InputError("a number follows from the batch size")
     if recorder.sizes_read:
-        other, again = _recorded_in_batches(module, example, OTHER_BATCH_SIZE, new_recorder)
+        other, again = _called(module, example, OTHER_BATCH_SIZE, new_recorder)
         if graph != other or not _same_buffers(graph, recorder, again):
             raise InputError("the computation depends on the batch size")
     return graph, recorder
-
-
-def _same_buffers(graph: Graph, recorder: Recorder, other: Recorder) -> bool:
-    """True if the long constants of two recordings of one graph have equal numbers."""
-    values = [node.outputs[0] for node in graph.nodes if node.op == "Buffer"]
-    pairs = [
-        (recorder.numbers[v][0](), other.numbers[v][0]()) for v in values if v in recorder.numbers
-    ]
-    return all(a.is_meta or a is b or torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in pairs)
 
 
 def _follows_from_batch(value: object) -> bool:
@@ -183,55 +202,83 @@ def _follows_from_batch(value: object) -> bool:
     """
     if not isinstance(value, int | float) or not 0 < abs(value) < inf:
         return False
-    powers = (abs(value) ** power for power in (1.0, -1.0, 2.0, -2.0))
-    ratios = (ratio for power in powers for ratio in (power / BATCH_SIZE, BATCH_SIZE / power))
-    return any(
-        0.5 < ratio < MAX_RATIO and abs(ratio - round(ratio)) < 2e-7 * ratio for ratio in ratios
-    )
+    for power in (1.0, -1.0, 2.0, -2.0):
+        number = abs(value) ** power
+        for ratio in (number / BATCH_SIZE, BATCH_SIZE / number):
+            is_possible = 0.5 < ratio < MAX_RATIO
+            if is_possible and abs(ratio - round(ratio)) < 2e-7 * ratio:
+                return True
+    return False
 
 
-def _recorded_in_batches(
-    module: nn.Module, example: Example, batch: int | None, new_recorder: NewRecorder
+def _same_buffers(graph: Graph, recorder: Recorder, other: Recorder) -> bool:
+    """True if the long constants of two recordings of one graph have equal numbers."""
+    for node in graph.nodes:
+        value = node.outputs[0]
+        if node.op != "Buffer" or value not in recorder.numbers:
+            continue
+        a, b = recorder.numbers[value][0](), other.numbers[value][0]()
+        if a.is_meta or a is b:
+            continue
+        if not torch.equal(a.nan_to_num(), b.nan_to_num()):
+            return False
+    return True
+
+
+# --- one call
+
+
+def _called(
+    module: nn.Module,
+    example: Example,
+    batch: int | None,
+    new_recorder: NewRecorder,
 ) -> tuple[Graph, Recorder]:
+    """The graph of a call with this batch size; None for that of the example."""
     shared: frozenset[int] = frozenset()
     while True:
         recorder = new_recorder(shared, batch, module.buffers())
-        leaves, structure = tree_flatten(arguments(example))
-        given = [x for x in leaves if isinstance(x, Tensor)]
-        if not given:
-            raise InputError("the example input holds no tensor")
-        size = given[0].shape[0] if batch and given[0].dim() else None
-        inputs = iter([recorder.add_input(_input_shape(x, size)) for x in given])
-        args, kwargs = tree_unflatten(
-            [next(inputs) if isinstance(x, Tensor) else x for x in leaves], structure
-        )
-        plain = torch.compiler.set_stance(
-            "force_eager"
-        )  # a compiled module is called as it was before
-        with torch.no_grad(), plain, as_while_tracing(module, recorder.is_value), recorder:
-            result = module(*args, **kwargs)
+        result = _result(module, example, batch, recorder)
         graph = _graph(recorder, result)
         if recorder.used_twice <= shared:
             return graph, recorder
         shared |= recorder.used_twice
 
 
-def _input_shape(x: Tensor, batch: int | None) -> Shape:
+def _result(module: nn.Module, example: Example, batch: int | None, recorder: Recorder) -> Any:
+    """What the module returns for values of the shapes of the example."""
+    # 1. Every tensor of the example becomes an input of the graph.
+    leaves, structure = tree_flatten(arguments(example))
+    tensors = [x for x in leaves if isinstance(x, Tensor)]
+    if not tensors:
+        raise InputError("the example input holds no tensor")
+    samples = tensors[0].shape[0] if batch and tensors[0].dim() else None
+    inputs = iter([recorder.add_input(_input_shape(x, samples)) for x in tensors])
+    values = [next(inputs) if isinstance(x, Tensor) else x for x in leaves]
+    args, kwargs = tree_unflatten(values, structure)
+    # 2. The call; a compiled module is called as it was before.
+    plain = torch.compiler.set_stance("force_eager")
+    with torch.no_grad(), plain, as_while_tracing(module, recorder.is_value), recorder:
+        return module(*args, **kwargs)
+
+
+def _input_shape(x: Tensor, samples: int | None) -> Shape:
+    """The shape, whose first dimension is the batch if it has as many samples."""
     dims: list[Dim] = list(x.shape)
-    if dims and dims[0] == batch:
+    if dims and dims[0] == samples:
         dims[0] = BATCH
     return typed(dims, element(x.dtype))
 
 
 def _graph(recorder: Recorder, result: Any) -> Graph:
+    """The graph of the tensors that a module returned."""
     tensors = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
     if not tensors:
         raise InputError(f"forward returned {type(result).__name__}, which holds no tensor")
-    outputs = [recorder.value(x) for x in tensors]
-    count = len(recorder.inputs)
-    outputs = [
-        v if v >= count else recorder.emit("Identity", (v,), ()) for v in dict.fromkeys(outputs)
-    ]
+    outputs = []
+    for value in dict.fromkeys([recorder.value(x) for x in tensors]):
+        is_input = value < len(recorder.inputs)
+        outputs.append(recorder.emit("Identity", (value,), ()) if is_input else value)
     nodes = live(recorder.nodes, outputs)
     recorder.count_owners({v for node in nodes for v in node.outputs})
     return Graph(recorder.inputs, nodes, tuple(outputs), tuple(recorder.shapes))

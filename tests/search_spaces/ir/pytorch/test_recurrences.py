@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch", reason="the networks are torch's")
 from torch import Tensor, nn  # noqa: E402
 
 from search_spaces.ir.pytorch import record, record_with_numbers  # noqa: E402
-from search_spaces.ir.pytorch.transformers_forms import associative_scan  # noqa: E402
+from search_spaces.ir.pytorch.modules import associative_scan  # noqa: E402
 
 prepare_torchvision()
 transformers = pytest.importorskip("transformers")

@@ -53,54 +53,56 @@ class DerivedWeights:
 
     def sources(self, x: Tensor) -> dict[int, nn.Parameter]:
         """The parameters that a weight depends on, by identity."""
-        return self.derived[id(x)].sources if id(x) in self.derived else {id(x): x}  # type: ignore[dict-item]
+        if id(x) in self.derived:
+            return self.derived[id(x)].sources
+        return {id(x): x}  # type: ignore[dict-item]
 
     def computed(self, x: Tensor) -> Tensor:
         """The numbers of a weight or constant."""
         if id(x) not in self.derived:
             return x.detach()
         func, args, kwargs = self.derived[id(x)].call
-        own = (
-            Tensor.clone if function_name(func).endswith("_") else _same
-        )  # in-place functions change a copy
-        made = func(*mapped(lambda y: own(self.computed(y)), args), **mapped(self.computed, kwargs))
+        changes_first = function_name(func).endswith("_")
+
+        def own(y: Tensor) -> Tensor:
+            numbers = self.computed(y)
+            return numbers.clone() if changes_first else numbers
+
+        made = func(*mapped(own, args), **mapped(self.computed, kwargs))
         part = self.derived[id(x)].part
         return made if part is None else made[part]
 
     def derive(
-        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
         """Call a function of weights without data, and remember the call."""
+        name = function_name(func).strip("_")
         if function_name(func) in DATA_DEPENDENT:
-            raise InputError(
-                f"{function_name(func).strip('_')} depends on weights, but the architecture must "
-                "not"
-            )
+            raise InputError(f"{name} depends on weights, but the architecture must not")
         sources: dict[int, nn.Parameter] = {}
         for x in tensors_in((args, kwargs)):
             if self.is_weight(x):
                 sources |= self.sources(x)
         made = call_without_data(func, args, kwargs)
-        if args and made is args[0] and id(made) not in self.derived:
-            if not is_in_place(function_name(func)):
-                return made  # such as `contiguous`
-            raise InputError(
-                f"{function_name(func).strip('_')} changes a weight in place, but weights must not "
-                "change"
-            )
-        if (
-            args and made is args[0]
-        ):  # changed in place: the call's argument is the tensor before the change
-            before = torch.empty_like(made, device="meta")
-            self.derived[id(before)] = self.derived[id(made)]._replace(tensor=before)
-            args = (before, *args[1:])
+        # 1. A function may return its argument: unchanged, such as `contiguous`, or changed.
+        if args and made is args[0]:
+            if id(made) in self.derived:
+                # The remembered call's argument is the tensor before the change.
+                before = torch.empty_like(made, device="meta")
+                self.derived[id(before)] = self.derived[id(made)]._replace(tensor=before)
+                args = (before, *args[1:])
+            elif is_in_place(function_name(func)):
+                raise InputError(f"{name} changes a weight in place, but weights must not change")
+            else:
+                return made
+        # 2. Each tensor that it returns is a weight that this call computes.
+        call = func, args, kwargs
         if isinstance(made, Tensor):
-            self.derived[id(made)] = Derived(made, (func, args, kwargs), None, sources)
+            self.derived[id(made)] = Derived(made, call, None, sources)
         elif isinstance(made, tuple | list):
             for i, x in enumerate(made):
-                self.derived[id(x)] = Derived(x, (func, args, kwargs), i, sources)
+                self.derived[id(x)] = Derived(x, call, i, sources)
         return made
-
-
-def _same(x: Tensor) -> Tensor:
-    return x

@@ -1,0 +1,468 @@
+"""Indexing, slicing and mutating ops: elements at places, read or replaced.
+
+Places are numbers, slices, or index tensors. Constant places are part of the architecture; places that
+are computed are values of the graph. Neither may say which sample is read: every sample of a batch
+must be computed alike, so an index into the batch must be that of each sample in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from search_spaces.common.errors import InputError
+from search_spaces.ir.pytorch.pointwise import Number, converted
+from search_spaces.ir.pytorch.recorder import Recorder, handles
+from search_spaces.ir.pytorch.views import (
+    check_apart,
+    expanded,
+    reshaped,
+    selected,
+    sliced,
+    unsqueezed,
+)
+
+Cut = tuple[int, range]
+"""An axis, and places along it."""
+
+_INTO_BATCH = "an index into the batch is not supported: all samples must be computed alike"
+_BY_MASK = "indexing by a mask depends on the data"
+
+
+# --- reading: x[index]
+
+
+@handles("__getitem__")
+def _getitem(r: Recorder, input: Tensor, index: Any) -> Tensor:
+    items = _full_index(input, index)
+    if sum(isinstance(item, Tensor | list) for item in items) > 1:
+        return _picked(r, input, items)
+    x, axis = input, 0  # `axis` is the one of `x` that the next item concerns
+    for item in items:
+        if item is None:
+            x = unsqueezed(r, x, axis)
+            axis += 1
+        elif isinstance(item, bool):
+            raise InputError("indexing by a boolean is not supported")
+        elif isinstance(item, int):
+            check_apart(r, x.shape[axis], "an index into")
+            x = selected(r, x, axis, item)
+        elif isinstance(item, slice):
+            x = _range(r, x, axis, item)
+            axis += 1
+        else:
+            x = gathered(r, x, axis, item)
+            axis += item.dim() if isinstance(item, Tensor) else 1
+    part = r.alias(x) if x is input else x
+    r.parts[id(part)] = (input, items)
+    return part
+
+
+def _range(r: Recorder, x: Tensor, axis: int, item: slice) -> Tensor:
+    """The elements of a slice along an axis; its numbers may be tensors of one element."""
+    bounds = [None if v is None else int(v) for v in (item.start, item.stop, item.step)]
+    start, end, step = slice(*bounds).indices(x.shape[axis])
+    return sliced(r, x, axis, start, max(start, end), step)
+
+
+def _full_index(x: Tensor, index: Any) -> list[Any]:
+    """The index with `...` replaced by full slices."""
+    items = list(index) if isinstance(index, tuple) else [index]
+    taken = sum(item is not None and item is not Ellipsis for item in items)
+    at = next((i for i, item in enumerate(items) if item is Ellipsis), None)
+    if at is not None:
+        items[at : at + 1] = [slice(None)] * (x.dim() - taken)
+    return items
+
+
+def gathered(r: Recorder, x: Tensor, axis: int, index: Any) -> Tensor:
+    """Elements at these indices along an axis.
+
+    Args:
+        r: the recorder.
+        x: the tensor.
+        axis: the axis.
+        index: a list or tensor of integers.
+    """
+    places = torch.tensor(index) if isinstance(index, list) else index
+    if places.dtype == torch.bool:
+        raise InputError(_BY_MASK)
+    if axis == 0 and is_every_sample(r, x, places):
+        return r.alias(x)
+    if r.is_constant(places):
+        # Places that are computed, such as those of experts, may be of any samples.
+        check_apart(r, x.shape[axis], "an index into")
+        if not places.is_meta and places.dim() and places.numel() == 1:
+            # One place is written as a number; the axis stays.
+            alone = r.add_node("Gather", x, axis=axis, indices=(int(places),))
+            return reshaped(r, alone, [*x.shape[:axis], *places.shape, *x.shape[axis + 1 :]])
+    return r.add("Gather", x, places, axis=axis)
+
+
+def is_every_sample(r: Recorder, x: Tensor, index: Tensor) -> bool:
+    """True if a constant index is that of each sample in order."""
+    if not r.is_constant(index) or index.is_meta:
+        return False
+    if index.shape != x.shape[:1] or not r.is_batch(len(x)):
+        return False
+    return bool((index == torch.arange(len(x))).all())
+
+
+# --- reading by several index tensors at once
+
+
+def _picked(r: Recorder, x: Tensor, items: list[Any]) -> Tensor:
+    """Elements at several index tensors at once: some of each sample, or constant places on
+    neighbouring axes.
+    """
+    # 1. Torch selects numbers first.
+    numbers = [axis for axis, item in enumerate(items) if type(item) is int]
+    for axis in reversed(numbers):
+        check_apart(r, x.shape[axis], "an index into")
+        x = selected(r, x, axis, items[axis])
+        items = [*items[:axis], *items[axis + 1 :]]
+    # 2. The index tensors stand side by side, between full slices.
+    at = [axis for axis, item in enumerate(items) if isinstance(item, Tensor | list)]
+    first, end = at[0], at[-1] + 1
+    others = [*items[:first], *items[end:]]
+    if at != list(range(first, end)) or any(item != slice(None) for item in others):
+        raise InputError("indexing by several tensors together with other indices is not supported")
+    tensors = [torch.tensor(item) if isinstance(item, list) else item for item in items[first:end]]
+    if first == 0 and r.is_batch(x.shape[0]):
+        return _of_each_sample(r, x, tensors)
+    # 3. Their axes become one, whose places are those of all.
+    if not all(r.is_constant(t) and t.dtype == torch.int64 for t in tensors):
+        raise InputError(
+            "indexing by several tensors at once is supported for constants, and for places in "
+            "each sample"
+        )
+    sizes = x.shape[first:end]
+    flat = reshaped(r, x, [*x.shape[:first], prod(sizes), *x.shape[end:]])
+    return gathered(r, flat, first, _flat_places(r, tensors, sizes))
+
+
+def _of_each_sample(r: Recorder, x: Tensor, tensors: list[Tensor]) -> Tensor:
+    """`x[samples, places, ...]`, where `samples` counts all samples in order.
+
+    Args:
+        r: the recorder.
+        x: a tensor (samples, sizes of the places, rest).
+        tensors: the indices, which broadcast together, samples first.
+
+    Raises:
+        InputError: if the first index does not count the samples along the first axis of the
+            result.
+    """
+    samples, *places = tensors
+    shape = torch.broadcast_shapes(*[t.shape for t in tensors])
+    # 1. The first index counts the samples.
+    is_first = shape[:1] == x.shape[:1] and samples.shape == (len(x), *[1] * (len(shape) - 1))
+    if not r.is_constant(samples) or not is_first:
+        raise InputError(_INTO_BATCH)
+    if not is_every_sample(r, x, samples.reshape(-1)):
+        raise InputError(_INTO_BATCH)
+    if any(t.dtype == torch.bool for t in places):
+        raise InputError(_BY_MASK)
+    # 2. The axes of the places become one: (samples, all places, rest).
+    end = 1 + len(places)
+    sizes, rest = x.shape[1:end], x.shape[end:]
+    flat = reshaped(r, x, [len(x), prod(sizes), *rest])
+    place = _flat_places(r, places, sizes)
+    # 3. Constant places that are the same in all samples are gathered at once.
+    if r.is_constant(place) and (place.dim() < len(shape) or place.shape[0] == 1):
+        same = place.expand(1, *shape[1:]).reshape(-1)
+        if torch.equal(same, torch.arange(flat.shape[1])):
+            return reshaped(r, flat, [*shape, *rest])
+        return reshaped(r, r.add("Gather", flat, same, axis=1), [*shape, *rest])
+    # 4. Others are gathered in each sample: (samples, places, rest).
+    wide = r.call(Tensor.expand, place, shape)
+    at = r.call(Tensor.reshape, wide, (len(x), -1, *[1] * len(rest)))
+    if rest:
+        at = r.call(Tensor.expand, at, (-1, -1, *rest))
+    elements = r.call(torch.gather, flat, 1, at)
+    if len(shape) == 1:
+        return r.call(torch.squeeze, elements, 1)
+    return reshaped(r, elements, [*shape, *rest])
+
+
+def _flat_places(r: Recorder, tensors: list[Tensor], sizes: Sequence[int]) -> Tensor:
+    """The places along these axes joined into one; one axis keeps its places as they are."""
+    if len(tensors) == 1 and not r.is_constant(tensors[0]):
+        return tensors[0]
+    place: Any = torch.zeros((), dtype=torch.int64)
+    for t, size in zip(tensors, sizes, strict=True):
+        before = r.call(torch.mul, place, size)
+        from_start = r.call(torch.remainder, t, size)  # negative places count from the end
+        place = r.call(torch.add, before, from_start)
+    return place
+
+
+# --- reading by functions
+
+
+@handles("index_select")
+def _index_select(r: Recorder, input: Tensor, dim: int, index: Tensor) -> Tensor:
+    return gathered(r, input, dim % input.dim(), index)
+
+
+@handles("gather")
+def _gather(r: Recorder, input: Tensor, dim: int, index: Tensor, **_: Any) -> Tensor:
+    return r.add_node("GatherElements", input, index, axis=dim % input.dim())
+
+
+@handles("take_along_dim")
+def _take_along_dim(r: Recorder, input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
+    if dim is None:
+        return _gather(r, reshaped(r, input, [-1]), 0, reshaped(r, indices, [-1]))
+    axis = dim % input.dim()
+    rest = [[*x.shape[:axis], *x.shape[axis + 1 :]] for x in (input, indices)]
+    shape = list(torch.broadcast_shapes(*rest))
+    wide = [expanded(r, x, [*shape[:axis], x.shape[axis], *shape[axis:]]) for x in (input, indices)]
+    return _gather(r, wide[0], axis, wide[1])
+
+
+# --- setting: x[index] = value
+
+
+@handles("__setitem__")
+def _setitem(r: Recorder, input: Tensor, index: Any, value: Any) -> None:
+    """Set elements in place: the tensor becomes a concatenation of kept and new parts."""
+    items = _full_index(input, index)
+    _allow_change_of_part(r, input, items, value)
+    # 1. By tensors: a mask, or one place in each sample.
+    tensors = [item for item in items if isinstance(item, Tensor)]
+    if len(items) == len(tensors) == 1 and tensors[0].dtype == torch.bool:
+        r.assign(input, _masked(r, input, tensors[0], value))
+        return
+    by_tensors = len(items) > 1 and all(isinstance(item, Tensor) for item in items[:2])
+    if by_tensors and r.is_batch(input.shape[0]):
+        r.assign(input, _set_in_each_sample(r, input, items, value))
+        return
+    # 2. By numbers and slices: the places along each axis, and the shape of what is replaced.
+    cuts: list[Cut] = []
+    shape = list(input.shape)
+    for axis, item in enumerate(items):
+        if not isinstance(item, slice | int) or isinstance(item, bool):
+            raise InputError(
+                "setting elements by an index other than numbers and slices is not supported"
+            )
+        chosen = slice(item, item + 1 or None) if isinstance(item, int) else item
+        places = range(*chosen.indices(shape[axis]))
+        is_whole = (places.start, places.stop, places.step) == (0, shape[axis], 1)
+        if not is_whole:
+            cuts.append((axis, places))
+            shape[axis] = len(places)
+    r.assign(input, _patched(r, input, cuts, _fitted(r, value, shape, items, input.dtype)))
+
+
+def _allow_change_of_part(r: Recorder, x: Tensor, items: list[Any], value: Any) -> None:
+    """`x[part] += y` changes the part before it sets it: the part may be set although it is a view
+    of what has changed.
+    """
+    if not r.is_value(value) or id(value) not in r.parts:
+        return
+    whole, part = r.parts[id(value)]
+    if whole is x and all(isinstance(item, int | slice) for item in part) and part == items:
+        r.allow_change(x, value)
+
+
+def _masked(r: Recorder, x: Tensor, mask: Tensor, value: Any) -> Tensor:
+    """The tensor with one value, or one for each element of the last axes, where a mask of the
+    first axes is true.
+    """
+    rest = x.dim() - mask.dim()
+    is_for_each = isinstance(value, Tensor) and value.dim() > rest
+    if mask.shape != x.shape[: mask.dim()] or is_for_each:
+        raise InputError("setting elements by a mask to values of each depends on the data")
+    if rest:
+        mask = r.call(Tensor.reshape, mask, (*mask.shape, *[1] * rest))
+    is_tensor = isinstance(value, Tensor)
+    new = r.call(Tensor.to, value, x.dtype) if is_tensor else torch.tensor(value, dtype=x.dtype)
+    return r.call(torch.where, mask, new, r.as_value(x))
+
+
+def _set_in_each_sample(r: Recorder, x: Tensor, items: list[Any], value: Any) -> Tensor:
+    """The tensor (samples, places) with a number at one place in each sample: `x[samples, places] =
+    1`.
+    """
+    samples, place = items[:2]
+    is_matrix = x.dim() == 2 and len(items) == 2
+    is_one_number = place.shape == x.shape[:1] and not isinstance(value, Tensor)
+    if not is_matrix or not is_one_number or not is_every_sample(r, x, samples):
+        raise InputError(
+            "setting elements by several tensors is supported for one number at one place in each "
+            "sample"
+        )
+    width = x.shape[1]
+    from_start = r.call(torch.remainder, place, width)
+    at = r.call(torch.eq, r.call(Tensor.unsqueeze, from_start, 1), torch.arange(width))
+    return r.call(torch.where, at, torch.tensor(value, dtype=x.dtype), r.as_value(x))
+
+
+def _fitted(
+    r: Recorder,
+    value: Any,
+    shape: list[int],
+    items: list[Any],
+    dtype: torch.dtype,
+) -> Tensor:
+    """The value broadcast to the part that it replaces; as in torch, from the right and without the
+    axes of numbers.
+    """
+    if not isinstance(value, Tensor):
+        return r.call(torch.full, shape, value, dtype=dtype)
+    if value.dtype != dtype:
+        value = r.call(Tensor.to, value, dtype)
+    numbers = [axis for axis, item in enumerate(items) if isinstance(item, int)]
+    target = [size for axis, size in enumerate(shape) if axis not in numbers]
+    while value.dim() > len(target) and value.shape[0] == 1:
+        value = r.call(torch.squeeze, value, 0)
+    if value.dim() < len(target):
+        value = r.call(Tensor.expand, value, target)
+    for axis in numbers:
+        value = r.call(Tensor.unsqueeze, value, axis)
+    return value if list(value.shape) == shape else r.call(Tensor.expand, value, shape)
+
+
+def _patched(r: Recorder, x: Tensor, cuts: list[Cut], value: Tensor) -> Tensor:
+    """The tensor with a value at the places of all cuts."""
+    if not cuts:
+        return r.tensor(r.value(value))
+    (axis, places), *rest = cuts
+    if places.step != 1:
+        return _interleaved(r, x, axis, places, rest, value)
+    start, end, size = places.start, places.stop, x.shape[axis]
+    middle = _patched(r, sliced(r, x, axis, start, end), rest, value)
+    parts = [middle]
+    if start:
+        parts.insert(0, sliced(r, x, axis, 0, start))
+    if end < size:
+        parts.append(sliced(r, x, axis, end, size))
+    return r.call(torch.cat, parts, axis)
+
+
+def _interleaved(
+    r: Recorder,
+    x: Tensor,
+    axis: int,
+    places: range,
+    rest: list[Cut],
+    value: Tensor,
+) -> Tensor:
+    """As `_patched` for places with gaps: new elements are put behind the old ones, and chosen
+    instead of some.
+    """
+    size = x.shape[axis]
+    check_apart(r, size, "setting elements along")
+    old = sliced(r, x, axis, places.start, places.stop, places.step)
+    new = _patched(r, old, rest, value)
+    order = torch.arange(size)
+    order[torch.tensor(places)] = torch.arange(size, size + len(places))
+    both = r.call(torch.cat, [r.as_value(x), new], axis)
+    return gathered(r, both, axis, order)
+
+
+# --- setting by functions
+
+_REDUCTIONS = {
+    "sum": "add",
+    "add": "add",
+    "prod": "mul",
+    "multiply": "mul",
+    "amax": "max",
+    "amin": "min",
+}
+
+
+def _scattered(
+    r: Recorder,
+    input: Tensor,
+    dim: int,
+    index: Tensor,
+    src: Number,
+    reduction: str | None = None,
+) -> Tensor:
+    """`input` with the elements of `src` at the places `index` along a dimension.
+
+    Args:
+        r: the recorder.
+        input: the tensor.
+        dim: the dimension.
+        index: places of the new elements.
+        src: new elements, or one for all places.
+        reduction: ONNX's name of the function of old and new elements; None if new elements replace
+            old ones.
+    """
+    axis = dim % input.dim()
+    check_apart(r, input.shape[axis], "scattering along")
+    new = src if isinstance(src, Tensor) else torch.tensor(src)
+    new = converted(r, new, input.dtype)
+    if not new.dim():
+        one = reshaped(r, r.as_value(new), [1] * index.dim())
+        new = expanded(r, one, list(index.shape))
+    for i, size in enumerate(index.shape):  # as in torch, the rest is not used
+        new = sliced(r, new, i, 0, size)
+    attrs = {"reduction": reduction} if reduction else {}
+    return r.add_node("ScatterElements", input, index, new, axis=axis, **attrs)
+
+
+@handles("scatter")
+def _scatter(
+    r: Recorder,
+    input: Tensor,
+    dim: int,
+    index: Tensor,
+    src: Number | None = None,
+    *,
+    value: float | None = None,
+    reduce: str | None = None,
+) -> Tensor:
+    new = value if src is None else src
+    if new is None:
+        raise InputError("scatter needs src or value")
+    return _scattered(r, input, dim, index, new, _REDUCTIONS[reduce] if reduce else None)
+
+
+@handles("scatter_add")
+def _scatter_add(r: Recorder, input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    return _scattered(r, input, dim, index, src, "add")
+
+
+@handles("scatter_reduce")
+def _scatter_reduce(
+    r: Recorder,
+    input: Tensor,
+    dim: int,
+    index: Tensor,
+    src: Tensor,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> Tensor:
+    if not include_self or reduce not in _REDUCTIONS:
+        raise InputError(
+            f"scatter_reduce by {reduce!r} with include_self={include_self} is not supported"
+        )
+    return _scattered(r, input, dim, index, src, _REDUCTIONS[reduce])
+
+
+@handles("index_add")
+def _index_add(
+    r: Recorder,
+    input: Tensor,
+    dim: int,
+    index: Tensor,
+    source: Tensor,
+    *,
+    alpha: float = 1,
+) -> Tensor:
+    """Every element of the index concerns a whole slice."""
+    axis = dim % input.dim()
+    along = [-1 if i == axis else 1 for i in range(source.dim())]
+    places = reshaped(r, r.as_value(index), along)
+    wide = expanded(r, places, list(source.shape))
+    return _scattered(r, input, dim, wide, r.call(torch.mul, source, alpha), "add")
