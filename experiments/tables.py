@@ -17,7 +17,7 @@ from joblib import Parallel, delayed
 from nas.cli.console import print_json, print_table
 from nas.cli.progress import progress_bar
 from nas.evaluation.journal import Journal
-from predictors.version import version
+from predictors.registry import version
 from search_spaces.common.errors import unknown
 from search_spaces.common.files import replacing
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from predictors import Predictions
-from predictors.inputs import Inputs, Metrics
+from predictors.base import Inputs, Metrics
 from predictors.rlm.predictor import RLM
 
 STEPS = 60  # of fine-tuning, half a minute with 100 examples on one core

@@ -91,9 +91,9 @@ def _tests(zoo: Zoo, held_out: np.ndarray, given: bool) -> list[tuple[str, np.nd
 
 def _costs(zoo: Zoo) -> np.ndarray:
     """Logarithms (n, 2) of exact parameters and multiply-accumulates."""
-    from predictors.rlm.lines import lines
+    from predictors.rlm.tokens import tokenize
 
-    return np.stack([lines(text).totals[:2] for text in zoo.texts]).astype(float)
+    return np.stack([tokenize(text).totals[:2] for text in zoo.texts]).astype(float)
 
 
 def _plain(zoo: Zoo, name: str, metric: str, held_out: np.ndarray, seed: int) -> np.ndarray:
@@ -172,7 +172,7 @@ def _learned(
     seed: int,
 ) -> dict[str, Judged]:
     import predictors
-    from predictors.exact import exact_costs
+    from predictors.features import exact_costs
     from predictors.metrics import EXACT
     from predictors.rlm.predictor import RLM
 

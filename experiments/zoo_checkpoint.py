@@ -75,7 +75,7 @@ def main(
 ) -> None:
     """Read the networks, fit, calibrate and save the RLM."""
     import predictors
-    from predictors.exact import exact_costs
+    from predictors.features import exact_costs
     from predictors.metrics import EXACT
     from predictors.rlm.predictor import RLM
 

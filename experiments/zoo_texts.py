@@ -60,7 +60,7 @@ def read_entry(entry: Entry) -> dict[str, Any]:
     """Read one network: lengths, seconds and whether parameters are exact, or the `reason` why it
     is unreadable.
     """
-    from predictors.rlm.lines import lines
+    from predictors.rlm.tokens import tokenize
     from search_spaces.ir.costs import graph_params
     from search_spaces.ir.text import expand, read
     from search_spaces.sources import read_source
@@ -71,7 +71,7 @@ def read_entry(entry: Entry) -> dict[str, Any]:
     except InputError as error:
         return {"reason": " ".join(str(error).split())}
     seconds = time.process_time() - begin
-    program, unrolled = read(text), lines(text)
+    program, unrolled = read(text), tokenize(text)
     params = graph_params(expand(program))
     return {
         "seconds": seconds,

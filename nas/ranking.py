@@ -31,9 +31,9 @@ from nas.search.objectives import (
 )
 from nas.search.pareto import non_dominated
 from predictors import Predictor
-from predictors.checkpoint import load, load_trained
-from predictors.exact import exact_costs
+from predictors.features import exact_costs
 from predictors.metrics import EXACT, Metric
+from predictors.registry import load, load_trained
 from search_spaces.common.errors import InputError, unknown
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from predictors import Predictor
-from predictors.exact import conditioning_costs, exact_costs
+from predictors.features import exact_costs
+from predictors.metrics import conditioning_costs
 
 
 def draw(

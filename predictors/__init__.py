@@ -3,8 +3,7 @@ simple baselines.
 """
 
 from predictors.base import Predictions, Predictor
-from predictors.checkpoint import load
 from predictors.metrics import Metric
-from predictors.registry import create, list_predictors
+from predictors.registry import create, list_predictors, load
 
 __all__ = ["Metric", "Predictions", "Predictor", "create", "list_predictors", "load"]

@@ -1,29 +1,43 @@
-"""The interface of all predictors: architectures in, metrics with uncertainty out."""
+"""The interface of all predictors: architectures in, metrics with uncertainty out.
+
+`Predictor` is the contract: `fit`, `predict`, `save`. A predictor of one's own implements its
+abstract methods; the checks of inputs below do what every implementation needs first. The
+predictors of this package derive from `SamplingPredictor`, which leaves only the drawing of samples
+to them.
+"""
 
 from __future__ import annotations
 
 import gc
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast
 
 import numpy as np
 
-from predictors.files import read, write
-from predictors.inputs import Inputs, Metrics, Stream, as_texts
-from search_spaces.common.errors import InputError
+from predictors.checkpoint import read, write
+from predictors.features import with_exact_costs
+from predictors.metrics import EXACT, MAX_VALUE, MIN_RANGE
+from search_spaces import Architecture, to_text
+from search_spaces.common.errors import InputError, unknown
 from search_spaces.common.seeds import check_seed
 from search_spaces.common.threads import with_few_threads
 
-Progress = Callable[
-    [int, int, float], None
-]  # called as `progress(step, steps, loss)` during training
+if TYPE_CHECKING:
+    import onnx
+
+Inputs = Sequence["str | onnx.ModelProto | Architecture"]
+Stream = Iterable["str | onnx.ModelProto | Architecture"]
+Metrics = Mapping[str, Sequence[float] | np.ndarray]
+Progress = Callable[[int, int, float], None]
+"""Called as `progress(step, steps, loss)` during training."""
+
 STREAM_CHUNK = 256  # architectures per call of `predict` in a stream
 ESTIMATE_SAMPLES = 4  # samples behind a point estimate
 # Methods of predictors, also of a user's own, that run with one thread unless the user has chosen a
@@ -145,6 +159,25 @@ class Predictor(ABC):
                 infinite.
         """
 
+    def save(self, folder: str | Path) -> None:
+        """Write `config.json` and `model.safetensors`, each atomically.
+
+        Raises:
+            InputError: if the predictor is not trained.
+        """
+        write(Path(folder), self.kind, *self._state())
+
+    @abstractmethod
+    def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Configuration (JSON) and tensors of a checkpoint."""
+
+    @classmethod
+    @abstractmethod
+    def _restore(cls, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Self:
+        """Rebuild the predictor from what `_state` returned."""
+
+    # --- what some predictors do better or cheaper
+
     def estimate(
         self, architectures: Inputs, metrics: Sequence[str], given: Metrics | None = None
     ) -> np.ndarray:
@@ -179,6 +212,8 @@ class Predictor(ABC):
             f"{self.kind}: only a predictor that keeps its examples, such as rlm, can be extended"
         )
 
+    # --- any number of architectures
+
     def predict_stream(
         self,
         architectures: Stream,
@@ -196,9 +231,8 @@ class Predictor(ABC):
         Yields:
             The predictions of one chunk.
         """
-        return self._stream(
-            "predict", architectures, jobs, {"metrics": metrics, "samples": samples, "seed": seed}
-        )
+        options = {"metrics": metrics, "samples": samples, "seed": seed}
+        return self._stream("predict", architectures, jobs, options)
 
     def estimate_stream(
         self, architectures: Stream, metrics: Sequence[str], jobs: int = 1
@@ -218,31 +252,14 @@ class Predictor(ABC):
 
         with TemporaryDirectory() as folder:
             self.save(folder)
-            work = (
+            in_workers = Parallel(n_jobs=jobs, pre_dispatch="2*n_jobs", return_as="generator")
+            yield from in_workers(
                 delayed(_in_worker)(type(self), folder, method, chunk, options) for chunk in chunks
             )
-            yield from Parallel(n_jobs=jobs, pre_dispatch="2*n_jobs", return_as="generator")(work)
 
     def _prepared(self, architectures: Inputs) -> list[Any]:
         """Inputs in a form that can be sent to another process."""
         return list(architectures) if self.reads_choices else as_texts(architectures)
-
-    @abstractmethod
-    def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Configuration (JSON) and tensors of a checkpoint."""
-
-    @classmethod
-    @abstractmethod
-    def _restore(cls, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Self:
-        """Rebuild the predictor from what `_state` returned."""
-
-    def save(self, folder: str | Path) -> None:
-        """Write `config.json` and `model.safetensors`, each atomically.
-
-        Raises:
-            InputError: if the predictor is not trained.
-        """
-        write(Path(folder), self.kind, *self._state())
 
 
 @lru_cache(maxsize=1)
@@ -260,3 +277,228 @@ def _in_worker(
     kind: type[Predictor], folder: str, method: str, texts: list[Any], options: dict[str, Any]
 ) -> Any:
     return getattr(_loaded(kind, folder), method)(texts, **options)
+
+
+class SamplingPredictor(Predictor):
+    """Base class of the predictors of this package: `_draw` gets a checked request; given values
+    and exact costs then replace drawn values.
+    """
+
+    _metrics: tuple[str, ...] = ()
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return self._metrics
+
+    def predict(
+        self,
+        architectures: Inputs,
+        metrics: Sequence[str],
+        given: Metrics | None = None,
+        samples: int = 64,
+        seed: int = 0,
+    ) -> Predictions:
+        known = check_request(self, architectures, metrics, given, samples)
+        drawn = self._draw(architectures, metrics, known, samples, seed)  # (n, samples, m)
+        # Params and FLOPs do not follow from choices alone.
+        if not self.reads_choices and any(name in EXACT for name in metrics):
+            drawn = with_exact_costs(as_texts(architectures), metrics, drawn)
+        for column, name in enumerate(metrics):
+            if name in known:
+                there = ~np.isnan(known[name])
+                drawn[there, :, column] = known[name][there, None]
+        return Predictions.of_samples(metrics, drawn)
+
+    @abstractmethod
+    def _draw(
+        self,
+        architectures: Inputs,
+        metrics: Sequence[str],
+        known: dict[str, np.ndarray],
+        samples: int,
+        seed: int,
+    ) -> np.ndarray:
+        """Samples (n, samples, m), conditioned on known values (n,) per metric, NaN where
+        unknown.
+        """
+
+    def _config(self) -> dict[str, Any]:
+        """The configuration that the checkpoints of all trained predictors share."""
+        if not self.metrics:
+            raise InputError(f"the {self.kind} predictor is not trained: there is nothing to save")
+        return {"seed": self.seed, "metrics": list(self.metrics)}
+
+
+# --- checks of inputs
+
+
+class HasMetrics(Protocol):
+    """The attributes of a predictor that `check_request` reads."""
+
+    kind: str
+
+    @property
+    def metrics(self) -> tuple[str, ...]: ...
+
+
+def as_texts(architectures: Inputs) -> list[str]:
+    """Convert ONNX models to texts; texts stay as they are.
+
+    Raises:
+        InputError: for any other type.
+    """
+    if isinstance(architectures, str):
+        raise InputError(f"give a list of texts, not a text: [{architectures[:60]!r}]")
+    texts = []
+    for given in architectures:
+        if isinstance(given, Architecture):
+            raise InputError(
+                "this predictor reads text: give space.to_text(architecture), not "
+                f"{str(given)[:80]}"
+            )
+        if not isinstance(given, str) and not hasattr(given, "graph"):
+            raise InputError(
+                f"this predictor reads texts and ONNX models, not {type(given).__name__}"
+            )
+        texts.append(given if isinstance(given, str) else to_text(cast("onnx.ModelProto", given)))
+    return texts
+
+
+def as_targets(architectures: Inputs, metrics: Metrics) -> dict[str, np.ndarray]:
+    """Check training targets of n architectures.
+
+    Returns:
+        float64 (n,) per metric, NaN where missing. Values below `MIN_RANGE` become 0.
+
+    Raises:
+        InputError: if there is no architecture or metric, a metric has no value or a range between
+            0 and `MIN_RANGE`, or `as_given` refuses the values.
+    """
+    if not len(architectures):
+        raise InputError("there is no architecture to learn from")
+    if not metrics:
+        raise InputError("there is no metric to learn")
+    targets = as_given(architectures, metrics)
+    for name, values in targets.items():
+        known = values[~np.isnan(values)]
+        if not len(known):
+            raise InputError(f"metric {name!r} has no value to learn from")
+        if 0 < np.ptp(known) < MIN_RANGE:
+            raise InputError(f"metric {name!r} spans {np.ptp(known):.3g}: give it in a larger unit")
+        targets[name] = np.where(np.abs(values) < MIN_RANGE, 0.0, values)
+    return targets
+
+
+def as_given(architectures: Inputs, metrics: Metrics | None) -> dict[str, np.ndarray]:
+    """Check known values of n architectures.
+
+    Returns:
+        float64 (n,) per metric, NaN where unknown.
+
+    Raises:
+        InputError: if values are not numbers, are infinite or above `MAX_VALUE`, or if there are
+            not n of them.
+    """
+    checked: dict[str, np.ndarray] = {}
+    for name, values in (metrics or {}).items():
+        try:
+            array = np.asarray(values, np.float64)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"metric {name!r} has a value that is not a number") from error
+        if array.shape != (len(architectures),):
+            raise InputError(
+                f"metric {name!r} has shape {array.shape} for {len(architectures)} architectures"
+            )
+        if np.isinf(array).any():
+            raise InputError(f"metric {name!r} has an infinite value; use NaN for a missing one")
+        if (np.abs(array) > MAX_VALUE).any():
+            largest = np.nanmax(np.abs(array))
+            raise InputError(
+                f"metric {name!r} has the value {largest:.3g}: give it in another unit"
+            )
+        checked[name] = array
+    return checked
+
+
+def check_request(
+    predictor: HasMetrics,
+    architectures: Inputs,
+    metrics: Sequence[str],
+    given: Metrics | None,
+    samples: int,
+) -> dict[str, np.ndarray]:
+    """Check the arguments of `Predictor.predict`.
+
+    Returns:
+        The given values, float64 (n,) per metric.
+
+    Raises:
+        InputError: if the predictor is not trained, a metric is unknown, samples < 1, or `as_given`
+            refuses a value.
+    """
+    if not predictor.metrics:
+        raise InputError(
+            f"the {predictor.kind} predictor is not trained: call fit first, or load a checkpoint"
+        )
+    for name in metrics:
+        if name not in predictor.metrics:
+            raise unknown("metric", name, predictor.metrics)
+    check_samples(samples)
+    known = as_given(architectures, given)
+    for name in known:
+        if name not in predictor.metrics:
+            raise unknown("given metric", name, predictor.metrics)
+    return known
+
+
+def check_samples(samples: int) -> None:
+    """Check a number of samples.
+
+    Raises:
+        InputError: if it is not a whole number of at least 1.
+    """
+    if isinstance(samples, float) or samples < 1:
+        raise InputError(f"samples must be a whole number of at least 1, not {samples}")
+
+
+def group_by_known(count: int, known: Metrics) -> list[tuple[np.ndarray, list[str]]]:
+    """Row numbers and known metrics of each group of `count` rows that know the same ones; NaN
+    means unknown.
+    """
+    if not known:
+        return [(np.arange(count), [])] if count else []
+    names = list(known)
+    present = ~np.isnan(np.stack([known[name] for name in names], 1))  # (count, names)
+    patterns, pattern_of_row = np.unique(present, axis=0, return_inverse=True)
+    groups = []
+    for number, pattern in enumerate(patterns):
+        rows = np.flatnonzero(pattern_of_row.ravel() == number)
+        groups.append(
+            (rows, [name for name, is_known in zip(names, pattern, strict=True) if is_known])
+        )
+    return groups
+
+
+def restore_values(
+    config: Mapping[str, Any], tensors: Mapping[str, np.ndarray], inputs: str
+) -> dict[str, np.ndarray]:
+    """The values (n,) per metric of a checkpoint's examples, checked together with their inputs.
+
+    Args:
+        config: configuration with the names of the metrics.
+        tensors: tensors of the checkpoint.
+        inputs: name of the tensor (n, d) of the examples' inputs.
+
+    Raises:
+        InputError: if inputs and values do not match or are not finite.
+    """
+    names, matrix = config["metrics"], tensors[inputs]
+    values = dict(zip(names, tensors["values"], strict=True))
+    if not all(isinstance(name, str) for name in names) or len(values) < len(names):
+        raise InputError("damaged checkpoint: the names of its metrics are not distinct strings")
+    if matrix.ndim != 2 or not np.isfinite(matrix).all():
+        raise InputError(f"damaged checkpoint: {inputs} is not a matrix of finite numbers")
+    try:
+        return as_targets([""] * len(matrix), values)
+    except InputError as error:
+        raise InputError(f"damaged checkpoint: {error}") from error

@@ -1,18 +1,27 @@
-"""Load checkpoints: shipped ones by name, others by folder."""
+"""The format of checkpoints: `config.json` and `model.safetensors` in a folder, never a pickle.
+
+Shipped checkpoints lie in `predictors/checkpoints`. `predictors.load` makes a predictor of one.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from functools import lru_cache
+import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any
 
-from predictors.base import Predictor
-from predictors.files import FILES, read
-from predictors.registry import is_predictor, predictor_class
-from search_spaces.common.errors import InputError, unknown
+import numpy as np
 
-Trained = TypeVar("Trained", bound=Predictor)
+from search_spaces.common.errors import InputError
+from search_spaces.common.files import replacing
+
+if TYPE_CHECKING:
+    from torch import nn
+
+FORMAT = "rlm-nas predictor"
+FORMAT_VERSION = 10
+FILES = {"config.json": 20_000_000, "model.safetensors": 2_000_000_000}  # most bytes of each
 CHECKPOINTS = Path(__file__).parent / "checkpoints"
 
 
@@ -30,70 +39,100 @@ def checksum(name: str | Path) -> str:
     return digest.hexdigest()
 
 
-def load(name: str | Path, of: type[Predictor] | None = None) -> Predictor:
-    """Load a trained predictor.
+def write(folder: Path, kind: str, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
+    """Write a checkpoint, each file atomically.
 
     Args:
-        name: name of a shipped checkpoint, or a folder that `Predictor.save` wrote.
-        of: class of the predictor; needed for a class that neither this nor an installed package
-            registers. A checkpoint never names a file to import.
+        folder: is created if necessary.
+        kind: `Predictor.kind`.
+        config: JSON.
+        tensors: arrays by name.
+    """
+    from safetensors.numpy import save
+
+    header = {"format": FORMAT, "version": FORMAT_VERSION, "kind": kind}
+    contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+    files = {
+        "model.safetensors": save(contiguous),
+        "config.json": json.dumps({**header, **config}, indent=1).encode(),
+    }
+    for name, content in files.items():
+        with replacing(folder / name) as path:
+            path.write_bytes(content)
+
+
+def read(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Read the configuration and the tensors of a checkpoint.
 
     Raises:
-        InputError: if the checkpoint is missing, damaged, or of another format or predictor.
+        InputError: if the folder is not a checkpoint of this format version, or is damaged.
     """
-    folder = checkpoint(name)
-    if not folder.exists():
-        raise unknown("checkpoint", str(name), (path.name for path in CHECKPOINTS.iterdir()))
-    config, tensors = read(folder)
-    stored = config.get("kind")
-    if of is None and not (isinstance(stored, str) and is_predictor(stored)):
-        raise InputError(
-            f"{folder}: a checkpoint of predictor {stored!r}, which no installed package provides: "
-            "name its class with "
-            "`nas predict --predictor FILE.py:CLASS` or predictors.load(folder, CLASS)"
-        )
-    kind = of or predictor_class(str(stored))
-    if kind.kind != stored:
-        raise InputError(f"{folder}: a checkpoint of predictor {stored!r}, not of {kind.kind!r}")
+    from safetensors import SafetensorError
+    from safetensors.numpy import load as load_tensors
+
     try:
-        return kind._restore(config, tensors)
-    except (
-        LookupError,
-        TypeError,
-        AttributeError,
-        RuntimeError,
-        ValueError,
-        ArithmeticError,
-        MemoryError,
-    ) as error:
-        reason = " ".join(str(error).split())[:300]
-        if not isinstance(error, InputError):
-            reason = f"damaged checkpoint ({type(error).__name__}: {reason})"
-        raise InputError(f"{folder}: {reason}") from error
-
-
-def load_trained(name: str | Path, of: type[Predictor] | None = None) -> Predictor:
-    """Load a predictor that can predict. InputError as by `load`, or if it has only weights, as
-    `rlm-base`.
-    """
-    loaded = load(name, of)
-    if not loaded.metrics:
+        for name, limit in FILES.items():
+            size = (folder / name).stat().st_size
+            if size > limit:
+                raise InputError(f"{folder / name}: {size} bytes exceed the limit of {limit}")
+        config = json.loads((folder / "config.json").read_text())
+        tensors = load_tensors((folder / "model.safetensors").read_bytes())
+    except InputError:
+        raise
+    except (FileNotFoundError, NotADirectoryError) as error:
+        missing = Path(error.filename).name
+        raise InputError(f"{folder}: not a checkpoint ({missing} is missing)") from error
+    except (ValueError, SafetensorError, RecursionError) as error:
+        raise InputError(f"{folder}: damaged checkpoint ({str(error)[:200]})") from error
+    if not isinstance(config, dict) or config.get("format") != FORMAT:
+        raise InputError(f"{folder}: config.json does not describe a predictor")
+    if config.get("version") != FORMAT_VERSION:
         raise InputError(
-            f"{name}: this checkpoint has no examples to predict from: give rlm-zoo (real "
-            "networks), rlm-nasbench201 "
-            "or a folder that `nas train` wrote, or your own measurements to `nas rank --measured`"
+            f"{folder}: the checkpoint has format version {config.get('version')}, "
+            f"this release reads {FORMAT_VERSION}; train it again"
         )
-    return loaded
+    return config, tensors
 
 
-@lru_cache(maxsize=8)
-def load_base(name: str, of: type[Trained]) -> Trained:
-    """Load a pretrained predictor once per process; `InputError` as by `load`, or if it is not of
-    this class.
+# --- tensors of a part of a predictor
+
+
+def with_prefix(part: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Tensors with the prefix `part.` added to their names."""
+    return {f"{part}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def without_prefix(part: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Tensors with the prefix `part.`, which is removed from their names."""
+    prefix = f"{part}."
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }
+
+
+def load_weights(network: nn.Module, part: str, tensors: Mapping[str, np.ndarray]) -> None:
+    """Replace the weights of a network by those of a checkpoint, as float32.
+
+    Args:
+        network: the network; its weights may be missing.
+        part: prefix of the network's tensors.
+        tensors: all tensors of the checkpoint.
+
+    Raises:
+        InputError: if a tensor is missing, has another shape, or has values that are not finite.
     """
-    folder = str(checkpoint(name))
-    loaded = load(folder)
-    if not isinstance(loaded, of):
-        article = "an" if of.kind == "rlm" else "a"
-        raise InputError(f"{folder}: holds a {loaded.kind} predictor, not {article} {of.kind}")
-    return loaded
+    import torch
+
+    stored = without_prefix(part, tensors)
+    shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    if shapes != {name: tensor.shape for name, tensor in stored.items()}:
+        raise InputError(
+            "damaged checkpoint: its tensors do not have the shapes of its configuration"
+        )
+    for name, tensor in stored.items():
+        if tensor.dtype.kind == "f" and not np.isfinite(tensor).all():
+            raise InputError(f"damaged checkpoint: {name} has values that are not finite")
+    weights = {name: torch.tensor(tensor).float() for name, tensor in stored.items()}
+    network.load_state_dict(weights, assign=True)

@@ -8,9 +8,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from predictors.base import Predictions, Predictor
-from predictors.files import with_prefix, without_prefix
-from predictors.inputs import Inputs, Metrics
+from predictors.base import Inputs, Metrics, Predictions, Predictor, check_samples
+from predictors.checkpoint import with_prefix, without_prefix
 from search_spaces.common.errors import InputError
 
 
@@ -48,14 +47,13 @@ class Ensemble(Predictor):
         seed: int = 0,
     ) -> Predictions:
         """As `Predictor.predict`; the members share the number of samples as evenly as possible."""
-        if isinstance(samples, float) or samples < 1:
-            raise InputError(f"samples must be a whole number of at least 1, not {samples}")
-        counts = [len(part) for part in np.array_split(np.arange(samples), len(self.parts))]
-        drawn = [
-            part.predict(architectures, metrics, given, count, seed).samples
-            for part, count in zip(self.parts, counts, strict=True)
-            if count
-        ]
+        check_samples(samples)
+        shares = np.array_split(np.arange(samples), len(self.parts))
+        drawn = []
+        for part, share in zip(self.parts, shares, strict=True):
+            if len(share):
+                predicted = part.predict(architectures, metrics, given, len(share), seed)
+                drawn.append(predicted.samples)
         return Predictions.of_samples(metrics, np.concatenate(drawn, 1))
 
     def estimate(
@@ -64,19 +62,19 @@ class Ensemble(Predictor):
         return np.mean([part.estimate(architectures, metrics, given) for part in self.parts], 0)
 
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        states = [part._state() for part in self.parts]
-        tensors = {
-            k: v for i, (_, own) in enumerate(states) for k, v in with_prefix(str(i), own).items()
-        }
-        return {"seed": self.seed, "parts": [config for config, _ in states]}, tensors
+        configs, tensors = [], {}
+        for i, part in enumerate(self.parts):
+            config, own = part._state()
+            configs.append(config)
+            tensors |= with_prefix(str(i), own)
+        return {"seed": self.seed, "parts": configs}, tensors
 
     @classmethod
     def _restore(cls, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Self:
         self = cls(seed=config["seed"])
-        self.parts = [
-            member._restore(part, without_prefix(str(i), tensors))
-            for i, (member, part) in enumerate(zip(cls.members, config["parts"], strict=True))
-        ]
+        self.parts = []
+        for i, (member, of_part) in enumerate(zip(cls.members, config["parts"], strict=True)):
+            self.parts.append(member._restore(of_part, without_prefix(str(i), tensors)))
         return self
 
 
@@ -94,5 +92,5 @@ def joined(name: str, members: tuple[type[Predictor], ...]) -> type[Ensemble]:
             f"ensemble {name!r}: members that read texts and members that read choices cannot be "
             "joined"
         )
-    about = {"kind": name, "members": members, "reads_choices": members[0].reads_choices}
-    return type("Ensemble", (Ensemble,), about)
+    attributes = {"kind": name, "members": members, "reads_choices": members[0].reads_choices}
+    return type("Ensemble", (Ensemble,), attributes)

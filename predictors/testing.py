@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from predictors.base import STREAM_CHUNK, Predictions, Predictor
-from predictors.checkpoint import load
-from predictors.inputs import Inputs, Metrics
+from predictors.base import STREAM_CHUNK, Inputs, Metrics, Predictions, Predictor
+from predictors.registry import load
 from search_spaces import InputError, get_space
 from search_spaces.space import SearchSpace
 

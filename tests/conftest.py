@@ -62,7 +62,7 @@ def brief_guidance() -> Iterator[None]:
         defaults = PredictorSampler.__init__.__kwdefaults__
         assert defaults is not None
         patch.setitem(defaults, "fresh", 40)
-        patch.setattr(predictor, "_steps", lambda n: 4)
+        patch.setattr(predictor, "_default_steps", lambda n: 4)
         yield
 
 

@@ -21,10 +21,9 @@ from torch.nn import functional
 
 from experiments.pretraining.bank import CELL_NETWORKS, MEASURED, PROXIES, BankedSpace
 from experiments.pretraining.short_trainings import Row, read
-from predictors.rlm.context import AXES
-from predictors.rlm.coordinates import Axes
-from predictors.rlm.encoder import ACCURACIES, TextEncoder, collate
-from predictors.rlm.lines import Lines
+from predictors.rlm.encoder import TextEncoder, collate
+from predictors.rlm.kernel_regression import AXES, Projection
+from predictors.rlm.tokens import ACCURACIES, Tokens
 
 LEARNING_RATE, WEIGHT_DECAY = 1e-3, 0.05
 NETWORKS, SPACES = 512, 2  # of a space, and spaces per step
@@ -121,7 +120,7 @@ def _trainings(encoder: TextEncoder, pool: Sequence[BankedSpace]) -> list[Traini
 
 
 def _read(
-    encoder: TextEncoder, lines: Sequence[Lines], wanted: np.ndarray, smooth: bool = False
+    encoder: TextEncoder, lines: Sequence[Tokens], wanted: np.ndarray, smooth: bool = False
 ) -> Trainings:
     inputs: list[Tensor] = []
     handle = encoder.accuracies.register_forward_pre_hook(
@@ -142,7 +141,7 @@ def smoothed(states: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     The one for many steps also reads what is predicted for few steps, of which more are known.
     """
     none = np.zeros((len(states), 0))
-    coordinates = Axes.fit(states[:AXIS_ROWS], none[:AXIS_ROWS])(states, none)[:, : sum(AXES)]
+    coordinates = Projection.fit(states[:AXIS_ROWS], none[:AXIS_ROWS])(states, none)[:, : sum(AXES)]
     few = _by_process(coordinates, wanted[:, 0])
     many = _by_process(np.column_stack([coordinates, FEW_WEIGHT * few]), wanted[:, 1])
     return np.column_stack([few, many])

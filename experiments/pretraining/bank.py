@@ -14,8 +14,7 @@ from joblib import Parallel, delayed
 
 from experiments.pretraining.generated_spaces import random_space
 from experiments.pretraining.structural_targets import structural_targets
-from predictors.rlm.lines import Lines, graph_lines
-from predictors.rlm.sketches import neighbour_sketch
+from predictors.rlm.tokens import Tokens, neighbour_sketch, tokenize_graph
 from search_spaces import Architecture, SearchSpace, get_space
 from search_spaces.common.files import replacing
 from search_spaces.ir.graph import Graph
@@ -52,7 +51,7 @@ class BankedSpace(NamedTuple):
     """
 
     name: str  # of its file
-    lines: list[Lines]
+    lines: list[Tokens]
     targets: np.ndarray
     others: np.ndarray
 
@@ -115,7 +114,7 @@ def load_space(path: Path) -> BankedSpace:
             np.int64
         )
         found.append(
-            Lines(
+            Tokens(
                 own_words,
                 np.cumsum(lengths) - lengths,
                 arrays["numbers"][at],
@@ -172,16 +171,16 @@ def _build(folder: Path, name: str) -> None:
     )
 
 
-Networks = list[tuple[Lines, list[float]]]  # lines, and proxies or measurements, NaN if missing
+Networks = list[tuple[Tokens, list[float]]]  # lines, and proxies or measurements, NaN if missing
 
 
-def _different(graphs: Iterable[Graph], most: int) -> Iterator[tuple[int, Lines, Graph]]:
+def _different(graphs: Iterable[Graph], most: int) -> Iterator[tuple[int, Tokens, Graph]]:
     """The first `most` different networks that are not too long: number of the graph, lines,
     graph.
     """
     seen: set[bytes] = set()
     for number, graph in enumerate(graphs):
-        lines = graph_lines(graph)
+        lines = tokenize_graph(graph)
         key = _content(lines)
         if len(lines.starts) <= MAX_LINES and key not in seen:
             seen.add(key)
@@ -190,7 +189,7 @@ def _different(graphs: Iterable[Graph], most: int) -> Iterator[tuple[int, Lines,
             return
 
 
-def _content(lines: Lines) -> bytes:
+def _content(lines: Tokens) -> bytes:
     """Key of a network: equal exactly for equal networks."""
     return b"|".join(part.tobytes() for part in (lines.words, lines.numbers, lines.edges))
 
@@ -272,12 +271,12 @@ def _cells(number: int) -> Networks:
 
 
 @lru_cache(maxsize=1)
-def _all_cells() -> list[tuple[Lines, Architecture]]:
+def _all_cells() -> list[tuple[Tokens, Architecture]]:
     """All different networks of NAS-Bench-201, each with its first architecture."""
     space = get_space(CELLS)
-    found: dict[bytes, tuple[Lines, Architecture]] = {}
+    found: dict[bytes, tuple[Tokens, Architecture]] = {}
     for architecture in space.enumerate():
-        lines = graph_lines(space.graph(architecture))
+        lines = tokenize_graph(space.graph(architecture))
         found.setdefault(_content(lines), (lines, architecture))
     return list(found.values())
 
@@ -301,7 +300,7 @@ def _proxies(graph: Graph) -> list[float]:
     return [scores.get(name, np.nan) for name in PROXIES]
 
 
-def _write(path: Path, texts: Sequence[Lines], others: np.ndarray, seed: int) -> None:
+def _write(path: Path, texts: Sequence[Tokens], others: np.ndarray, seed: int) -> None:
     lengths = [np.diff(np.append(text.starts, len(text.words))) for text in texts]
     arrays = {
         "line_counts": np.array([len(text.starts) for text in texts]),

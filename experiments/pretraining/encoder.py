@@ -18,8 +18,9 @@ from torch.nn import functional
 
 from experiments.pretraining.bank import BankedSpace
 from experiments.pretraining.structural_targets import DEVICES, QUALITIES
-from predictors.rlm.coordinates import COMMON_WEIGHT, part_sizes
-from predictors.rlm.encoder import COMMON, PROXIES, TextEncoder, collate
+from predictors.rlm.encoder import TextEncoder, collate
+from predictors.rlm.kernel_regression import COMMON_WEIGHT
+from predictors.rlm.tokens import COMMON, PROXIES, TextFeatures
 
 LEARNING_RATE = 1e-3
 SUPPORTS, QUERIES = (16, 32, 48, 64), 32
@@ -197,7 +198,7 @@ def _joint(states: Tensor, n: int, weights: Tensor) -> Tensor:
     first n rows.
     """
     *parts, _, common = states.split(
-        part_sizes(states.shape[1]), 1
+        TextFeatures.sizes(states.shape[1]), 1
     )  # no neighbours: they are not learned
     structure, quality, counts = (_unit(part, n) for part in parts)
     common = (common - common[:n].mean(0)) / common[:n].std(0).clamp(min=1e-3)

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
     from experiments.pretraining.bank import BankedSpace, Progress
     from experiments.pretraining.random_tasks import Prior, SpaceStates
-    from predictors.rlm.model import Model
-    from predictors.rlm.tasks import Task
+    from predictors.rlm.model import Model, Task
 
 LEARNING_RATE = 1e-3
 SMALL, MANY = (6, 220), (220, 900)  # ranges of examples: of most tasks, and of the others
@@ -185,7 +184,7 @@ def pretrain_context(
 
     from experiments.pretraining.encoder import keep, resume
     from experiments.pretraining.random_tasks import PRIOR
-    from predictors.rlm.tasks import task_loss
+    from predictors.rlm.model import task_loss
 
     modules: dict[str, torch.nn.Module] = {"reader": model.reader, "decoder": model.decoder}
     for module in modules.values():

@@ -11,10 +11,10 @@ from typing import Self
 import numpy as np
 
 from experiments.pretraining.random_curves import LATENTS, MAX_LENGTH, draw_curves
-from predictors.rlm.context import AXES
-from predictors.rlm.coordinates import COMMON_WEIGHT, Axes, States
-from predictors.rlm.tasks import Task
-from predictors.scores import Scores
+from predictors.rlm.kernel_regression import AXES, COMMON_WEIGHT, Projection
+from predictors.rlm.model import Task
+from predictors.rlm.tokens import TextFeatures
+from predictors.transforms import TargetTransform
 
 FUNCTIONS = {
     "kernel": 0.36,
@@ -74,7 +74,10 @@ class SpaceStates:
     @classmethod
     def of(cls, states: np.ndarray, targets: np.ndarray, others: np.ndarray) -> Self:
         """Compute the principal axes of the states."""
-        found = [_axes(part, most) for part, most in zip(States.of(states)[:4], AXES, strict=True)]
+        found = [
+            _axes(part, most)
+            for part, most in zip(TextFeatures.split(states)[:4], AXES, strict=True)
+        ]
         return cls(states, targets, others, *found)
 
     def coordinates(self, states: np.ndarray, n: int, weights: np.ndarray) -> np.ndarray:
@@ -83,7 +86,7 @@ class SpaceStates:
 
         The parts are scaled to unit mean square in the first n rows, then by `weights` (4,).
         """
-        *parts, common = States.of(states)
+        *parts, common = TextFeatures.split(states)
         common = (common - common[:n].mean(0)) / np.where(
             (spread := common[:n].std(0)) > 1e-4, spread, np.inf
         )
@@ -284,12 +287,14 @@ def _task(states: np.ndarray, n: int, values: np.ndarray, rng: np.random.Generat
     by_rank = rng.random() < 0.75
     for column in range(values.shape[1]):
         if np.isfinite(values[:, column]).all():
-            scores[:, column] = Scores.fit(values[:n, column], by_rank).normalize(values[:, column])
+            scores[:, column] = TargetTransform.fit(values[:n, column], by_rank).to_z(
+                values[:, column]
+            )
     scores = scores[:, np.isfinite(scores).all(0)]
     metric, covariates = scores[:, 0], scores[:, 1:].clip(-1e6, 1e6)
-    axes = Axes.fit(states[:n], covariates[:n])
-    coordinates = axes(states, covariates)
-    return Task(coordinates[:n], metric[:n], coordinates[n:], metric[n:])
+    projection = Projection.fit(states[:n], covariates[:n])
+    features = projection(states, covariates)
+    return Task(features[:n], metric[:n], features[n:], metric[n:])
 
 
 def _standard(f: np.ndarray) -> np.ndarray:

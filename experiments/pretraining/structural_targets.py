@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from predictors.rlm.encoder import TEXT_NUMBERS, Batch, EncoderConfig, TextEncoder, collate
-from predictors.rlm.lines import Lines
+from predictors.rlm.encoder import Batch, EncoderConfig, TextEncoder, collate
+from predictors.rlm.tokens import TEXT_NUMBERS, Tokens
 
 DEVICES, QUALITIES = 40, 24
 RANDOM_ENCODERS, ENCODER_OUTPUTS = 4, 8
@@ -27,10 +27,10 @@ PARAMS, FLOPS, ELEMENTS, WIDTH, RESOLUTION, KERNEL, GROUP = (
     4,
     6,
     8,
-)  # columns of `Lines.numbers`
+)  # columns of `Tokens.numbers`
 
 
-def structural_targets(texts: Sequence[Lines], seed: int) -> np.ndarray:
+def structural_targets(texts: Sequence[Tokens], seed: int) -> np.ndarray:
     """Targets (B, DEVICES + QUALITIES + RANDOM_ENCODERS * ENCODER_OUTPUTS) of the B texts of one
     space.
     """
@@ -82,7 +82,7 @@ def _traffic(batch: Batch, numbers: np.ndarray) -> np.ndarray:
 
 
 def _levels(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-    """The level (n,) of each line and the text of each level. Lines of a text with equal depth
+    """The level (n,) of each line and the text of each level. Tokens of a text with equal depth
     share a level.
     """
     depth = (batch.position.numpy() * LEVELS).astype(int)
@@ -180,7 +180,7 @@ def _with_sources(worth: np.ndarray, batch: Batch, rng: np.random.Generator) -> 
 
 
 @torch.inference_mode()
-def random_networks(texts: Sequence[Lines], seed: int) -> np.ndarray:
+def random_networks(texts: Sequence[Tokens], seed: int) -> np.ndarray:
     """Outputs (B, RANDOM_ENCODERS * ENCODER_OUTPUTS) of untrained encoders with one to four
     layers.
     """
@@ -199,7 +199,7 @@ def random_networks(texts: Sequence[Lines], seed: int) -> np.ndarray:
     return np.concatenate(found, 1)
 
 
-def _random_states(texts: Sequence[Lines], number: int, seed: int) -> np.ndarray:
+def _random_states(texts: Sequence[Tokens], number: int, seed: int) -> np.ndarray:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1000 + 17 * seed + number)
         config = EncoderConfig(width=64, layers=1 + number % 4, structure=64, frequencies=2)

@@ -91,7 +91,7 @@ def _read(
     """
     import predictors
     from predictors.rlm.predictor import RLM
-    from predictors.scores import Scores as Scale
+    from predictors.transforms import TargetTransform
 
     targets = {metric: training.metrics[metric] for metric in METRICS}
     model = predictors.create("rlm", seed=seed, steps=steps, backbone=backbone)
@@ -101,7 +101,7 @@ def _read(
         [model.predict(tests.texts, [metric], seed=seed)[metric] for metric in METRICS], 1
     )
     wanted = np.stack(
-        [Scale.fit(values, by_rank=True).normalize(values) for values in targets.values()], 1
+        [TargetTransform.fit(values, by_rank=True).to_z(values) for values in targets.values()], 1
     )
     head = head_predictions(
         model.states(training.texts), wanted, model.states(tests.texts), steps, seed

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from predictors.metrics import Metric
-from predictors.values import MAX_VALUE, is_valid
+from predictors.metrics import MAX_VALUE, Metric, is_valid
 from search_spaces.common.errors import InputError
 
 log = logging.getLogger(__name__)

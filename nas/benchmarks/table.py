@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from nas.benchmarks.text_cache import cached_texts
-from predictors.exact import COUNTS
+from predictors.features import COUNTS
 from search_spaces import Architecture, SearchSpace, get_space
 from search_spaces.common.errors import InputError, unknown
 from search_spaces.common.files import replacing

@@ -51,10 +51,9 @@ def predict(
     from nas.evaluation.devices import devices_of
     from nas.networks import network_text
     from nas.sampling import draw
-    from predictors.checkpoint import load_trained
-    from predictors.exact import exact_costs
-    from predictors.inputs import as_given
-    from predictors.registry import predictor_class
+    from predictors.base import as_given
+    from predictors.features import exact_costs
+    from predictors.registry import load_trained, predictor_class
     from search_spaces.sources import naming_costs
 
     known: dict[str, list[float]] = {}

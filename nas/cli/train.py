@@ -142,7 +142,7 @@ def _check_out(out: Path) -> None:
     """Raise InputError if the folder has files of a checkpoint's names that are none of this
     project's.
     """
-    from predictors.files import FILES, FORMAT
+    from predictors.checkpoint import FILES, FORMAT
 
     try:
         config = json.loads((out / "config.json").read_text(encoding="utf-8"))

@@ -21,7 +21,7 @@ from nas.comparison.significance import differences
 from nas.evaluation.journal import Journal
 from nas.evaluation.quantiles import quantiles
 from predictors.metrics import Metric
-from predictors.version import version
+from predictors.registry import version
 from search_spaces.common.errors import InputError, unknown, user_errors_as_input
 from search_spaces.common.seeds import check_seed
 from search_spaces.common.threads import one_thread

@@ -30,8 +30,7 @@ from nas.evaluation.trainable import Trainable
 from nas.search.by_cost.runs import Fidelities, Segment
 from nas.search.study.trial_logger import EvaluationLogger, plain_number
 from predictors.checkpoint import checksum
-from predictors.metrics import Metric, at_fidelity, split_fidelity
-from predictors.values import is_valid
+from predictors.metrics import Metric, at_fidelity, is_valid, split_fidelity
 from search_spaces.common.errors import EvaluatorError, InputError
 from search_spaces.ir.text import fingerprint
 
@@ -366,7 +365,7 @@ class PredictionEvaluator(Evaluator):
         cls, checkpoint: str, space: SearchSpace, metrics: Sequence[str]
     ) -> PredictionEvaluator:
         """The evaluator with a checkpoint: a folder, or the name of a shipped one."""
-        from predictors.checkpoint import load, load_trained
+        from predictors.registry import load, load_trained
 
         counted = all(metric in COSTS for metric in metrics)
         return cls(

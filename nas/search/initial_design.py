@@ -48,7 +48,7 @@ def initial_design(
     """
     from scipy.stats import rankdata
 
-    from predictors.rlm.coordinates import compared
+    from predictors.rlm.tokens import learned_features
 
     texts = texts or Texts(space)
     designs = list(filter(texts.can_be_written, space.initial_designs(round(DESIGNED * size))))
@@ -61,7 +61,7 @@ def initial_design(
     written = texts(drawn)
     reader = _reader(predictor)
     states, promise = (
-        compared(reader.states(written)),
+        learned_features(reader.states(written)),
         rankdata(reader.proxies(written), axis=0).mean(1),
     )
     by_flops = np.argsort([space.flops(architecture) for architecture in drawn], kind="stable")

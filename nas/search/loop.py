@@ -115,7 +115,7 @@ def run_search(
     An architecture that the sampler proposes again gets its stored values and does not count. The
     search ends early if the space has fewer architectures. An evaluation fails if it raises an
     exception or returns a value that is not valid: not a number, or above
-    `predictors.values.MAX_VALUE`. A failed evaluation counts, its reason is stored, and ten in a
+    `predictors.metrics.MAX_VALUE`. A failed evaluation counts, its reason is stored, and ten in a
     row end the search. An evaluation that raises `optuna.TrialPruned` has failed, too, but any
     number of them may follow each other. A trial whose choices `build` rejects fails without
     counting, but a search ends after `MAX_FRUITLESS` trials in a row that are rejected or repeat an

@@ -17,7 +17,7 @@ from nas.search.study.networks import NetworkId
 from nas.search.study.schema import FAILED_KEY, NETWORK_KEY, PRIOR_KEY
 from nas.search.study.storage import add_trials, first_generation
 from nas.search.study.trials import TrialReader, is_evaluated
-from predictors.exact import COUNTS
+from predictors.features import COUNTS
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:

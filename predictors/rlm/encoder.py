@@ -1,8 +1,9 @@
-"""The text encoder: lines read their neighbours along the data flow and the mean line; windows pool
-them.
+"""The text encoder: tokens pass messages along the data flow, and pooled tokens are a text's state.
 
-As in GraphCodeBERT (arXiv 2009.08366), a line reads the lines that produce its arguments and those
-that use its value. Sizes in comments: B texts, n lines of all texts, e references, D width, K
+As in GraphCodeBERT (arXiv 2009.08366), a token reads the tokens that produce its arguments and those
+that use its value. Another encoder, T5Gemma, can take its place for texts other than networks.
+
+Sizes in comments: B texts, n tokens of all texts, m distinct ones, e edges, w words, D width, K
 windows.
 """
 
@@ -17,17 +18,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from predictors.rlm.lines import BUCKETS, LINE_NUMBERS, TEXT_NUMBERS, Lines
-from predictors.rlm.sketches import COUNTS, NEIGHBOURS
+from predictors.rlm.tokens import (
+    ACCURACIES,
+    BUCKETS,
+    COMMON,
+    COUNTS,
+    NEIGHBOURS,
+    PROXIES,
+    QUALITY,
+    TEXT_NUMBERS,
+    TOKEN_NUMBERS,
+    Tokens,
+)
+from search_spaces.common.errors import InputError
 
-QUALITY, PROXIES, ACCURACIES = (
-    64,
-    8,
-    2,
-)  # sizes of these parts of a state, the same for every configuration
-COMMON = (
-    PROXIES + ACCURACIES + TEXT_NUMBERS
-)  # size of the last part of a state, which means the same in every space
+WINDOW_SHARPNESS = 12.5  # a window is a Gaussian of standard deviation 0.2 along the text
+BACKBONE_TEXTS = 8  # encoded at once by a backbone
 
 
 @dataclass(frozen=True)
@@ -37,116 +43,73 @@ class EncoderConfig:
     width: int = 128  # width of the layers
     layers: int = 3  # number of layers
     windows: int = 3  # soft sections of a text that are pooled separately, beside the whole text
-    # Size of the structure part of a state, which is linear in the pooled lines
-    structure: int = 256
+    structure: int = 256  # size of the structure in a state, which is linear in the pooled tokens
     hidden: int = 256  # width of the network from structure to quality
-    frequencies: int = 4  # sine and cosine features per number of a line
+    frequencies: int = 4  # sine and cosine features per number of a token
 
     @property
     def outputs(self) -> int:
-        """Size of a text's state."""
+        """Size of a text's state; see `TextFeatures` for its parts."""
         return self.structure + QUALITY + COUNTS + NEIGHBOURS + COMMON
 
 
 class Batch(NamedTuple):
-    """Lines of B texts; see `Lines`."""
+    """The tokens of B texts; see `Tokens`."""
 
     words: Tensor  # (w,)
-    starts: Tensor  # (n,) index of each line's first word
-    numbers: Tensor  # (n, LINE_NUMBERS)
+    starts: Tensor  # (n,) index of each token's first word
+    numbers: Tensor  # (n, TOKEN_NUMBERS)
     edges: Tensor  # (2, e) producer and consumer
-    text: Tensor  # (n,) text of each line
+    text: Tensor  # (n,) text of each token
     position: Tensor  # (n,) in [0, 1]
-    shared: Tensor  # (n,) which of the m distinct lines of all texts it is
+    shared: Tensor  # (n,) which of the m distinct tokens it is
     totals: Tensor  # (B, TEXT_NUMBERS)
     counts: Tensor  # (B, COUNTS)
     neighbours: Tensor  # (B, NEIGHBOURS)
 
 
-def collate(texts: Sequence[Lines]) -> Batch:
-    """Concatenate the lines of several texts."""
-    counts = [len(t.starts) for t in texts]
-    sizes = {
-        "starts": [len(t.words) for t in texts],
-        "edges": counts,
-        "shared": [t.shared.max() + 1 for t in texts],
-    }
+def collate(texts: Sequence[Tokens]) -> Batch:
+    """Concatenate the tokens of several texts; words and tokens are numbered on."""
+    sizes = [len(text.starts) for text in texts]
+    first_word = _starts([len(text.words) for text in texts])
+    first_token = _starts(sizes)
+    first_distinct = _starts([text.shared.max() + 1 for text in texts])
 
-    def joined(name: str) -> Tensor:
-        arrays = [getattr(t, name) for t in texts]
-        if name in sizes:  # numbers of words or lines, which continue those of the texts before
-            arrays = [
-                array + first
-                for array, first in zip(arrays, np.cumsum([0, *sizes[name]]), strict=False)
-            ]
-        return torch.from_numpy(np.concatenate(arrays, 1 if name == "edges" else 0))
+    def joined(arrays: Sequence[np.ndarray], axis: int = 0) -> Tensor:
+        return torch.from_numpy(np.concatenate(arrays, axis))
 
-    found = {
-        name: joined(name) for name in ("words", "starts", "numbers", "edges", "position", "shared")
-    }
-    for name in ("totals", "counts", "neighbours"):
-        found[name] = torch.from_numpy(np.stack([getattr(t, name) for t in texts]))
-    return Batch(text=torch.from_numpy(np.repeat(np.arange(len(texts)), counts)), **found)
+    def numbered_on(arrays: Sequence[np.ndarray], first: np.ndarray, axis: int = 0) -> Tensor:
+        return joined([array + start for array, start in zip(arrays, first, strict=True)], axis)
 
+    def stacked(arrays: Sequence[np.ndarray]) -> Tensor:
+        return torch.from_numpy(np.stack(arrays))
 
-class Layer(nn.Module):
-    """Residual block over a line, the lines that it reads, the lines that read it, and the text's
-    mean line.
-    """
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.norm = nn.RMSNorm(width)
-        self.up = nn.Linear(4 * width, 2 * width)
-        self.down = nn.Linear(2 * width, width, bias=False)
-
-    def forward(self, x: Tensor, flow: Flow) -> Tensor:
-        """Lines x (m, D) to lines (m, D)."""
-        return x + self.down(functional.gelu(self.up(flow.around(self.norm(x)))))
+    return Batch(
+        words=joined([text.words for text in texts]),
+        starts=numbered_on([text.starts for text in texts], first_word),
+        numbers=joined([text.numbers for text in texts]),
+        edges=numbered_on([text.edges for text in texts], first_token, axis=1),
+        text=torch.from_numpy(np.repeat(np.arange(len(texts)), sizes)),
+        position=joined([text.position for text in texts]),
+        shared=numbered_on([text.shared for text in texts], first_distinct),
+        totals=stacked([text.totals for text in texts]),
+        counts=stacked([text.counts for text in texts]),
+        neighbours=stacked([text.neighbours for text in texts]),
+    )
 
 
-class Flow:
-    """The m distinct lines of a batch and their references. Lines of equal calls are one distinct
-    line.
-
-    A line reads the sum of its neighbours on a side, divided by the square root of their number. If
-    it belongs to several calls, it reads the mean of these sums.
-    """
-
-    def __init__(self, batch: Batch) -> None:
-        self.times = torch.bincount(batch.shared).float()[:, None]
-        self.text = torch.empty(len(self.times), dtype=torch.long).index_copy(
-            0, batch.shared, batch.text
-        )
-        self.counts = torch.bincount(batch.text).float()[:, None]
-        self.ends = batch.shared[batch.edges]
-        fans = [torch.bincount(end, minlength=len(batch.starts))[end, None] for end in batch.edges]
-        self.weights = [
-            fan.rsqrt() / self.times[end] for fan, end in zip(fans, self.ends, strict=True)
-        ]
-
-    def around(self, x: Tensor) -> Tensor:
-        """(m, 4D) lines x (m, D), what each reads, what reads it, and the mean line of its text."""
-        source, target = self.ends
-        read = _sums(x[source] * self.weights[1], target, len(x))
-        readers = _sums(x[target] * self.weights[0], source, len(x))
-        mean = _sums(x * self.times, self.text, len(self.counts)) / self.counts
-        return torch.cat([x, read, readers, mean[self.text]], 1)
-
-
-def _sums(x: Tensor, rows: Tensor, count: int) -> Tensor:
-    """(count, D) sums of values x (n, D) by row (n,)."""
-    return x.new_zeros(count, x.shape[1]).index_add(0, rows, x)
+def _starts(sizes: Sequence[int]) -> np.ndarray:
+    """First index of each of several consecutive ranges."""
+    return np.cumsum([0, *sizes])[:-1]
 
 
 class TextEncoder(nn.Module):
-    """Encodes the lines of B texts as states (B, structure + QUALITY + COUNTS + NEIGHBOURS +
-    COMMON).
+    """Encodes the tokens of B texts as states (B, S), whose parts `TextFeatures` names.
 
-    Structure is linear in the pooled lines. Quality is nonlinear; zero-cost proxies are predicted
-    from it, up to their order within a space. Counts and neighbours are not learned, so that they
-    distinguish all kinds of lines in any space. The common part holds the predicted proxies,
-    predicted accuracies of short trainings, and exact costs.
+    Structure is linear in the pooled tokens. Quality is nonlinear; zero-cost proxies are predicted
+    from it, up to their order within a space. The sketches are not learned, so that they
+    distinguish all token types in any space. The common part holds the predicted proxies, predicted
+    accuracies of short trainings, and exact costs.
     """
 
     frequency: Tensor
@@ -157,7 +120,7 @@ class TextEncoder(nn.Module):
         d = config.width
         self.words = nn.EmbeddingBag(BUCKETS, d, mode="sum", padding_idx=0)
         nn.init.normal_(self.words.weight, std=0.5)
-        numbers = LINE_NUMBERS * (1 + 2 * config.frequencies)
+        numbers = TOKEN_NUMBERS * (1 + 2 * config.frequencies)
         self.numbers = nn.Linear(numbers, d)
         nn.init.normal_(self.numbers.weight, std=0.5 * numbers**-0.5)
         self.register_buffer("frequency", 2.0 ** torch.arange(config.frequencies) * torch.pi / 16)
@@ -166,42 +129,186 @@ class TextEncoder(nn.Module):
         self.out = nn.Linear((1 + config.windows) * d, config.structure, bias=False)
         nn.init.orthogonal_(self.out.weight)
         self.structure_norm = nn.RMSNorm(config.structure)
-        self.quality, self.accuracies = (
-            _network(config, QUALITY),
-            _network(config, ACCURACIES, NEIGHBOURS),
-        )
+        read = config.structure + TEXT_NUMBERS
+        self.quality = _network(read, config.hidden, QUALITY)
+        self.accuracies = _network(read + NEIGHBOURS, config.hidden, ACCURACIES)
         self.proxies = nn.Linear(QUALITY, PROXIES, bias=False)
 
     def forward(self, batch: Batch) -> Tensor:
         """States (B, S) of a batch."""
         flow = Flow(batch)
-        angle = (batch.numbers[..., None] * self.frequency).flatten(1)
+
+        # 1. Embed the tokens: the sum of their words, and their numbers as waves.          (n, D)
+        angle = (batch.numbers[..., None] * self.frequency).flatten(1)  # (n, TOKEN_NUMBERS * f)
         numbers = torch.cat([batch.numbers / 8, angle.sin(), angle.cos()], 1)
         x = self.words(batch.words, batch.starts) + self.numbers(numbers)
+
+        # 2. Tokens that equal calls share are one from here on: the mean of them.           (m, D)
         x = _sums(x, batch.shared, len(flow.times)) / flow.times
+
+        # 3. Pass messages.                                                                  (m, D)
         for layer in self.layers:
             x = layer(x, flow)
         x = self.norm(x)
+
+        # 4. Pool the whole text and K soft windows along it.                    (B, (1 + K) * D)
         centers = torch.linspace(0, 1, self.config.windows)
-        window = torch.exp(-12.5 * (batch.position[:, None] - centers) ** 2)  # (n, K)
-        weights = [flow.times, *_sums(window, batch.shared, len(x)).T[..., None]]
-        pooled = _sums(
-            torch.cat([x * weight for weight in weights], 1), flow.text, len(flow.counts)
-        )
-        structure = self.out(pooled / flow.counts.sqrt())
+        window = torch.exp(-WINDOW_SHARPNESS * (batch.position[:, None] - centers) ** 2)  # (n, K)
+        in_windows = _sums(window, batch.shared, len(x))  # (m, K)
+        weights = [flow.times, *in_windows.T[..., None]]  # (1 + K) times (m, 1)
+        weighted = torch.cat([x * weight for weight in weights], 1)
+        pooled = _sums(weighted, flow.text, len(flow.sizes))
+
+        # 5. Structure is linear in the pooled tokens; all that is learned reads it.
+        structure = self.out(pooled / flow.sizes.sqrt())  # (B, structure)
         read = torch.cat([self.structure_norm(structure), batch.totals / 8], 1)
-        quality = self.quality(read)
+        quality = self.quality(read)  # (B, QUALITY)
         around = functional.rms_norm(batch.neighbours, (NEIGHBOURS,), eps=1e-6)
-        common = self.proxies(quality), self.accuracies(torch.cat([read, around], 1)), batch.totals
+        common = [
+            self.proxies(quality),  # (B, PROXIES)
+            self.accuracies(torch.cat([read, around], 1)),  # (B, ACCURACIES)
+            batch.totals,  # (B, TEXT_NUMBERS)
+        ]
         return torch.cat([structure, quality, batch.counts, batch.neighbours, *common], 1)
 
 
-def _network(config: EncoderConfig, outputs: int, more: int = 0) -> nn.Sequential:
-    inputs, d = config.structure + TEXT_NUMBERS + more, config.hidden
+def _network(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(
-        nn.Linear(inputs, d),
+        nn.Linear(inputs, hidden),
         nn.GELU(),
-        nn.Linear(d, d),
+        nn.Linear(hidden, hidden),
         nn.GELU(),
-        nn.Linear(d, outputs, bias=False),
+        nn.Linear(hidden, outputs, bias=False),
     )
+
+
+class Layer(nn.Module):
+    """Residual block of message passing: over a token, the tokens that it reads, the tokens that
+    read it, and the text's mean token.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.RMSNorm(width)
+        self.up = nn.Linear(4 * width, 2 * width)
+        self.down = nn.Linear(2 * width, width, bias=False)
+
+    def forward(self, x: Tensor, flow: Flow) -> Tensor:
+        """Tokens x (m, D) to tokens (m, D)."""
+        messages = flow.messages(self.norm(x))  # (m, 4D)
+        return x + self.down(functional.gelu(self.up(messages)))
+
+
+class Flow:
+    """The data flow between the m distinct tokens of a batch.
+
+    A token reads the sum of its neighbours on a side, divided by the square root of their number.
+    If it belongs to several calls, it reads the mean of these sums.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        count = len(batch.starts)
+        self.times = torch.bincount(batch.shared).float()[:, None]  # (m, 1) calls of each token
+        text = torch.empty(len(self.times), dtype=torch.long)
+        self.text = text.index_copy(0, batch.shared, batch.text)  # (m,) text of each token
+        self.sizes = torch.bincount(batch.text).float()[:, None]  # (B, 1) tokens of each text
+        self.ends = batch.shared[batch.edges]  # (2, e) among the distinct tokens
+        self.weights = []  # (e, 1) for messages to the producer, to the consumer
+        for end, distinct in zip(batch.edges, self.ends, strict=True):
+            neighbours = torch.bincount(end, minlength=count)[end, None]  # (e, 1)
+            self.weights.append(neighbours.rsqrt() / self.times[distinct])
+
+    def messages(self, x: Tensor) -> Tensor:
+        """(m, 4D) tokens x (m, D), what each reads, what reads it, and the mean token of its
+        text.
+        """
+        source, target = self.ends
+        read = _sums(x[source] * self.weights[1], target, len(x))
+        readers = _sums(x[target] * self.weights[0], source, len(x))
+        mean = _sums(x * self.times, self.text, len(self.sizes)) / self.sizes  # (B, D)
+        return torch.cat([x, read, readers, mean[self.text]], 1)
+
+
+def _sums(x: Tensor, rows: Tensor, count: int) -> Tensor:
+    """(count, D) sums of x (n, D) by row (n,)."""
+    return x.new_zeros(count, x.shape[1]).index_add(0, rows, x)
+
+
+class T5GemmaReader:
+    """A frozen, pretrained T5Gemma encoder; a text's state is the mean of the last hidden states of
+    its tokens.
+
+    This is the backbone of arXiv 2509.26476. Any T5Gemma (arXiv 2504.06225) works: a folder, or a
+    name on the Hugging Face hub such as `google/t5gemma-b-b-ul2`, whose licence must be accepted
+    there once. Only safetensors are read, and no code is loaded from a model.
+
+    Args:
+        name: folder or hub name.
+
+    Raises:
+        InputError: if there is no T5Gemma of this name, or it cannot be loaded.
+    """
+
+    def __init__(self, name: str) -> None:
+        from search_spaces.ir.pytorch.libraries import prepare_torchvision
+
+        prepare_torchvision()
+        import transformers
+        from transformers.models.t5gemma.modeling_t5gemma import T5GemmaEncoderModel
+
+        try:
+            config = transformers.AutoConfig.from_pretrained(name)
+            if config.model_type != "t5gemma":
+                raise InputError(
+                    f"{name}: a {config.model_type} model; the backbone of an rlm must be a t5gemma"
+                )
+            config.is_encoder_decoder = False
+            self.limit = int(config.encoder.max_position_embeddings)
+            self.tokenizer = transformers.AutoTokenizer.from_pretrained(name).backend_tokenizer
+            self.encoder = T5GemmaEncoderModel.from_pretrained(
+                name, config=config, dtype=torch.float32, use_safetensors=True
+            ).eval()
+        except InputError:
+            raise
+        except (OSError, ValueError, AttributeError) as error:
+            reason = " ".join(str(error).split())[:300]
+            raise InputError(
+                f"{name}: no T5Gemma could be loaded ({reason}). Give a folder with config.json, "
+                "tokenizer.json and model.safetensors, or a hub name whose licence you accepted "
+                "(log in with `hf auth login`)"
+            ) from error
+
+    @torch.inference_mode()
+    def states(self, texts: Sequence[str]) -> np.ndarray:
+        """States (n, hidden + QUALITY + COUNTS + NEIGHBOURS + COMMON) of n texts, never truncated.
+
+        All parts but the first are 0, except one common number: log2 of 1 plus the number of
+        tokens.
+
+        Raises:
+            InputError: if a text is empty or longer than the model's limit.
+        """
+        ids = [encoded.ids for encoded in self.tokenizer.encode_batch(list(texts))]
+        for tokens, text in zip(ids, texts, strict=True):
+            if not tokens:
+                raise InputError("an empty text has nothing to predict from")
+            if len(tokens) > self.limit:
+                raise InputError(
+                    f"the text {text[:60]!r}… has {len(tokens)} tokens; the model's limit is "
+                    f"{self.limit}"
+                )
+        size = self.encoder.config.encoder.hidden_size
+        states = np.zeros((len(ids), size + QUALITY + COUNTS + NEIGHBOURS + COMMON), np.float32)
+        by_length = sorted(range(len(ids)), key=lambda i: len(ids[i]))  # little padding in a batch
+        for start in range(0, len(by_length), BACKBONE_TEXTS):
+            rows = by_length[start : start + BACKBONE_TEXTS]
+            lengths = torch.tensor([len(ids[i]) for i in rows])  # (b,)
+            padded = torch.nn.utils.rnn.pad_sequence(
+                [torch.tensor(ids[i]) for i in rows], batch_first=True
+            )  # (b, longest)
+            mask = torch.arange(padded.shape[1]) < lengths[:, None]
+            hidden = self.encoder(input_ids=padded, attention_mask=mask).last_hidden_state
+            mean = (hidden * mask[..., None]).sum(1) / lengths[:, None]  # (b, hidden)
+            states[rows, :size] = mean.numpy()
+            states[rows, -2] = torch.log2(1.0 + lengths).numpy()
+        return states

@@ -1,55 +1,137 @@
-"""The examples of a context: the selection among many for a query, and their processing."""
+"""What `RLM.fit` stores, and predictions from it: which examples a query sees, and samples of several
+metrics in turn.
+
+`FittedContext` holds the examples. A query sees up to `MAX_EXAMPLES` of them: those of the group
+whose center is nearest to it. The examples of a group are processed once per metric
+(`MetricContext`), and every query reads the result.
+
+Sizes in comments: N stored examples, n examples of a group, q queries, S numbers of a state, F
+features, s samples, c covariates.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from predictors.rlm.coordinates import Axes, compared
+from predictors.rlm.decoder import couple_samples, sample_numbers
+from predictors.rlm.kernel_regression import (
+    Projection,
+    nearest_distances,
+    squared_distances,
+)
 from predictors.rlm.model import Model
+from predictors.rlm.tokens import TextFeatures, learned_features
+from predictors.transforms import TargetTransform
+from predictors.uncertainty import widen
+from search_spaces.common.errors import unknown
 
 MAX_EXAMPLES = 2000  # per query, which bounds memory and time of a prediction
-_DISTANCE_ROWS = 256  # rows of a distance matrix that are computed at once
+STRATA = 8  # groups of samples; each is conditioned on its means of the earlier metrics
+MAX_QUERIES = 1024  # decoded at once at most
+MAX_NUMBERS = 80_000  # queries times samples decoded at once, about 5 KB each
+MAX_COVARIATE = 1e6  # largest absolute z of a covariate: float32 can square it
+MAX_CONTEXTS = 8  # cached; a context of 2,000 examples takes about 60 MB
+MAX_CACHED_KERNELS = 1000  # examples whose kernels are kept between two metrics; they take 64 MB
+NOVELTY_ROWS = 1000  # approximate number of examples that determine the unit of novelty
+NOVELTY_QUANTILE = 0.95  # of the examples' distances to their nearest other one: the unit
 
 
-class Examples:
-    """Examples of any metric, with their kernels.
+# --- which examples a query sees
+
+
+class Group(NamedTuple):
+    """Examples that are shared by all queries near one center."""
+
+    center: np.ndarray  # the learned features of a state
+    rows: np.ndarray  # (n,) row numbers of the stored examples
+
+
+def group_examples(states: np.ndarray) -> list[Group]:
+    """Divide N stored examples with states (N, S) into groups.
+
+    Up to `MAX_EXAMPLES` examples are one group. With more, every group holds the examples nearest
+    to its center, one half, and examples spread over all states that every group shares. The group
+    of a query depends on the query's state alone.
+    """
+    points = learned_features(states)
+    if len(points) <= MAX_EXAMPLES:
+        return [Group(points.mean(0), np.arange(len(points)))]
+    # 1. One half of each group is spread over all states.
+    count = MAX_EXAMPLES // 2
+    spread = _farthest_points(points, MAX_EXAMPLES - count)
+    # 2. The centers are the first of these: as many as the nearest examples need.
+    centers = points[spread[: -(-len(points) // count)]]
+    # 3. The other half are the examples nearest to the center.
+    rest = np.setdiff1d(np.arange(len(points)), spread)
+    groups = []
+    for center, distances in zip(centers, squared_distances(centers, points[rest]), strict=True):
+        nearest = rest[np.argsort(distances, kind="stable")[:count]]
+        groups.append(Group(center, np.sort(np.concatenate([spread, nearest]))))
+    return groups
+
+
+def nearest_group(states: np.ndarray, groups: list[Group]) -> np.ndarray:
+    """Number (q,) of the group with the nearest center for queries with states (q, S)."""
+    if len(groups) == 1:
+        return np.zeros(len(states), int)
+    centers = np.stack([group.center for group in groups])
+    return squared_distances(learned_features(states), centers).argmin(1)
+
+
+def _farthest_points(points: np.ndarray, count: int) -> np.ndarray:
+    """Row numbers (count,) by farthest-point sampling (Gonzalez 1985), beginning with the row
+    nearest to the mean.
+    """
+    first = int(((points - points.mean(0)) ** 2).sum(1).argmin())
+    chosen = [first]
+    distance = ((points - points[first]) ** 2).sum(1)  # (N,) to the nearest chosen one
+    while len(chosen) < count:
+        chosen.append(int(distance.argmax()))
+        distance = np.minimum(distance, ((points - points[chosen[-1]]) ** 2).sum(1))
+    return np.array(chosen)
+
+
+# --- the examples of a group, processed
+
+
+class ProjectedExamples:
+    """Features and kernels of n examples, which all metrics share.
 
     Args:
         model: the network.
         states: (n, S) of the examples.
-        covariates: (n, c) scores of the metrics that are known of queries, too; NaN where unknown.
+        covariates: (n, c) z of the metrics that are known of queries, too; NaN where unknown.
     """
 
     def __init__(self, model: Model, states: np.ndarray, covariates: np.ndarray) -> None:
         self.model = model
-        self.axes = Axes.fit(states, covariates)
-        self.coordinates = torch.from_numpy(self.axes(states, covariates))[None]
+        self.projection = Projection.fit(states, covariates)
+        features = self.projection(states, covariates)
+        self.features = torch.from_numpy(features)[None]  # (1, n, F)
         with torch.inference_mode():
-            self.kernels = model.reader.kernels.factor(self.coordinates)
+            self.kernels = model.reader.kernels.kernels(self.features)
 
 
-class Context:
+class MetricContext:
     """Examples of one metric, processed once for any number of queries.
 
     Args:
-        examples: the examples.
-        scores: (n,) of the metric.
+        examples: n examples.
+        targets: (n,) z of the metric.
     """
 
-    def __init__(self, examples: Examples, scores: np.ndarray) -> None:
-        self.model, self.axes, self.coordinates = (
-            examples.model,
-            examples.axes,
-            examples.coordinates,
-        )
-        self.scores = torch.from_numpy(scores).float()[None]
+    def __init__(self, examples: ProjectedExamples, targets: np.ndarray) -> None:
+        self.model, self.projection = examples.model, examples.projection
+        self.targets = torch.from_numpy(targets).float()[None]  # (1, n)
         with torch.inference_mode():
-            self.kept = self.model.reader.examples(
-                examples.coordinates, self.scores, examples.kernels
+            self.memory = self.model.reader.examples(
+                examples.features, self.targets, examples.kernels
             )
 
     @torch.inference_mode()
@@ -57,79 +139,299 @@ class Context:
         """Conditions (q, d) of the digit decoder for queries with states (q, S) and covariates (q,
         c).
         """
-        coordinates = torch.from_numpy(self.axes(states, covariates))[None]
-        gathered = self.model.reader(coordinates, self.kept)[0]
-        return self.model.decoder.conditions(gathered)
+        features = torch.from_numpy(self.projection(states, covariates))[None]  # (1, q, F)
+        hidden = self.model.reader(features, self.memory)[0]  # (q, D)
+        return self.model.decoder.conditions(hidden)
 
 
-class Group(NamedTuple):
-    """Examples that are shared by all queries near one center."""
+def sample_jointly(
+    contexts: Sequence[MetricContext],
+    states: np.ndarray,
+    covariates: np.ndarray,
+    quantiles: np.ndarray,
+) -> list[np.ndarray]:
+    """Sample M metrics, each conditioned on the covariates and on the metrics before it.
 
-    center: np.ndarray  # the `compared` part of a state
-    rows: np.ndarray  # (n,) row numbers of the stored examples
+    A query's samples are sorted by the metric decoded last and divided into `STRATA` groups. The
+    next metric is conditioned on the means of each group, so that a query is read `STRATA` times
+    instead of once per sample.
 
+    Args:
+        contexts: one per metric, in decoding order; the last k covariates of context k are the k
+            earlier metrics.
+        states: (q, S) of the queries.
+        covariates: (q, c) z of the given metrics.
+        quantiles: (q, s, M), see `couple_samples`.
 
-def groups(states: np.ndarray) -> list[Group]:
-    """Divide n stored examples with states (n, S) into groups; up to `MAX_EXAMPLES` examples are
-    one group.
-
-    With more, every group holds the `MAX_EXAMPLES // 2` examples nearest to its center, and
-    examples spread over all states that every group shares. The group of a query depends on the
-    query's state alone.
+    Returns:
+        (q, s) z per metric.
     """
-    states = compared(states)
-    if len(states) <= MAX_EXAMPLES:
-        return [Group(states.mean(0), np.arange(len(states)))]
-    nearest = MAX_EXAMPLES // 2
-    spread = _farthest_points(states, MAX_EXAMPLES - nearest)
-    centers = states[spread[: -(-len(states) // nearest)]]
-    rest = np.setdiff1d(np.arange(len(states)), spread)
-    distances = squared_distances(centers, states[rest])
-    near = [rest[np.argsort(row, kind="stable")[:nearest]] for row in distances]
-    return [
-        Group(c, np.sort(np.concatenate([spread, rows])))
-        for c, rows in zip(centers, near, strict=True)
-    ]
+    q, samples, _ = quantiles.shape
+    strata = min(STRATA, samples)
+    stratum = np.arange(samples) * strata // samples  # (s,) of the sorted samples
+    drawn: list[np.ndarray] = []
+    for k, context in enumerate(contexts):
+        if not drawn:
+            # The first metric: each query is one row of the decoder.
+            conditions = context.conditions(states, covariates)  # (q, d)
+            order = np.broadcast_to(np.arange(samples), (q, samples))
+            rows = np.repeat(np.arange(q), samples)
+        else:
+            # 1. Sort the samples of each query by the metric decoded last.               (q, s, k)
+            order = drawn[-1].argsort(1, kind="stable")  # (q, s)
+            earlier = np.stack([np.take_along_axis(z, order, 1) for z in drawn], 2)
+
+            # 2. Each stratum is one row, with its means of the earlier metrics.     (q strata, k)
+            means = [earlier[:, stratum == number].mean(1) for number in range(strata)]
+            means_of_rows = np.stack(means, 1).reshape(-1, k)
+            covariates_of_rows = np.repeat(covariates, strata, 0)  # (q strata, c)
+            conditions = context.conditions(
+                np.repeat(states, strata, 0),
+                np.concatenate([covariates_of_rows, means_of_rows], 1),
+            )
+            rows = (np.arange(q)[:, None] * strata + stratum).ravel()  # (q s,)
+        # 3. Decode, and put the samples back into the order of the first metric.            (q, s)
+        decoder = context.model.decoder
+        numbers = sample_numbers(decoder, conditions, rows, quantiles[:, :, k].flatten())
+        z = np.empty((q, samples))
+        np.put_along_axis(z, order, numbers.reshape(q, samples), 1)
+        drawn.append(z)
+    return drawn
 
 
-def nearest_group(states: np.ndarray, found: list[Group]) -> np.ndarray:
-    """Number (n,) of the group with the nearest center for queries with states (n, S)."""
-    if len(found) == 1:
-        return np.zeros(len(states), int)
-    return squared_distances(compared(states), np.stack([group.center for group in found])).argmin(
-        1
-    )
+# --- all that a fit stores
 
 
-def _farthest_points(states: np.ndarray, count: int) -> np.ndarray:
-    """Row numbers (count,) by farthest-point sampling (Gonzalez 1985), beginning with the row
-    nearest to the mean.
+@dataclass
+class FittedContext:
+    """The examples of a fit, and predictions from them.
+
+    What is derived from the examples is computed when it is needed and kept here: it is forgotten
+    together with them.
+
+    Attributes:
+        model: the network.
+        fingerprints: N, one per text: by these, examples are recognised on every machine.
+        states: (N, S).
+        values: (N,) per metric in its own unit, NaN where missing.
+        seed: seed of the predictor.
+        widening: factor per metric by which samples are widened, see `widening_factors`.
     """
-    first = int(((states - states.mean(0)) ** 2).sum(1).argmin())
-    chosen, distance = [first], ((states - states[first]) ** 2).sum(1)
-    while len(chosen) < count:
-        chosen.append(int(distance.argmax()))
-        distance = np.minimum(distance, ((states - states[chosen[-1]]) ** 2).sum(1))
-    return np.array(chosen)
+
+    model: Model
+    fingerprints: list[str]
+    states: np.ndarray
+    values: dict[str, np.ndarray]
+    seed: int = 0
+    widening: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.transforms = {
+            name: TargetTransform.for_metric(name, column[~np.isnan(column)])
+            for name, column in self.values.items()
+        }
+        self._groups: dict[tuple[str, ...], list[Group]] = {}
+        self._contexts: dict[tuple[str, tuple[str, ...], bytes], MetricContext] = {}
+        self._last_projected: tuple[tuple[tuple[str, ...], bytes], ProjectedExamples] | None = None
+        self._novelty_units: dict[str | None, float] = {}
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the metrics."""
+        return tuple(self.values)
+
+    # --- other examples
+
+    def subset(self, rows: np.ndarray, metrics: Sequence[str]) -> FittedContext:
+        """The examples of these rows with some metrics, not widened."""
+        return FittedContext(
+            self.model,
+            [self.fingerprints[row] for row in rows],
+            self.states[rows],
+            {name: self.values[name][rows] for name in metrics},
+            self.seed,
+        )
+
+    def extended(
+        self, fingerprints: Sequence[str], states: np.ndarray, values: Mapping[str, np.ndarray]
+    ) -> FittedContext:
+        """With further examples; values of a stored text are merged with, or replace, its old ones.
+
+        Args:
+            fingerprints: of n texts.
+            states: (n, S).
+            values: (n,) per metric, NaN where missing; there may be new metrics.
+        """
+        stored, stored_states = list(self.fingerprints), list(self.states)
+        row_of = {fingerprint: row for row, fingerprint in enumerate(stored)}
+        rows = []  # of the n texts among all examples
+        for fingerprint, state in zip(fingerprints, states, strict=True):
+            if fingerprint not in row_of:
+                row_of[fingerprint] = len(stored)
+                stored.append(fingerprint)
+                stored_states.append(state)
+            rows.append(row_of[fingerprint])
+        merged = {}
+        for name in {**self.values, **values}:
+            column = np.full(len(stored), np.nan)
+            column[: len(self.fingerprints)] = self.values.get(name, np.nan)
+            for row, value in zip(rows, values.get(name, ()), strict=False):
+                if not np.isnan(value):
+                    column[row] = value
+            merged[name] = column
+        widening = {name: self.widening.get(name, 1.0) for name in merged}
+        all_states = np.array(stored_states, np.float32)
+        return FittedContext(self.model, stored, all_states, merged, self.seed, widening)
+
+    def values_of(self, fingerprints: Sequence[str]) -> dict[str, np.ndarray]:
+        """Stored values (n,) per metric of n texts; NaN for texts that are not examples."""
+        names = np.array(self.fingerprints)
+        known = {}
+        for metric, column in self.values.items():
+            there = ~np.isnan(column)
+            value_of = dict(zip(names[there].tolist(), column[there], strict=True))
+            known[metric] = np.array([value_of.get(name, np.nan) for name in fingerprints])
+        return known
+
+    def targets(self, rows: np.ndarray, metric: str) -> np.ndarray:
+        """Values (n,) of a metric as z."""
+        return self.transforms[metric].to_z(self.values[metric][rows])
+
+    def training_examples(self, rows: np.ndarray, metric: str) -> tuple[Tensor, Tensor]:
+        """Features (1, n, F) and targets (1, n) of those rows that have a metric, or of the first
+        that have it.
+        """
+        rows = self._rows_with(rows, metric)
+        states, covariates = self.states[rows], np.zeros((len(rows), 0))
+        features = Projection.fit(states, covariates)(states, covariates)
+        targets = torch.from_numpy(self.targets(rows, metric)).float()
+        return torch.from_numpy(features)[None], targets[None]
+
+    # --- predictions
+
+    def sample(
+        self,
+        texts: Sequence[str],
+        states: np.ndarray,
+        metrics: Sequence[str],
+        given: Mapping[str, np.ndarray],
+        samples: int,
+        seed: int,
+    ) -> dict[str, np.ndarray]:
+        """Samples (q, s) per metric of q queries, in the metric's own unit.
+
+        Args:
+            texts: of the queries.
+            states: (q, S).
+            metrics: in decoding order; each is conditioned on those before it.
+            given: (q,) known values per further metric, all of them known.
+            samples: number of samples.
+            seed: of the samples.
+        """
+        drawn = {name: np.empty((len(texts), samples)) for name in metrics}
+        z_given = [self.transforms[name].to_z(values) for name, values in given.items()]
+        covariates = _as_covariates(z_given, len(texts))  # (q, c)
+        groups = self.groups_with(metrics)
+        group_of_query = nearest_group(states, groups)
+        for number, group in enumerate(groups):
+            queries = np.flatnonzero(group_of_query == number)
+            if not len(queries):
+                continue
+            # 1. Process the examples of this group, once per metric.
+            contexts = [
+                self.context(group.rows, name, [*given, *metrics[:k]])
+                for k, name in enumerate(metrics)
+            ]
+            size = (samples, len(metrics))
+            coupling = couple_samples(self.states[group.rows], size, (self.seed, seed))
+
+            # 2. Decode as many queries at once as memory allows.
+            at_once = max(1, min(MAX_QUERIES, MAX_NUMBERS // samples))
+            for part in np.array_split(queries, -(-len(queries) // at_once)):
+                quantiles = coupling(states[part], [texts[i] for i in part])  # (p, s, M)
+                z = sample_jointly(contexts, states[part], covariates[part], quantiles)
+
+                # 3. Calibrate, and go back to the unit of the metric.                      (p, s)
+                for name, of_metric in zip(metrics, z, strict=True):
+                    widened = widen(of_metric, self.widening.get(name, 1.0))
+                    drawn[name][part] = self.transforms[name].to_values(widened)
+        return drawn
+
+    def groups_with(self, metrics: Sequence[str]) -> list[Group]:
+        """Groups of the examples with at least one of these metrics."""
+        key = tuple(metrics)
+        if key not in self._groups:
+            missing = np.isnan([self.values[name] for name in metrics]).all(0)
+            known = np.flatnonzero(~missing)
+            groups = group_examples(self.states[known])
+            self._groups[key] = [Group(group.center, known[group.rows]) for group in groups]
+        return self._groups[key]
+
+    def context(self, rows: np.ndarray, metric: str, covariates: list[str]) -> MetricContext:
+        """The processed examples of those rows that have the metric, or of the first that have
+        it.
+        """
+        rows = self._rows_with(rows, metric)
+        key = (metric, tuple(covariates), rows.tobytes())
+        if key not in self._contexts:
+            if len(self._contexts) >= MAX_CONTEXTS:
+                self._contexts.clear()
+            examples = self._projected(rows, covariates)
+            self._contexts[key] = MetricContext(examples, self.targets(rows, metric))
+        return self._contexts[key]
+
+    def _rows_with(self, rows: np.ndarray, metric: str) -> np.ndarray:
+        known = ~np.isnan(self.values[metric])
+        return rows[known[rows]] if known[rows].any() else np.flatnonzero(known)[:MAX_EXAMPLES]
+
+    def _projected(self, rows: np.ndarray, covariates: list[str]) -> ProjectedExamples:
+        """Features and kernels of these rows.
+
+        The last ones are kept: a search asks for each metric of the same examples.
+        """
+        key = (tuple(covariates), rows.tobytes())
+        if self._last_projected is not None and self._last_projected[0] == key:
+            return self._last_projected[1]
+        z = [self.targets(rows, name) for name in covariates]
+        examples = ProjectedExamples(self.model, self.states[rows], _as_covariates(z, len(rows)))
+        self._last_projected = (key, examples) if len(rows) <= MAX_CACHED_KERNELS else None
+        return examples
+
+    # --- distance from the examples
+
+    def novelty(self, states: np.ndarray, metrics: Sequence[str] = ()) -> np.ndarray:
+        """Distance (q,) of queries with states (q, S) to the nearest example, see `RLM.novelty`.
+
+        Raises:
+            InputError: if a metric is unknown.
+        """
+        structure = TextFeatures.split(states).structure
+        largest = np.zeros(len(states))
+        for metric in metrics or (None,):
+            if metric is not None and metric not in self.values:
+                raise unknown("metric", metric, self.metrics)
+            examples = TextFeatures.split(self.states).structure
+            if metric is not None:
+                examples = examples[~np.isnan(self.values[metric])]
+            distances = nearest_distances(structure, examples)
+            unit = max(self._novelty_unit(metric, examples), 1e-6)
+            largest = np.maximum(largest, distances / unit)
+        return largest
+
+    def _novelty_unit(self, metric: str | None, examples: np.ndarray) -> float:
+        """The unit of distances to the examples with a metric; infinite if there is only one."""
+        if metric not in self._novelty_units:
+            rows = np.arange(0, len(examples), max(1, len(examples) // NOVELTY_ROWS))
+            apart = nearest_distances(examples[rows], examples, own=rows)
+            alone = len(examples) <= 1
+            self._novelty_units[metric] = (
+                np.inf if alone else float(np.quantile(apart, NOVELTY_QUANTILE))
+            )
+        return self._novelty_units[metric]
 
 
-def nearest_distances(
-    states: np.ndarray, known: np.ndarray, own: np.ndarray | None = None
-) -> np.ndarray:
-    """Distance (n,) of states (n, S) to the nearest of k known ones (k, S) but their `own` (n,);
-    infinite if none.
-    """
-    found = np.empty(len(states))
-    for start in range(0, len(states), _DISTANCE_ROWS):
-        rows = np.arange(start, min(start + _DISTANCE_ROWS, len(states)))
-        distances = squared_distances(states[rows], known)
-        if own is not None:
-            distances[rows - start, own[rows]] = np.inf
-        found[rows] = distances.min(1)
-    return np.sqrt(found)
-
-
-def squared_distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Squared Euclidean distances (m, n) between rows a (m, S) and b (n, S)."""
-    a, b = a.astype(float), b.astype(float)
-    return ((a**2).sum(1)[:, None] + (b**2).sum(1) - 2 * a @ b.T).clip(min=0)
+def _as_covariates(columns: list[np.ndarray], count: int) -> np.ndarray:
+    """Matrix (count, c) of columns of z."""
+    if not columns:
+        return np.zeros((count, 0))
+    return np.stack(columns, 1).clip(-MAX_COVARIATE, MAX_COVARIATE)

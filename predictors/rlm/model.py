@@ -1,23 +1,44 @@
-"""The regression language model: a text encoder, an in-context reader of labelled examples, a digit
-decoder.
+"""The network as a whole, the loss that it is trained with, and its training on one table.
+
+Texts to states (encoder), states of examples and queries to hidden states (reader), hidden states to
+digits (decoder). Pretraining and `tune` minimize `task_loss`; `fit_kernels` fits the kernels of the
+reader alone, by their marginal likelihood.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
-from predictors.rlm.context import NUMBER_HEADS, ContextConfig, ContextReader, NumberDecoder
+from predictors.base import Progress
+from predictors.rlm.decoder import NUMBER_HEADS, START, NumberDecoder, grammar, write_numbers
 from predictors.rlm.encoder import EncoderConfig, TextEncoder, collate
-from predictors.rlm.lines import lines
+from predictors.rlm.in_context import ContextConfig, ContextReader
+from predictors.rlm.kernel_regression import KernelRegression, Projection
+from predictors.rlm.tokens import tokenize
+from predictors.transforms import TargetTransform
 from search_spaces.common.errors import InputError
 
 MAX_SIZE = 2048  # largest width or number of layers in a checkpoint's configuration
+LEARNING_RATE = 3e-4
+WEIGHT_DECAY = 0.01
+TASKS = 4  # per step
+MAX_ROWS = 256  # examples plus queries of a task
+READOUT_TEXTS = 48  # per step of the linear readout
+CENTER_TEXTS = 512  # whose mean state is the readout's center
+KERNEL_RATE = 0.1  # learning rate of the kernels, whose parameters are logarithms
+KERNEL_SPREAD = 2.0  # prior standard deviation of these parameters
+# Weight of each token of a number in the loss: hundredths are mostly noise
+TOKEN_WEIGHTS = torch.tensor([1.0, 1.0, 1.0, 0.5])
+_ALLOWED = torch.from_numpy(grammar())
+
+Loss = Callable[[], Tensor]
 
 
 @dataclass(frozen=True)
@@ -38,7 +59,8 @@ class ModelConfig:
         sizes = [value for part in config.values() for value in part.values()]
         if not all(type(size) is int and 1 <= size <= MAX_SIZE for size in sizes):
             raise InputError(f"sizes must be whole numbers from 1 to {MAX_SIZE}, not {sizes}")
-        encoder, context = EncoderConfig(**config["encoder"]), ContextConfig(**config["context"])
+        encoder = EncoderConfig(**config["encoder"])
+        context = ContextConfig(**config["context"])
         if context.width % context.heads or context.number_width % NUMBER_HEADS:
             raise InputError(
                 f"widths must be multiples of the number of heads in {config['context']}"
@@ -47,9 +69,7 @@ class ModelConfig:
 
 
 class Model(nn.Module):
-    """The network: texts to states (encoder), to the hidden states of queries (reader), to digits
-    (decoder).
-    """
+    """The network: encoder, reader and decoder."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -63,10 +83,193 @@ class Model(nn.Module):
         """States (n, S), float32, of n texts.
 
         Texts are encoded one by one: within a batch, the last bits of a state would depend on the
-            other texts, and
-        results on the order of requests.
+        other texts, and results on the order of requests.
         """
-        found = np.empty((len(texts), self.config.encoder.outputs), np.float32)
-        for row, text in zip(found, texts, strict=True):
-            row[:] = self.encoder(collate([lines(text)]))[0].numpy()
-        return found
+        states = np.empty((len(texts), self.config.encoder.outputs), np.float32)
+        for row, text in zip(states, texts, strict=True):
+            row[:] = self.encoder(collate([tokenize(text)]))[0].numpy()
+        return states
+
+
+# --- the loss
+
+
+@dataclass(frozen=True)
+class Task:
+    """One regression task: n examples with targets, and q queries; F features each, targets in z."""
+
+    examples: np.ndarray  # (n, F)
+    example_targets: np.ndarray  # (n,)
+    queries: np.ndarray  # (q, F)
+    query_targets: np.ndarray  # (q,)
+
+
+def task_loss(reader: ContextReader, decoder: NumberDecoder, tasks: Sequence[Task]) -> Tensor:
+    """Mean cross-entropy, in nats, of the queries' numbers under the number grammar.
+
+    All B tasks must have equal n and q.
+    """
+    device = next(decoder.parameters()).device
+
+    def batched(arrays: Sequence[np.ndarray]) -> Tensor:
+        return torch.from_numpy(np.stack(arrays)).float().to(device)
+
+    # 1. Hidden states of the queries, given the examples.                                (B q, D)
+    examples = batched([task.examples for task in tasks])  # (B, n, F)
+    targets = batched([task.example_targets for task in tasks])  # (B, n)
+    queries = batched([task.queries for task in tasks])  # (B, q, F)
+    hidden = reader(queries, reader.examples(examples, targets)).flatten(0, 1)
+
+    # 2. The numbers that they should write, L tokens each; each token is written after the last.
+    numbers = write_numbers(np.concatenate([task.query_targets for task in tasks]))
+    tokens = torch.from_numpy(numbers)  # (B q, L)
+    before = torch.cat([torch.full_like(tokens[:, :1], START), tokens[:, :-1]], 1).to(device)
+
+    # 3. Cross-entropy of each token among those that the grammar allows.                  (B q, L)
+    logits = decoder(decoder.conditions(hidden), before)  # (B q, L, NUMBER_TOKENS)
+    logits = logits.masked_fill(~_ALLOWED.to(device), -1e9)
+    losses = functional.cross_entropy(logits.mT, tokens.to(device), reduction="none")
+    return (losses * TOKEN_WEIGHTS.to(device)).sum(1).mean()
+
+
+# --- training on one table
+
+
+def tune(
+    model: Model,
+    texts: Sequence[str],
+    values: Mapping[str, np.ndarray],
+    steps: int,
+    seed: int,
+    states: np.ndarray | None,
+    progress: Progress | None = None,
+) -> None:
+    """Train a model in place: first the encoder with a linear readout, then reader and decoder.
+
+    Args:
+        model: the network.
+        texts: n texts.
+        values: (n,) per metric, NaN where missing.
+        steps: optimizer steps of each of the two stages.
+        seed: seed of the batches.
+        states: (n, S) states of another encoder; None to train and use the model's own.
+        progress: called as `progress(step, 2 * steps, loss)`.
+    """
+    rng = np.random.default_rng(seed)
+    torch.manual_seed(seed)
+    columns = []
+    for column in values.values():
+        transform = TargetTransform.fit(column[~np.isnan(column)], by_rank=True)
+        columns.append(transform.to_z(column))
+    targets = np.stack(columns, 1)  # (n, metrics), in z
+
+    # 1. The encoder learns states from which a linear function reads all metrics.
+    if states is None:
+        parameters, readout_loss = _readout(model, texts, targets, rng)
+        _descend(parameters, readout_loss, range(steps), 2 * steps, LEARNING_RATE, progress)
+        states = model.states(texts)
+    if len(texts) < 4:
+        return
+
+    # 2. Reader and decoder learn from random splits of the rows into examples and queries.
+    def loss() -> Tensor:
+        return task_loss(model.reader, model.decoder, _draw_tasks(states, targets, rng))
+
+    model.train()
+    parameters = [*model.reader.parameters(), *model.decoder.parameters()]
+    _descend(parameters, loss, range(steps, 2 * steps), 2 * steps, LEARNING_RATE, progress)
+    model.eval()
+
+
+def fit_kernels(
+    kernels: KernelRegression,
+    examples: Sequence[tuple[Tensor, Tensor]],
+    steps: int,
+    progress: Progress | None = None,
+) -> None:
+    """Fit kernels in place to examples: empirical Bayes, with the given kernels as the prior's mean.
+
+    Args:
+        kernels: the kernels.
+        examples: features (1, n, F) and targets (1, n) of each metric.
+        steps: optimizer steps.
+        progress: called as `progress(step, steps, loss)`.
+    """
+    parameters = [kernels.log_scales, kernels.log_linear, kernels.log_penalty]
+    before = [parameter.detach().clone() for parameter in parameters]
+    heads = len(kernels.log_penalty)
+    most_examples = max([targets.shape[1] for _, targets in examples])
+    # The evidence is per example and head; so is the Gaussian prior of the parameters.
+    prior_weight = 2 * KERNEL_SPREAD**2 * heads * most_examples
+
+    def loss() -> Tensor:
+        for parameter, start in zip(parameters, before, strict=True):
+            # Farther away, float32 may not invert the kernels.
+            parameter.data.clamp_(start - KERNEL_SPREAD, start + KERNEL_SPREAD)
+        evidence = [kernels.evidence(features, targets) for features, targets in examples]
+        moved = [
+            (parameter - start).square().sum()
+            for parameter, start in zip(parameters, before, strict=True)
+        ]
+        return torch.stack(moved).sum() / prior_weight - torch.stack(evidence).mean()
+
+    _descend(parameters, loss, range(steps), steps, KERNEL_RATE, progress)
+
+
+def _draw_tasks(states: np.ndarray, targets: np.ndarray, rng: np.random.Generator) -> list[Task]:
+    """`TASKS` random splits of random rows, each for a random metric."""
+    count = min(len(states), MAX_ROWS)  # examples plus queries of each task
+    n = int(rng.integers(2, max(3, count - max(1, count // 4)))) if count > 4 else 2
+    tasks = []
+    for _ in range(TASKS):
+        column = targets[:, rng.integers(targets.shape[1])]
+        rows = rng.permutation(np.flatnonzero(~np.isnan(column)))[:count]
+        rows = np.resize(rows, count)  # repeats rows if too few have the metric
+        covariates = np.zeros((count, 0))
+        projection = Projection.fit(states[rows[:n]], covariates[:n])
+        features = projection(states[rows], covariates)
+        tasks.append(Task(features[:n], column[rows[:n]], features[n:], column[rows[n:]]))
+    return tasks
+
+
+def _readout(
+    model: Model, texts: Sequence[str], targets: np.ndarray, rng: np.random.Generator
+) -> tuple[list[nn.Parameter], Loss]:
+    """Parameters of the encoder and of a linear readout of all metrics from the states, and its
+    squared error.
+    """
+    head = nn.Linear(model.config.encoder.outputs, targets.shape[1])
+    nn.init.zeros_(head.weight)
+    center = torch.from_numpy(model.states(list(texts)[:CENTER_TEXTS]).mean(0))
+    expected = torch.from_numpy(targets).float()
+
+    def loss() -> Tensor:
+        rows = rng.permutation(len(texts))[:READOUT_TEXTS]
+        states = model.encoder(collate([tokenize(texts[i]) for i in rows])) - center
+        error = head(states) - expected[rows]
+        return error[~error.isnan()].square().mean()
+
+    return [*model.encoder.parameters(), *head.parameters()], loss
+
+
+def _descend(
+    parameters: list[nn.Parameter],
+    loss: Loss,
+    steps: range,
+    total: int,
+    rate: float,
+    progress: Progress | None,
+) -> None:
+    """Minimize a random loss by AdamW with a linearly falling learning rate, in `steps` out of
+    `total`.
+    """
+    optimizer = torch.optim.AdamW(parameters, rate, weight_decay=WEIGHT_DECAY)
+    for done, step in enumerate(steps):
+        optimizer.param_groups[0]["lr"] = rate * (1 - done / len(steps))
+        value = loss()
+        optimizer.zero_grad()
+        value.backward()
+        nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        if progress:
+            progress(step + 1, total, value.item())

@@ -1,59 +1,49 @@
 """The regression language model as a predictor: `fit` stores examples, `predict` decodes numbers
 digit by digit.
+
+What happens to a text: `tokens` reads it, `encoder` makes a state of it, `examples` chooses the
+examples that it is compared with, `kernel_regression` and `in_context` read these, and `decoder`
+writes the numbers.
 """
 
 from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
-from predictors.base import Progress
-from predictors.calibration import widen, widening_factors
-from predictors.checkpoint import load_base
-from predictors.files import examples, load_weights, with_prefix
-from predictors.inputs import Inputs, Metrics, as_targets, as_texts, group_by_known
-from predictors.metrics import decoding_order
-from predictors.rlm.coordinates import States
-from predictors.rlm.decoding import joint_scores
-from predictors.rlm.encoder import COMMON
-from predictors.rlm.examples import (
-    MAX_EXAMPLES,
-    Context,
-    Examples,
-    Group,
-    groups,
-    nearest_distances,
-    nearest_group,
+from predictors.base import (
+    Inputs,
+    Metrics,
+    Progress,
+    SamplingPredictor,
+    as_targets,
+    as_texts,
+    group_by_known,
+    restore_values,
 )
-from predictors.rlm.lines import TEXT_NUMBERS
-from predictors.rlm.model import Model, ModelConfig
-from predictors.rlm.quantiles import joint_quantiles
-from predictors.rlm.tuning import fit_kernels, tune
-from predictors.sampling import SamplingPredictor
-from predictors.scores import Scores
-from search_spaces.common.errors import InputError, unknown
+from predictors.checkpoint import load_weights, with_prefix
+from predictors.metrics import decoding_order
+from predictors.registry import load_base
+from predictors.rlm.encoder import T5GemmaReader
+from predictors.rlm.examples import FittedContext
+from predictors.rlm.model import Model, ModelConfig, fit_kernels, tune
+from predictors.rlm.tokens import COMMON, TEXT_NUMBERS
+from predictors.uncertainty import widening_factors
+from search_spaces.common.errors import InputError
 from search_spaces.ir.pytorch import without_weights
 from search_spaces.ir.text import TEXT_VERSION, fingerprint
-
-if TYPE_CHECKING:
-    from predictors.rlm.backbone import T5GemmaReader
 
 log = logging.getLogger(__name__)
 
 BASE = "rlm-base"
 MAX_CACHED_TEXTS = 30_000  # cached states take 120 MB
-MAX_KEPT_EXAMPLES = 1000  # whose kernels are kept between two metrics; they take 64 MB
-MAX_CONTEXTS = 8  # cached; a context of 2,000 examples takes about 60 MB
 MAX_KERNEL_ROWS = 1000  # examples to which kernels are fitted, at a cost that grows with their cube
-MAX_QUERIES = 1024  # decoded at once at most
-MAX_NUMBERS = 80_000  # queries times samples decoded at once, about 5 KB each
 MAX_HALF = float(np.finfo(np.float16).max)
-NEIGHBOUR_ROWS = 1000  # approximate number of examples that determine the unit of novelty
 
 
 class RLM(SamplingPredictor):
@@ -62,8 +52,8 @@ class RLM(SamplingPredictor):
 
     `fit` stores the examples and, unless `steps` or `kernel_steps` is set, takes no gradient step.
     A query attends to the examples, and its metrics are decoded in turn, each conditioned on those
-    before. Given metrics become coordinates of examples and queries. After "Regression Language
-    Models for Code" (arXiv 2509.26476), in context as in TabPFN (arXiv 2207.01848).
+    before. Given metrics become features of examples and queries. After "Regression Language Models
+    for Code" (arXiv 2509.26476), in context as in TabPFN (arXiv 2207.01848).
 
     Args:
         seed: seed of samples and of fine-tuning.
@@ -83,17 +73,22 @@ class RLM(SamplingPredictor):
     kind = "rlm"
 
     def __init__(
-        self, seed: int = 0, base: str = BASE, steps: int = 0, backbone: str | None = None,
-        progress: Progress | None = None, kernel_steps: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        seed: int = 0,
+        base: str = BASE,
+        steps: int = 0,
+        backbone: str | None = None,
+        progress: Progress | None = None,
+        kernel_steps: int = 0,
+    ) -> None:
         super().__init__(seed)
         if min(steps, kernel_steps) < 0:
             raise InputError(f"rlm: steps must be 0 or more, not {min(steps, kernel_steps)}")
         self.base, self.backbone, self.progress = base, backbone, progress
         self.steps, self.kernel_steps = steps, kernel_steps
         self._model: Model | None = None
-        self._cache: dict[str, np.ndarray] = {}
-        self._store([], np.empty((0, 0), np.float32), {})
+        self._cache: dict[str, np.ndarray] = {}  # states by text
+        self._fitted: FittedContext | None = None
 
     @classmethod
     def of(cls, model: Model) -> Self:
@@ -106,8 +101,6 @@ class RLM(SamplingPredictor):
         """Predict with a model, whose encoder or the backbone reads the texts."""
         self._reader: Model | T5GemmaReader = model
         if self.backbone:
-            from predictors.rlm.backbone import T5GemmaReader
-
             self._reader = T5GemmaReader(self.backbone)
         self._model = model
 
@@ -118,11 +111,14 @@ class RLM(SamplingPredictor):
             base = load_base(self.base, RLM)
             self._use(base.model)
             if not self.backbone:
-                self._cache = (
-                    base._cache
-                )  # shared by all predictors of this base: a search fits again and again
+                # All predictors of this base share the states: a search fits again and again.
+                self._cache = base._cache
         assert self._model is not None
         return self._model
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return self._fitted.metrics if self._fitted else ()
 
     # --- learning
 
@@ -131,38 +127,52 @@ class RLM(SamplingPredictor):
         `kernel_steps` is set.
         """
         texts, values = as_texts(architectures), as_targets(architectures, metrics)
+        # 1. Take the model of the base: an earlier fit may have tuned its own.
         if self.steps or self.kernel_steps:
-            self._model = None  # an earlier fit may have tuned it
+            self._model = None
         model = self.model
+
+        # 2. Tune a copy of all of it, and read the texts anew.
         if self.steps:
-            frozen = self._read(texts) if self.backbone else None
+            states = self._read(texts) if self.backbone else None
             self._model = model = copy.deepcopy(model)
-            tune(model, texts, values, self.steps, self.seed, frozen, self.progress)
+            tune(model, texts, values, self.steps, self.seed, states, self.progress)
             if not self.backbone:
                 self._reader, self._cache = model, {}
-        self._store(fingerprints(texts), self._read(texts), values)
+
+        # 3. Store the examples.
+        names = [fingerprint(text) for text in texts]
+        self._fitted = FittedContext(model, names, self._read(texts), values, self.seed)
+
+        # 4. Fit the kernels of a copy to them.
         if self.kernel_steps:
             self._model = copy.deepcopy(model)
             rows = np.random.default_rng(self.seed).permutation(len(texts))[:MAX_KERNEL_ROWS]
-            contexts = [self._context(rows, name, []) for name in values]
-            fit_kernels(self._model.reader.kernels, contexts, self.kernel_steps, self.progress)
-            self._store(
-                self._texts, self._states, values
-            )  # its contexts had the kernels from before
+            examples = [self._fitted.training_examples(rows, name) for name in values]
+            fit_kernels(self._model.reader.kernels, examples, self.kernel_steps, self.progress)
+            self._fitted = FittedContext(self._model, names, self._fitted.states, values, self.seed)
         return self
 
-    def _store(self, texts: list[str], states: np.ndarray, values: dict[str, np.ndarray]) -> None:
-        """Store the examples: fingerprints of n texts, their states (n, S) and values (n,) per
-        metric.
+    def extend(self, architectures: Inputs, metrics: Metrics) -> None:
+        """Add further examples; new values of a stored architecture are merged with, or replace,
+        its old ones.
         """
-        self._texts, self._states = texts, states
-        self._values, self._metrics = values, tuple(values)
-        self._novelty_units: dict[str | None, float] = {}
-        self._widening: dict[str, float] = {}
-        self._scales = {name: Scores.of(name, v[~np.isnan(v)]) for name, v in values.items()}
-        self._groups: dict[tuple[str, ...], list[Group]] = {}
-        self._contexts: dict[tuple[str, tuple[str, ...], bytes], Context] = {}
-        self._last_examples: tuple[tuple[tuple[str, ...], bytes], Examples] | None = None
+        texts, values = as_texts(architectures), as_targets(architectures, metrics)
+        states = self._read(texts)
+        before = self._fitted or FittedContext(self.model, [], states[:0], {}, self.seed)
+        self._fitted = before.extended([fingerprint(text) for text in texts], states, values)
+
+    def examples_of(self, architectures: Inputs) -> dict[str, np.ndarray]:
+        """Stored values (n,) per metric of n architectures; NaN for those that are not among the
+        examples.
+
+        An architecture is known by its text: states differ in their last digits from one processor
+        to another.
+        """
+        texts = as_texts(architectures)
+        if self._fitted is None:
+            return {}
+        return self._fitted.values_of([fingerprint(text) for text in texts])
 
     def calibrate(self, architectures: Inputs, groups: Sequence[str]) -> Self:
         """Widen predictions so that their 90 % intervals hold for groups, such as families, without
@@ -182,61 +192,21 @@ class RLM(SamplingPredictor):
             InputError: if these are not as many as the examples of `fit`.
         """
         texts = as_texts(architectures)
-        if not len(texts) == len(groups) == len(self._states):
-            raise InputError(
-                f"calibrate needs the {len(self._states)} examples of fit and the group of each"
-            )
+        count = len(self._fitted.states) if self._fitted else 0
+        if not len(texts) == len(groups) == count or self._fitted is None:
+            raise InputError(f"calibrate needs the {count} examples of fit and the group of each")
+        fitted = self._fitted
 
         def fit_rows(rows: np.ndarray, metrics: Sequence[str]) -> RLM:
             part = copy.copy(self)
-            kept = [self._texts[row] for row in rows]
-            part._store(
-                kept, self._states[rows], {name: self._values[name][rows] for name in metrics}
-            )
+            part._fitted = fitted.subset(rows, metrics)
             return part
 
         numbers = np.unique(list(groups), return_inverse=True)[1].ravel()
-        self._widening = widening_factors(fit_rows, texts, self._values, numbers, self.seed)
+        fitted.widening = widening_factors(fit_rows, texts, fitted.values, numbers, self.seed)
         return self
 
-    def examples_of(self, architectures: Inputs) -> dict[str, np.ndarray]:
-        """Stored values (n,) per metric of n architectures; NaN for those that are not among the
-        examples.
-
-        An architecture is known by its text: states differ in their last digits from one processor
-            to another.
-        """
-        asked = fingerprints(as_texts(architectures))
-        known: dict[str, np.ndarray] = {}
-        for name, column in self._values.items():
-            there = ~np.isnan(column)
-            value_of = dict(zip(np.array(self._texts)[there].tolist(), column[there], strict=True))
-            known[name] = np.array([value_of.get(text, np.nan) for text in asked])
-        return known
-
-    def extend(self, architectures: Inputs, metrics: Metrics) -> None:
-        """Add further examples; new values of a stored architecture are merged with, or replace,
-        its old ones.
-        """
-        texts, new = as_texts(architectures), as_targets(architectures, metrics)
-        place = {text: row for row, text in enumerate(self._texts)}
-        stored, states = list(self._texts), list(self._states)
-        rows = []
-        for name, state in zip(fingerprints(texts), self._read(texts), strict=True):
-            rows.append(place.setdefault(name, len(stored)))
-            if rows[-1] == len(stored):
-                stored.append(name)
-                states.append(state)
-        values = {}
-        for name in {**self._values, **new}:
-            values[name] = np.full(len(stored), np.nan)
-            values[name][: len(self._texts)] = self._values.get(name, np.nan)
-            for row, value in zip(rows, new.get(name, ()), strict=False):
-                if not np.isnan(value):
-                    values[name][row] = value
-        widening = {name: self._widening.get(name, 1.0) for name in values}
-        self._store(stored, np.array(states, np.float32), values)
-        self._widening = widening
+    # --- reading
 
     def states(self, architectures: Inputs) -> np.ndarray:
         """States (n, S), float32, of n architectures: the encoder's outputs. `fit` is not
@@ -267,41 +237,21 @@ class RLM(SamplingPredictor):
         Raises:
             InputError: if there are no examples, or a metric is unknown.
         """
-        if not len(self._states):
+        if self._fitted is None:
             raise InputError(
                 "this rlm is not trained: call fit first; novelty is the distance to its examples"
             )
-        asked = States.of(self.states(architectures)).structure
-        largest = np.zeros(len(asked))
-        for metric in metrics or (None,):
-            if metric is not None and metric not in self._values:
-                raise unknown("metric", metric, self.metrics)
-            known, unit = self._neighbourhood(metric)
-            largest = np.maximum(largest, nearest_distances(asked, known) / max(unit, 1e-6))
-        return largest
-
-    def _neighbourhood(self, metric: str | None) -> tuple[np.ndarray, float]:
-        """Structure (k, …) of the examples with a metric, or of all, and the unit of their
-        distances.
-        """
-        known = States.of(self._states).structure
-        if metric is not None:
-            known = known[~np.isnan(self._values[metric])]
-        if metric not in self._novelty_units:
-            rows = np.arange(0, len(known), max(1, len(known) // NEIGHBOUR_ROWS))
-            near = nearest_distances(known[rows], known, rows)
-            self._novelty_units[metric] = (
-                float(np.quantile(near, 0.95)) if len(known) > 1 else np.inf
-            )
-        return known, self._novelty_units[metric]
+        return self._fitted.novelty(self.states(architectures), metrics)
 
     def _read(self, texts: Sequence[str]) -> np.ndarray:
         """States (n, S) of n texts, cached by text."""
         _ = self.model  # loads the base, and with it the reader
         if len(self._cache) > MAX_CACHED_TEXTS:
             self._cache.clear()
-        if new := [text for text in dict.fromkeys(texts) if text not in self._cache]:
-            self._cache.update(zip(new, _rounded(self._reader.states(new)), strict=True))
+        new = [text for text in dict.fromkeys(texts) if text not in self._cache]
+        if new:
+            states = _as_stored(self._reader.states(new))
+            self._cache.update(zip(new, states, strict=True))
         size = next(iter(self._cache.values())).shape[0] if self._cache else 0
         return np.array([self._cache[text] for text in texts], np.float32).reshape(len(texts), size)
 
@@ -315,21 +265,23 @@ class RLM(SamplingPredictor):
         samples: int,
         seed: int,
     ) -> np.ndarray:
+        assert self._fitted is not None, "predict has checked it"
         texts = as_texts(architectures)
         drawn = np.empty((len(texts), samples, len(metrics)))
+        # Rows with the same known metrics are decoded together, the others in decoding order.
         for rows, names in group_by_known(len(texts), known):
-            forced = {name: known[name][rows] for name in names}
-            asked = sorted(
-                (m for m in dict.fromkeys(metrics) if m not in forced), key=decoding_order
-            )
-            found = (
-                self._sample([texts[i] for i in rows], asked, forced, samples, seed)
-                if asked
-                else {}
+            given = {name: known[name][rows] for name in names}
+            unknown_metrics = [name for name in dict.fromkeys(metrics) if name not in given]
+            if not unknown_metrics:
+                continue
+            ordered = sorted(unknown_metrics, key=decoding_order)
+            of_rows = [texts[i] for i in rows]
+            sampled = self._fitted.sample(
+                of_rows, self._read(of_rows), ordered, given, samples, seed
             )
             for column, name in enumerate(metrics):
-                if name in found:
-                    drawn[rows, :, column] = found[name]
+                if name in sampled:
+                    drawn[rows, :, column] = sampled[name]
         return drawn
 
     def estimate(
@@ -342,157 +294,81 @@ class RLM(SamplingPredictor):
         metric.
         """
         texts = as_texts(architectures)
-        found = [self.predict(texts, [name], given, samples=1).median for name in metrics]
-        return np.concatenate(found, 1) if found else np.zeros((len(texts), 0))
-
-    def _sample(
-        self,
-        texts: list[str],
-        metrics: list[str],
-        given: Mapping[str, np.ndarray],
-        samples: int,
-        seed: int,
-    ) -> dict[str, np.ndarray]:
-        """Samples (n, samples) per metric."""
-        states = self._read(texts)
-        found = {name: np.empty((len(texts), samples)) for name in metrics}
-        chosen = self._groups_with(metrics)
-        group_of = nearest_group(states, chosen)
-        for number, group in enumerate(chosen):
-            rows = np.flatnonzero(group_of == number)
-            if not len(rows):
-                continue
-            contexts = [
-                self._context(group.rows, name, [*given, *metrics[:k]])
-                for k, name in enumerate(metrics)
-            ]
-            quantiles = joint_quantiles(
-                self._states[group.rows], (samples, len(metrics)), (self.seed, seed)
-            )
-            at_once = max(1, min(MAX_QUERIES, MAX_NUMBERS // samples))
-            for part in np.array_split(rows, -(-len(rows) // at_once)):
-                scores = [
-                    self._scales[name].normalize(values[part]) for name, values in given.items()
-                ]
-                places = quantiles(states[part], [texts[i] for i in part])
-                decoded = joint_scores(contexts, states[part], _columns(scores, len(part)), places)
-                for name, values in zip(metrics, decoded, strict=True):
-                    widened = widen(values, self._widening.get(name, 1.0))
-                    found[name][part] = self._scales[name].restore(widened)
-        return found
-
-    def _groups_with(self, metrics: Sequence[str]) -> list[Group]:
-        """Groups of the examples with at least one of these metrics."""
-        key = tuple(metrics)
-        if key not in self._groups:
-            known = np.flatnonzero(~np.isnan([self._values[name] for name in metrics]).all(0))
-            self._groups[key] = [
-                Group(center, known[rows]) for center, rows in groups(self._states[known])
-            ]
-        return self._groups[key]
-
-    def _context(self, rows: np.ndarray, metric: str, covariates: list[str]) -> Context:
-        """Context of the examples among `rows` with the metric; if there are none, of the first
-        that have it.
-        """
-        known = ~np.isnan(self._values[metric])
-        rows = rows[known[rows]] if known[rows].any() else np.flatnonzero(known)[:MAX_EXAMPLES]
-        key = (metric, tuple(covariates), rows.tobytes())
-        if key not in self._contexts:
-            if len(self._contexts) >= MAX_CONTEXTS:
-                self._contexts.clear()
-            scores = self._scales[metric].normalize(self._values[metric][rows])
-            self._contexts[key] = Context(self._examples(rows, covariates), scores)
-        return self._contexts[key]
-
-    def _examples(self, rows: np.ndarray, covariates: list[str]) -> Examples:
-        """The examples of these rows. The last ones are kept: a search asks for each metric of the
-        same examples.
-        """
-        key = (tuple(covariates), rows.tobytes())
-        if self._last_examples is None or self._last_examples[0] != key:
-            columns = [
-                self._scales[name].normalize(self._values[name][rows]) for name in covariates
-            ]
-            found = Examples(self.model, self._states[rows], _columns(columns, len(rows)))
-            self._last_examples = (key, found) if len(rows) <= MAX_KEPT_EXAMPLES else None
-            return found
-        return self._last_examples[1]
+        medians = [self.predict(texts, [name], given, samples=1).median for name in metrics]
+        return np.concatenate(medians, 1) if medians else np.zeros((len(texts), 0))
 
     # --- checkpoints
 
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        whole = {name: tensor.numpy() for name, tensor in self.model.state_dict().items()}
-        halves = {name: tensor.astype(np.float16) for name, tensor in whole.items()}
-        is_half = all(
-            (halves[name] == whole[name]).all() for name in whole
-        )  # true of the shipped models
+        weights = {name: tensor.numpy() for name, tensor in self.model.state_dict().items()}
+        halves = {name: tensor.astype(np.float16) for name, tensor in weights.items()}
+        # The weights of the shipped models are halves; others keep all of their bits.
+        is_half = all((halves[name] == weights[name]).all() for name in weights)
+        tensors = with_prefix("model", halves if is_half else weights)
+        fitted = self._fitted
         config = {
             "seed": self.seed,
             "base": self.base,
             "backbone": self.backbone,
             "model": asdict(self.model.config),
             "metrics": list(self.metrics),
-            "widening": self._widening,
+            "widening": fitted.widening if fitted else {},
             "text_version": TEXT_VERSION,
-            "texts": " ".join(self._texts),  # one string takes less room than a list of thousands
+            # One string takes less room than a list of thousands.
+            "texts": " ".join(fitted.fingerprints) if fitted else "",
         }
-        tensors = with_prefix("model", halves if is_half else whole)
-        if self.metrics:
-            states, common = np.split(self._states, [-COMMON], 1)
-            values = np.stack(list(self._values.values()))
-            tensors |= {"states": states.astype(np.float16), "common": common, "values": values}
+        if fitted:
+            states, common = np.split(fitted.states, [-COMMON], 1)
+            tensors["states"] = states.astype(np.float16)
+            tensors["common"] = common
+            tensors["values"] = np.stack(list(fitted.values.values()))
         return config, tensors
 
     @classmethod
     def _restore(cls, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Self:
+        # 1. The model.
         self = cls(seed=config["seed"], base=config["base"], backbone=config["backbone"])
         sizes = ModelConfig.restore(config["model"])
         with without_weights():
             model = Model(sizes).eval()
         load_weights(model, "model", tensors)
         self._use(model)
-        if config["metrics"]:
-            states = np.concatenate([tensors["states"].astype(np.float32), tensors["common"]], 1)
-            if not self.backbone and states.shape[1:] != (sizes.encoder.outputs,):
-                raise InputError(
-                    "damaged checkpoint: its examples do not have the size of its model's states"
-                )
-            texts = config["texts"].split()
-            if len(texts) != len(states):
-                raise InputError(
-                    f"damaged checkpoint: {len(texts)} fingerprints of {len(states)} examples"
-                )
-            if config["text_version"] != TEXT_VERSION:
-                log.warning(
-                    "the checkpoint knows its %d examples by texts of version %s; this release "
-                    "writes version %s and "
-                    "may not recognise them: make the checkpoint again",
-                    len(texts), config["text_version"], TEXT_VERSION,
-                )  # fmt: skip
-            self._store(texts, states, examples(config, {**tensors, "states": states}, "states"))
-            self._widening = {
-                name: float(config.get("widening", {}).get(name, 1.0)) for name in self.metrics
-            }
-            if not all(1 <= factor < np.inf for factor in self._widening.values()):
-                raise InputError(
-                    "damaged checkpoint: the factors that widen its intervals are not numbers from "
-                    "1"
-                )
+        if not config["metrics"]:
+            return self
+
+        # 2. The examples, which must fit to it.
+        states = np.concatenate([tensors["states"].astype(np.float32), tensors["common"]], 1)
+        if not self.backbone and states.shape[1:] != (sizes.encoder.outputs,):
+            raise InputError(
+                "damaged checkpoint: its examples do not have the size of its model's states"
+            )
+        texts = config["texts"].split()
+        if len(texts) != len(states):
+            raise InputError(
+                f"damaged checkpoint: {len(texts)} fingerprints of {len(states)} examples"
+            )
+        if config["text_version"] != TEXT_VERSION:
+            log.warning(
+                "the checkpoint knows its %d examples by texts of version %s; this release writes "
+                "version %s and may not recognise them: make the checkpoint again",
+                len(texts),
+                config["text_version"],
+                TEXT_VERSION,
+            )
+        values = restore_values(config, {**tensors, "states": states}, "states")
+
+        # 3. The factors that widen its intervals.
+        stored = config.get("widening", {})
+        widening = {name: float(stored.get(name, 1.0)) for name in values}
+        if not all(1 <= factor < np.inf for factor in widening.values()):
+            raise InputError(
+                "damaged checkpoint: the factors that widen its intervals are not numbers from 1"
+            )
+        self._fitted = FittedContext(model, texts, states, values, self.seed, widening)
         return self
 
 
-def fingerprints(texts: Sequence[str]) -> list[str]:
-    """Fingerprints of n texts, by which examples are recognised on every machine."""
-    return [fingerprint(text) for text in texts]
-
-
-def _rounded(states: np.ndarray) -> np.ndarray:
+def _as_stored(states: np.ndarray) -> np.ndarray:
     """States (n, S) as checkpoints store them: all but the common numbers have 16 bits."""
     states[:, :-COMMON] = states[:, :-COMMON].clip(-MAX_HALF, MAX_HALF).astype(np.float16)
     return states
-
-
-def _columns(columns: list[np.ndarray], count: int) -> np.ndarray:
-    """Matrix (count, c) of columns, clipped so that float32 can square them."""
-    return np.stack(columns, 1).clip(-1e6, 1e6) if columns else np.zeros((count, 0))

@@ -232,7 +232,7 @@ def test_one_page_of_ones_own_ends_with_a_front_of_trained_networks(
 
 def test_a_class_derived_from_ours_keeps_its_own_checkpoints(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
-        "from predictors.simple import Ridge\n\nclass Mine(Ridge):\n    pass\n"
+        "from predictors.baselines import Ridge\n\nclass Mine(Ridge):\n    pass\n"
     )
     space = get_space("tiny-resnet")
     texts = [space.to_text(arch) for _, arch in zip(range(8), space.enumerate(), strict=False)]

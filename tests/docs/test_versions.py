@@ -7,8 +7,8 @@ from pathlib import Path
 
 from nas.benchmarks.table import FORMAT_VERSION as TABLE
 from nas.search.loop import RESULT_VERSION as SEARCHES
-from predictors.files import FORMAT_VERSION as CHECKPOINT
-from predictors.version import RESULT_VERSION as PREDICTORS
+from predictors.checkpoint import FORMAT_VERSION as CHECKPOINT
+from predictors.registry import RESULT_VERSION as PREDICTORS
 from search_spaces.ir.text import TEXT_VERSION
 
 ROOT = Path(__file__).parents[2]

@@ -64,7 +64,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RLM:
     loaded = load(tmp_path / "made")
     assert isinstance(loaded, RLM)
     disturb(monkeypatch)
-    assert (loaded.states(TEXTS[:EXAMPLES]) != loaded._states).any(1).all(), "each state differs"
+    assert (loaded.states(TEXTS[:EXAMPLES]) != loaded._fitted.states).any(1).all(), (
+        "each state differs"
+    )
     return loaded
 
 
@@ -76,7 +78,7 @@ def test_its_examples_are_recognised(elsewhere: RLM) -> None:
 
 def test_further_measurements_of_its_examples_are_merged_with_them(elsewhere: RLM) -> None:
     elsewhere.extend(TEXTS[20:30], {"c_ms": SIZE[20:30], "a_ms": [7.0, *[np.nan] * 9]})
-    assert len(elsewhere._states) == 30
+    assert len(elsewhere._fitted.states) == 30
     known = elsewhere.examples_of(TEXTS[20:30])
     np.testing.assert_array_equal(known["c_ms"], SIZE[20:30])
     np.testing.assert_array_equal(known["b_ms"][:4], 2 * SIZE[20:24])
@@ -123,9 +125,9 @@ with pytest.MonkeyPatch.context() as patch:
     texts = [open(path).read() for path in paths]
     model = predictors.load(checkpoint)
     known = np.stack(list(model.examples_of(texts).values()), 1)
-    before = len(model._states)
+    before = len(model._fitted.states)
     model.extend(texts, {"own_ms": np.arange(1.0, 1 + len(texts))})
-    print(json.dumps([int((~np.isnan(known)).any(1).sum()), len(model._states) - before]))
+    print(json.dumps([int((~np.isnan(known)).any(1).sum()), len(model._fitted.states) - before]))
 """
 
 

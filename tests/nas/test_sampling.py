@@ -6,7 +6,7 @@ import numpy as np
 
 from nas.sampling import draw
 from predictors import create
-from predictors.exact import exact_costs
+from predictors.features import exact_costs
 from search_spaces import get_space
 
 

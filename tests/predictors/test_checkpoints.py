@@ -18,11 +18,10 @@ from safetensors.numpy import load_file, save_file
 from scipy.stats import spearmanr
 
 import predictors
-from predictors.checkpoint import CHECKPOINTS
-from predictors.files import FORMAT_VERSION
+from predictors.checkpoint import CHECKPOINTS, FORMAT_VERSION
 from predictors.rlm import examples
-from predictors.rlm.context import ContextConfig
 from predictors.rlm.encoder import EncoderConfig
+from predictors.rlm.in_context import ContextConfig
 from predictors.rlm.model import Model, ModelConfig
 from predictors.rlm.predictor import RLM
 from search_spaces import InputError, get_space

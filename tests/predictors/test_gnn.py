@@ -17,7 +17,7 @@ from predictors import create, load
 from predictors.gnn import GNN
 from predictors.gnn.graph import TextGraph, Vocabulary, collate, text_graph
 from predictors.gnn.model import Config, Network
-from predictors.gnn.training import held_out
+from predictors.gnn.predictor import held_out
 from search_spaces import InputError, expand, get_space, graph_flops, graph_params, read
 from search_spaces.ir.text.program import calls, sites
 

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import kendalltau
 
 from predictors import create, load
-from predictors.gp import TextGP
+from predictors.baselines import TextGP
 from search_spaces import InputError, get_space
 
 SPACE = get_space("nasbench201", channels=4, cells=1)

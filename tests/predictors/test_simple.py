@@ -10,8 +10,8 @@ from scipy.stats import kendalltau, spearmanr
 
 from predictors import create, load
 from predictors.base import STREAM_CHUNK
+from predictors.baselines import Ridge
 from predictors.features import PATH_NODES, feature_matrix, features
-from predictors.simple import Ridge
 from search_spaces import InputError, expand, get_space, graph_params, read
 
 SPACE = get_space("nasbench201", channels=4, cells=2)

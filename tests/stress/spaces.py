@@ -152,11 +152,11 @@ def checked(name: str, count: int, seed: int, jobs: int = 1) -> Iterator[Checked
 
 def summary(name: str, results: Iterable[Checked]) -> tuple[dict[str, Any], str]:
     """The space's row of the table, and its first failure (empty if there is none)."""
-    from predictors.rlm.lines import lines
+    from predictors.rlm.tokens import tokenize
 
     counts, characters, seconds, failed, first = [], [], [], 0, ""
     for result in results:
-        counts.append(len(lines(result.text).starts))
+        counts.append(len(tokenize(result.text).starts))
         characters.append(len(result.text))
         seconds.append(result.seconds)
         failed += bool(result.failure)

@@ -68,7 +68,7 @@ from nas.search.study.trials import (
     why_pruned,
 )
 from nas.search.study.workers import FATAL, Share, Worker, check_jobs, helpers
-from predictors.values import is_valid
+from predictors.metrics import is_valid
 from search_spaces.common import plug_ins
 from search_spaces.common.errors import EvaluatorError, InputError, StorageError, describe
 from search_spaces.common.seeds import check_seed

@@ -23,7 +23,7 @@ from nas.search.study.schema import (
     UNTIL_KEY,
     VALUES_KEY,
 )
-from predictors.values import is_valid
+from predictors.metrics import is_valid
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from nas.benchmarks.csv_file import ORIGIN_COLUMNS
 from nas.evaluation.trainable import Trainable
 from nas.search.objectives import to_losses
 from nas.search.pareto import non_dominated
-from predictors.exact import COUNTS
+from predictors.features import COUNTS
 from search_spaces.ir.text import fingerprint
 
 if TYPE_CHECKING:

@@ -41,8 +41,7 @@ from nas.search.study.schema import (
     sampler_label,
 )
 from nas.search.study.trials import is_evaluated
-from predictors.metrics import Metric
-from predictors.values import why_invalid
+from predictors.metrics import Metric, why_invalid
 from search_spaces.common.errors import InputError
 from search_spaces.parameter_names import plain_names
 

@@ -14,7 +14,7 @@ from nas.evaluation.trainable import Trainable
 from nas.search.study.networks import NetworkId
 from nas.search.study.schema import EPOCH_KEY, FURTHER_KEY, NETWORK_KEY, SPREAD_KEY, WEIGHTS_KEY
 from nas.search.study.storage import set_intermediate_value
-from predictors.values import is_valid
+from predictors.metrics import is_valid
 from search_spaces.common.errors import EvaluatorError, InputError
 
 if TYPE_CHECKING:

@@ -26,8 +26,7 @@ from nas.search.study.schema import (
     UNTIL_KEY,
     VALUES_KEY,
 )
-from predictors.metrics import Metric
-from predictors.values import only_valid, why_invalid
+from predictors.metrics import Metric, only_valid, why_invalid
 from search_spaces.common.errors import InputError
 from search_spaces.parameter_names import plain_names
 
@@ -117,7 +116,7 @@ class TrialReader:
 
     def reason(self, values: np.ndarray) -> str:
         """Why an evaluation with values (metrics,) failed; "" if all are valid
-        (`predictors.values`).
+        (`predictors.metrics`).
         """
         return ", ".join(filter(None, map(why_invalid, self.metrics, values.tolist())))
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from experiments.pretraining import random_tasks
 from experiments.pretraining.random_tasks import Prior, SpaceStates, draw_task
-from predictors.rlm.context import COORDINATES, COVARIATES
-from predictors.rlm.encoder import COMMON, QUALITY
-from predictors.rlm.sketches import COUNTS, NEIGHBOURS
+from predictors.rlm.kernel_regression import COVARIATES, FEATURES
+from predictors.rlm.tokens import COMMON, COUNTS, NEIGHBOURS, QUALITY
 
 NETWORKS, FREE = 90, 40
 
@@ -35,18 +34,18 @@ def _space(seed: int, with_proxies: bool = True) -> SpaceStates:
 @given(st.integers(0, 10_000), st.integers(6, 50))
 def test_tasks_are_finite_and_on_the_scale_of_their_examples(seed: int, n: int) -> None:
     task = draw_task([_space(0), _space(1, False)], n, 32, np.random.default_rng(seed))
-    assert task.examples.shape == (n, COORDINATES)
-    assert task.queries.shape == (32, COORDINATES)
-    for part in (task.examples, task.queries, task.scores, task.wanted):
+    assert task.examples.shape == (n, FEATURES)
+    assert task.queries.shape == (32, FEATURES)
+    for part in (task.examples, task.queries, task.example_targets, task.query_targets):
         assert np.isfinite(part).all()
-    assert np.abs(np.median(task.scores)) < 1.5
+    assert np.abs(np.median(task.example_targets)) < 1.5
 
 
 def _spread_ratio(task: random_tasks.Task) -> float:
     """Root mean square of the queries' coordinates over that of the examples', without size and
     covariates.
     """
-    used = slice(0, COORDINATES - COVARIATES - COMMON - 3)
+    used = slice(0, FEATURES - COVARIATES - COMMON - 3)
     return float(
         np.sqrt((task.queries[:, used] ** 2).mean() / (task.examples[:, used] ** 2).mean())
     )
@@ -70,4 +69,4 @@ def test_queries_lie_beyond_their_examples_as_often_as_the_prior_says() -> None:
 def test_the_same_generator_draws_the_same_task() -> None:
     a, b = (draw_task([_space(0)], 20, 32, np.random.default_rng(3)) for _ in range(2))
     np.testing.assert_array_equal(a.queries, b.queries)
-    np.testing.assert_array_equal(a.wanted, b.wanted)
+    np.testing.assert_array_equal(a.query_targets, b.query_targets)

@@ -19,7 +19,7 @@ from experiments.programs.squared_error import head_predictions
 from experiments.programs.study import METRICS, score
 from experiments.programs.writing import KERNELS, LANGUAGES, Program, programs
 from nas.benchmarks.text_tables import read_text_table
-from predictors.rlm.lines import lines
+from predictors.rlm.tokens import tokenize
 from search_spaces import InputError
 
 needs_compilers = pytest.mark.skipif(
@@ -118,7 +118,7 @@ def test_the_shipped_table_is_what_the_generator_writes() -> None:
 
 def test_each_byte_is_a_line() -> None:
     text = "größe = 1\n"
-    assert len(lines(as_bytes(text)).starts) == len(text.encode())
+    assert len(tokenize(as_bytes(text)).starts) == len(text.encode())
     assert as_bytes("ab") != as_bytes("ba")
 
 

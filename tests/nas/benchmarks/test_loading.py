@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from nas.benchmarks import Benchmark, list_benchmarks, load_benchmark, loading
 from nas.benchmarks.csv_file import parse_csv
 from nas.benchmarks.populations import POPULATIONS
-from predictors.values import MAX_VALUE
+from predictors.metrics import MAX_VALUE
 from search_spaces.common.errors import InputError
 
 A = "|avg_pool_3x3~0|+|nor_conv_1x1~0|skip_connect~1|+|nor_conv_1x1~0|skip_connect~1|skip_connect~2|"

@@ -799,7 +799,7 @@ def test_an_error_in_an_own_predictor_names_its_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("NAS_CACHE", str(tmp_path / "cache"))
-    code = ["from predictors.simple import Ridge", "class Mine(Ridge):", "    kind = 'mine'"]
+    code = ["from predictors.baselines import Ridge", "class Mine(Ridge):", "    kind = 'mine'"]
     own, table, space = tmp_path / "own.py", tmp_path / "table.csv", get_space("tiny-resnet")
     own.write_text(
         "\n".join([*code, "    def fit(self, architectures, metrics):", "        return 1 / 0", ""])

@@ -164,7 +164,7 @@ def test_a_terminated_comparison_ends_at_once_and_keeps_its_scores(jobs: str) ->
     ]
     Path("table.csv").write_text("\n".join(["arch,x_accuracy", *rows]))
     Path("slow.py").write_text(
-        "import time\nfrom pathlib import Path\nfrom predictors.simple import Ridge\n\nclass "
+        "import time\nfrom pathlib import Path\nfrom predictors.baselines import Ridge\n\nclass "
         "Slow(Ridge):\n"
         "    kind = 'slow'\n\n    def fit(self, architectures, metrics):\n"
         "        if self.seed:\n            Path('begun').touch()\n            time.sleep(3600)\n"

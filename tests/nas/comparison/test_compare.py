@@ -20,7 +20,7 @@ from search_spaces.common.errors import InputError
 SPACE = get_space("nasbench201", channels=4, cells=1, input_shape=(1, 8, 8))
 MINE = """
 from predictors import Predictions
-from predictors.simple import Ridge
+from predictors.baselines import Ridge
 
 class Mine(Ridge):
     def predict(self, architectures, metrics, given=None, samples=64, seed=0):

@@ -23,7 +23,7 @@ from nas.search.study.networks import repeat_exactly
 from nas.search.study.result import SearchResult
 from nas.search.study.schema import BEGUN_KEY, COST_KEY, RULED_OUT_KEY, SPREAD_KEY, UNTIL_KEY
 from nas.search.study.storage import begin_trial
-from predictors.simple import Ridge
+from predictors.baselines import Ridge
 from search_spaces import SearchSpace, get_space
 from search_spaces.ir.builder import Network, Tensor
 from tests.nas.search.spaces import Widths

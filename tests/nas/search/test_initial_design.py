@@ -8,8 +8,8 @@ import torch
 
 from nas.search.initial_design import DRAWS_PER_ARCHITECTURE, initial_design
 from predictors import Predictor, create
-from predictors.rlm.coordinates import compared
 from predictors.rlm.predictor import RLM
+from predictors.rlm.tokens import learned_features
 from search_spaces import Architecture, SearchSpace, Subnetworks, get_space
 
 
@@ -19,7 +19,7 @@ def test_networks_of_a_first_design_differ_more_than_random_ones() -> None:
 
     def nearest(architectures: list[Architecture]) -> float:
         """Mean distance of each network's state to the nearest other one's."""
-        states = compared(
+        states = learned_features(
             reader.states([space.to_text(architecture) for architecture in architectures])
         )
         distances = np.linalg.norm(states[:, None] - states, axis=-1) + 1e9 * np.eye(len(states))

@@ -24,7 +24,7 @@ OBJECTIVES = "params,flops"
 NOTES = """
 from pathlib import Path
 
-from predictors.simple import Ridge
+from predictors.baselines import Ridge
 
 Path(__file__).with_name("runs").open("a").write("run\\n")
 

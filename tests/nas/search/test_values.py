@@ -23,7 +23,7 @@ from nas.search.study.result import SearchResult
 from nas.search.study.trial_logger import plain_number
 from nas.search.study.trials import TrialReader
 from predictors import create
-from predictors.values import MAX_VALUE, is_valid, only_valid, why_invalid
+from predictors.metrics import MAX_VALUE, is_valid, only_valid, why_invalid
 from search_spaces import Architecture, InputError, SearchSpace
 from tests.nas.search.spaces import Widths
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from predictors.rlm.context import ContextConfig
 from predictors.rlm.encoder import EncoderConfig
+from predictors.rlm.in_context import ContextConfig
 from predictors.rlm.model import Model, ModelConfig
 from predictors.rlm.predictor import RLM
 

@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kendalltau
 
-from predictors.rlm import examples, predictor
-from predictors.rlm.encoder import COMMON, QUALITY
-from predictors.rlm.examples import MAX_EXAMPLES, groups
+from predictors.rlm import examples
+from predictors.rlm.examples import MAX_EXAMPLES, group_examples
 from predictors.rlm.predictor import RLM
-from predictors.rlm.sketches import COUNTS, NEIGHBOURS
+from predictors.rlm.tokens import COMMON, COUNTS, NEIGHBOURS, QUALITY
 from search_spaces import InputError, get_space
 
 SPACE = get_space("nasbench201", channels=4, cells=1)
@@ -122,7 +121,7 @@ def large(small_base: str, monkeypatch: pytest.MonkeyPatch) -> RLM:
 
 def test_a_query_sees_a_bounded_number_of_examples_chosen_by_its_state(large: RLM) -> None:
     queries = _many(300)[::40]
-    found = large._groups_with(["top1"])
+    found = large._fitted.groups_with(["top1"])
     assert [len(group.rows) for group in found] == [200] * len(found)
     assert len({group.rows.tobytes() for group in found}) == len(found) > 1
     together = large.predict(queries, ["top1"], samples=4).samples
@@ -132,7 +131,7 @@ def test_a_query_sees_a_bounded_number_of_examples_chosen_by_its_state(large: RL
 
 def test_every_example_is_seen_by_some_query() -> None:
     states = RNG.normal(size=(5000, 4 + COUNTS + NEIGHBOURS + COMMON)).astype(np.float32)
-    found = groups(states)
+    found = group_examples(states)
     assert all(len(np.unique(group.rows)) == len(group.rows) == MAX_EXAMPLES for group in found)
     assert len(np.unique(np.concatenate([group.rows for group in found]))) > 4000
 
@@ -141,7 +140,7 @@ def test_a_metric_with_few_values_in_a_large_table_is_predicted_from_these(large
     for names in (["a_latency_ms"], ["b_mj"], ["top1", "a_latency_ms", "b_mj"]):
         found = large.predict(_many(20), names, samples=4)
         assert np.isfinite(found.samples).all()
-    assert large._groups_with(["b_mj"])[0].rows.tolist() == [17, 400]
+    assert large._fitted.groups_with(["b_mj"])[0].rows.tolist() == [17, 400]
     given = large.predict(_many(20), ["b_mj"], given={"a_latency_ms": np.full(20, 0.5)}, samples=4)
     assert np.isfinite(given.samples).all()
 
@@ -150,8 +149,8 @@ def test_a_context_is_read_once_and_forgotten_with_its_examples(
     small_base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[int] = []
-    context = predictor.Context
-    monkeypatch.setattr(predictor, "Context", lambda *args: read.append(1) or context(*args))
+    context = examples.MetricContext
+    monkeypatch.setattr(examples, "MetricContext", lambda *args: read.append(1) or context(*args))
     model = _fitted(small_base)
     before = [model.estimate(TEXTS[40:], list(VALUES)) for _ in range(2)]
     assert len(read) == len(VALUES)
@@ -165,7 +164,7 @@ def test_predictions_do_not_depend_on_the_batch_size(
     small_base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = _fitted(small_base).predict(TEXTS, list(VALUES), samples=8).samples
-    monkeypatch.setattr("predictors.rlm.predictor.MAX_NUMBERS", 50)
+    monkeypatch.setattr("predictors.rlm.examples.MAX_NUMBERS", 50)
     parts = _fitted(small_base).predict(TEXTS, list(VALUES), samples=8).samples
     assert np.mean(np.abs(whole - parts) > 0.05) < 0.01
 
@@ -212,8 +211,8 @@ def test_only_examples_with_the_metric_make_a_network_known(small_base: str) -> 
 def test_all_examples_count_as_known_however_many(
     small_base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(predictor, "MAX_EXAMPLES", 10)  # more are stored than a query attends to
-    monkeypatch.setattr(predictor, "NEIGHBOUR_ROWS", 20)
+    monkeypatch.setattr(examples, "MAX_EXAMPLES", 10)  # more are stored than a query attends to
+    monkeypatch.setattr(examples, "NOVELTY_ROWS", 20)
     np.testing.assert_allclose(_fitted(small_base).novelty(TEXTS[:40]), 0, atol=1e-3)
 
 

@@ -12,7 +12,7 @@ from scipy.stats import kendalltau
 
 from nas import load_benchmark
 from predictors import load
-from predictors.rlm import tuning
+from predictors.rlm import model as model_module
 from predictors.rlm.predictor import RLM
 from search_spaces import get_space
 
@@ -128,7 +128,7 @@ def test_fitting_kernels_changes_neither_the_base_nor_what_a_second_fit_finds(
 def test_kernels_stay_where_they_can_be_inverted_for_metrics_without_noise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tuning, "KERNEL_RATE", 3.0)  # thirty times as far in each step
+    monkeypatch.setattr(model_module, "KERNEL_RATE", 3.0)  # thirty times as far in each step
     space, rng = get_space("nasbench201"), np.random.default_rng(0)
     architectures = [space.sample(rng) for _ in range(120)]
     texts, sizes = (

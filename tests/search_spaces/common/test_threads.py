@@ -105,7 +105,7 @@ import os, sys, threading
 import numpy as np, torch
 from threadpoolctl import threadpool_info
 import nas, predictors
-from predictors.simple import Ridge
+from predictors.baselines import Ridge
 from search_spaces import get_space
 
 exec(os.environ.get("FIRST", ""))

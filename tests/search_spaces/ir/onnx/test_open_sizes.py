@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from predictors.exact import exact_costs
+from predictors.features import exact_costs
 from search_spaces import InputError, flops, from_text, load_model, read_source, to_text
 from search_spaces.sources import naming_costs
 

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from predictors import Predictor, create, load
-from predictors.base import Predictions
-from predictors.calibration import widen, widening_factors
-from predictors.inputs import Metrics
-from predictors.simple import Ridge
+from predictors.base import Metrics, Predictions
+from predictors.baselines import Ridge
+from predictors.uncertainty import widen, widening_factors
 from search_spaces import InputError, get_space
 
 
@@ -109,10 +108,10 @@ def test_an_rlm_saves_its_widening_and_accepts_further_measurements(
     model = create("rlm").fit(texts[:30], {"a_ms": size[:30]})
     narrow = model.predict(texts[30:], ["a_ms"])
     model.calibrate(texts[:30], groups[:30])  # type: ignore[attr-defined]
-    assert model._widening["a_ms"] >= 1  # type: ignore[attr-defined]
-    model._widening = {"a_ms": 2.0}  # type: ignore[attr-defined]
+    assert model._fitted.widening["a_ms"] >= 1  # type: ignore[attr-defined]
+    model._fitted.widening = {"a_ms": 2.0}  # type: ignore[attr-defined]
     assert (model.predict(texts[30:], ["a_ms"]).std > narrow.std).all()
-    model._widening = {"a_ms": 1e3}  # type: ignore[attr-defined]
+    model._fitted.widening = {"a_ms": 1e3}  # type: ignore[attr-defined]
     assert (model.predict(texts[30:], ["a_ms"]).samples > 0).all()  # as all latencies are
     model.save(tmp_path / "kept")
     kept = load(tmp_path / "kept")

@@ -12,8 +12,15 @@ from hypothesis import strategies as st
 
 from predictors import create
 from predictors.rlm.encoder import EncoderConfig, Flow, TextEncoder, collate
-from predictors.rlm.lines import LINE_NUMBERS, MAX_LINES, Lines, bucket, graph_lines, lines
-from predictors.rlm.sketches import COUNTS
+from predictors.rlm.tokens import (
+    COUNTS,
+    MAX_TOKENS,
+    TOKEN_NUMBERS,
+    Tokens,
+    bucket,
+    tokenize,
+    tokenize_graph,
+)
 from search_spaces import InputError, SearchSpace, expand, get_space, read
 
 SPACES = {
@@ -46,12 +53,12 @@ def _encoder() -> TextEncoder:
     return TextEncoder(EncoderConfig(width=32, layers=2, structure=48)).eval()
 
 
-def _states(read_lines: list[Lines]) -> np.ndarray:
+def _states(read_lines: list[Tokens]) -> np.ndarray:
     with torch.inference_mode():
         return _encoder()(collate(read_lines)).numpy()
 
 
-def _bag(found: Lines) -> Counter[tuple[object, ...]]:
+def _bag(found: Tokens) -> Counter[tuple[object, ...]]:
     """All lines with words and numbers, without their order."""
     ends = np.append(found.starts[1:], len(found.words))
     return Counter(
@@ -65,7 +72,7 @@ def _bag(found: Lines) -> Counter[tuple[object, ...]]:
 @pytest.mark.parametrize("name", SPACES)
 def test_a_text_and_its_graph_have_the_same_lines_but_for_their_order(name: str) -> None:
     for text in _texts(name, 3):
-        of_text, of_graph = lines(text), graph_lines(expand(read(text)))
+        of_text, of_graph = tokenize(text), tokenize_graph(expand(read(text)))
         assert _bag(of_text) == _bag(of_graph)
         assert of_text.edges.shape == of_graph.edges.shape
         unshared = of_text._replace(shared=np.arange(len(of_text.starts)))
@@ -77,11 +84,11 @@ def test_a_text_and_its_graph_have_the_same_lines_but_for_their_order(name: str)
 def test_totals_are_the_costs_of_the_network(name: str, seed: int) -> None:
     space: SearchSpace = SPACES[name]
     arch = space.sample(np.random.default_rng(seed))
-    found = lines(space.to_text(arch))
+    found = tokenize(space.to_text(arch))
     np.testing.assert_allclose(
         2.0 ** found.totals[:2] - 1, [space.params(arch), space.flops(arch)], rtol=1e-5
     )
-    assert found.numbers.shape == (len(found.starts), LINE_NUMBERS)
+    assert found.numbers.shape == (len(found.starts), TOKEN_NUMBERS)
     params = (2.0 ** found.numbers[:, 0].astype(float) - 1).sum()
     assert params == pytest.approx(space.params(arch), rel=1e-4)
     assert ((found.position > 0) & (found.position < 1)).all()
@@ -92,14 +99,16 @@ def test_totals_are_the_costs_of_the_network(name: str, seed: int) -> None:
 def test_names_and_the_order_of_nodes_do_not_matter() -> None:
     one = _program("a = Relu (x); b = Sigmoid (x); y = Add (a, b)")
     other = _program("left = Sigmoid (x); right = Relu (x); y = Add (right, left)")
-    assert _bag(lines(one)) == _bag(lines(other))
-    np.testing.assert_allclose(_states([lines(one)]), _states([lines(other)]), rtol=1e-4, atol=1e-5)
+    assert _bag(tokenize(one)) == _bag(tokenize(other))
+    np.testing.assert_allclose(
+        _states([tokenize(one)]), _states([tokenize(other)]), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_a_function_called_twice_is_its_body_twice() -> None:
     called = _program("a = net.F (x); y = net.F (a)", "F (x) => (y); a = Relu (x); y = Sigmoid (a)")
     flat = _program("a = Relu (x); b = Sigmoid (a); c = Relu (b); y = Sigmoid (c)")
-    one, other = lines(called), lines(flat)
+    one, other = tokenize(called), tokenize(flat)
     assert _bag(one) == _bag(other)
     assert (
         sorted(one.edges.T.tolist()) == sorted(other.edges.T.tolist()) == [[0, 1], [1, 2], [2, 3]]
@@ -112,8 +121,8 @@ BODY = "F (x) => (y); a = Relu (x); y = Sigmoid (a)"
 
 
 def test_lines_of_equal_calls_are_encoded_once() -> None:
-    called = lines(_program(TWICE, BODY))
-    flat = lines(
+    called = tokenize(_program(TWICE, BODY))
+    flat = tokenize(
         _program("a = Relu (x); b = Sigmoid (a); c = Relu (x); d = Sigmoid (c); y = Add (b, d)")
     )
     assert called.shared.tolist() == [0, 1, 0, 1, 2]
@@ -122,7 +131,7 @@ def test_lines_of_equal_calls_are_encoded_once() -> None:
     # Both calls have the same surroundings, so the state is exactly that of the network without
     # functions.
     np.testing.assert_allclose(_states([called]), _states([flat]), rtol=1e-5, atol=1e-6)
-    both = _states([called, lines(_program("y = net.F (x)", BODY)), called])
+    both = _states([called, tokenize(_program("y = net.F (x)", BODY)), called])
     np.testing.assert_allclose(
         both[[0, 2]], np.repeat(_states([called]), 2, 0), rtol=1e-4, atol=1e-5
     )
@@ -130,11 +139,11 @@ def test_lines_of_equal_calls_are_encoded_once() -> None:
 
 def test_calls_with_other_arguments_or_input_shapes_have_lines_of_their_own() -> None:
     function = "F <c> (x) => (y); y = net.Conv <channels: int = @c, kernel = [1,1]> (x)"
-    found = lines(
+    found = tokenize(
         _program("a = net.F <c = 5> (x); b = net.F <c = 5> (a); y = net.F <c = 5> (b)", function)
     )
     assert found.shared.tolist() == [0, 1, 1]  # x has 3 channels, a and b have 5
-    found = lines(
+    found = tokenize(
         _program("a = net.F <c = 3> (x); b = net.F <c = 5> (x); y = net.F <c = 3> (x)", function)
     )
     assert found.shared.tolist() == [0, 1, 0]
@@ -142,7 +151,7 @@ def test_calls_with_other_arguments_or_input_shapes_have_lines_of_their_own() ->
 
 def test_functions_inside_functions_are_encoded_once() -> None:
     outer = "G (x) => (y); a = net.F (x); b = Relu (a); y = net.F (b)"
-    found = lines(_program("a = net.G (x); b = net.G (a); y = net.F (b)", outer, BODY))
+    found = tokenize(_program("a = net.G (x); b = net.G (a); y = net.F (b)", outer, BODY))
     assert found.shared.tolist() == [0, 1, 2, 0, 1, 0, 1, 2, 0, 1, 0, 1]
 
 
@@ -150,7 +159,7 @@ def test_functions_inside_functions_are_encoded_once() -> None:
 @pytest.mark.parametrize("name", ["nasbench101", "darts"])
 def test_shared_lines_change_the_states_of_networks_little(name: str) -> None:
     encoder = create("rlm").model.encoder
-    read_lines = [lines(text) for text in _texts(name, 12)]
+    read_lines = [tokenize(text) for text in _texts(name, 12)]
     apart = [found._replace(shared=np.arange(len(found.starts))) for found in read_lines]
     with torch.inference_mode():
         together, alone = (
@@ -165,12 +174,12 @@ def test_shared_lines_change_the_states_of_networks_little(name: str) -> None:
 
 def test_a_call_binds_its_parameters() -> None:
     function = "F <c> (x) => (y); y = net.Conv <channels: int = @c, kernel = [1,1]> (x)"
-    found = lines(_program("a = net.F <c = 5> (x); y = net.F <c = 3> (a)", function))
+    found = tokenize(_program("a = net.F <c = 5> (x); y = net.F <c = 3> (a)", function))
     np.testing.assert_allclose(2.0 ** found.numbers[:, 3], [5, 3])  # channels that are made
 
 
 def test_a_number_that_is_no_network_is_read_token_by_token() -> None:
-    found = lines("depth=12, width 0.5")
+    found = tokenize("depth=12, width 0.5")
     words = ["depth", "=", "#", ",", " ", "width", " ", "#"]
     assert found.words.tolist() == [bucket(word) for word in words]
     np.testing.assert_allclose(found.numbers[[2, 7], 0], np.log2([13, 1.5]))
@@ -181,12 +190,12 @@ def test_a_number_that_is_no_network_is_read_token_by_token() -> None:
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
 def test_any_other_text_is_read_or_refused(text: str) -> None:
     if text.strip():
-        found = lines(text)
+        found = tokenize(text)
         assert np.isfinite(found.numbers).all()
         assert len(found.words) == len(found.starts) == len(found.position)
     else:
         with pytest.raises(InputError, match="empty text"):
-            lines(text)
+            tokenize(text)
 
 
 LOOP = "F (x) => (y); y = net.F (x)"
@@ -205,7 +214,7 @@ UNREADABLE = {
         "y = net.F (x)", "F <c> (x) => (y); y = net.Conv <channels: int = @c, kernel = [1,1]> (x)"
     ),
     "syntax": HEAD + "not a network",
-    "long": "7 " * MAX_LINES,
+    "long": "7 " * MAX_TOKENS,
 }
 
 
@@ -214,10 +223,10 @@ def test_what_cannot_be_read_is_refused_in_one_line(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "predictors.rlm.lines.MAX_LINES", MAX_LINES // 20
+        "predictors.rlm.tokens.MAX_TOKENS", MAX_TOKENS // 20
     )  # which is reached sooner
     with pytest.raises(InputError) as raised:
-        lines(text)
+        tokenize(text)
     assert "\n" not in str(raised.value)
     assert len(str(raised.value)) < 500
 
@@ -226,21 +235,21 @@ def test_what_cannot_be_read_is_refused_in_one_line(
 @pytest.mark.parametrize("name", ["nasbench201", "tiny-resnet"])
 def test_networks_that_differ_have_different_states(name: str) -> None:
     texts = list(dict.fromkeys(_texts(name, 300)))
-    states = _states([lines(text) for text in texts])
+    states = _states([tokenize(text) for text in texts])
     apart = np.abs(states[:, None] - states[None]).max(-1) + np.eye(len(texts))
     assert apart.min() > 1e-4
 
 
 def test_a_state_does_not_depend_on_the_other_texts_of_a_batch() -> None:
     read_lines = [
-        lines(text) for text in (*_texts("nasbench201", 3), "width 3", *_texts("fbnet", 1))
+        tokenize(text) for text in (*_texts("nasbench201", 3), "width 3", *_texts("fbnet", 1))
     ]
     together = _states(read_lines)
     alone = np.concatenate([_states([found]) for found in read_lines])
     np.testing.assert_allclose(together, alone, rtol=1e-3, atol=1e-3)
 
 
-def _kinds(found: Lines) -> frozenset[tuple[object, int]]:
+def _kinds(found: Tokens) -> frozenset[tuple[object, int]]:
     """Counts of each kind of line."""
     kinds: Counter[object] = Counter()
     for (words, numbers, _), count in _bag(found).items():
@@ -255,13 +264,13 @@ def test_counts_are_those_of_the_graph_and_differ_between_networks_of_other_oper
     rng = np.random.default_rng(1)
     graphs = [SPACES[name].graph(SPACES[name].sample(rng)) for _ in range(5)]
     texts = [SPACES[name].to_text(SPACES[name].sample(np.random.default_rng(1))), *_texts(name, 4)]
-    np.testing.assert_array_equal(lines(texts[0]).counts, graph_lines(graphs[0]).counts)
-    found = {lines(text).counts.tobytes() for text in texts}
-    assert len(found) == len({_kinds(lines(text)) for text in texts}) > 1
+    np.testing.assert_array_equal(tokenize(texts[0]).counts, tokenize_graph(graphs[0]).counts)
+    found = {tokenize(text).counts.tobytes() for text in texts}
+    assert len(found) == len({_kinds(tokenize(text)) for text in texts}) > 1
 
 
 def test_a_cost_per_kind_of_line_is_linear_in_the_counts() -> None:
-    read_lines = [lines(text) for text in _texts("nasbench201", 200)]
+    read_lines = [tokenize(text) for text in _texts("nasbench201", 200)]
     price: dict[object, float] = {}
     rng = np.random.default_rng(0)
     costs = np.zeros(len(read_lines))

@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictors.rlm.coordinates import compared
+from predictors.rlm.decoder import couple_samples
 from predictors.rlm.encoder import EncoderConfig
-from predictors.rlm.quantiles import joint_quantiles
+from predictors.rlm.tokens import learned_features
 
 SIZE = EncoderConfig().outputs
 SAMPLES = 64
@@ -30,7 +30,7 @@ def _texts(count: int) -> list[str]:
 def _quantiles(
     known: np.ndarray, states: np.ndarray, metrics: int = 1, seed: int = 0
 ) -> np.ndarray:
-    return joint_quantiles(known, (SAMPLES, metrics), (0, seed))(states, _texts(len(states)))
+    return couple_samples(known, (SAMPLES, metrics), (0, seed))(states, _texts(len(states)))
 
 
 def _relation(known: np.ndarray, states: np.ndarray) -> float:
@@ -74,16 +74,16 @@ def test_quantiles_do_not_depend_on_the_batch() -> None:
     rng = np.random.default_rng(0)
     known, states = rng.standard_normal((5, SIZE)), rng.standard_normal((3, SIZE))
     whole = _quantiles(known, states, 2)
-    alone = joint_quantiles(known, (SAMPLES, 2), (0, 0))(states[1:2], ["text 1"])
+    alone = couple_samples(known, (SAMPLES, 2), (0, 0))(states[1:2], ["text 1"])
     assert (whole[1:2] == alone).all()
 
 
 def test_one_sample_is_the_median() -> None:
-    assert (joint_quantiles(_states(0.0, 1.0), (1, 3), (0,))(_states(2.0), ["text"]) == 0.5).all()
+    assert (couple_samples(_states(0.0, 1.0), (1, 3), (0,))(_states(2.0), ["text"]) == 0.5).all()
 
 
 def test_only_the_learned_parts_of_states_tell_how_similar_networks_are() -> None:
     known, states = _states(0.0, 1.0, 2.0), _states(5.0)
     other = states.copy()
-    other[:, compared(states).shape[1] :] = 7.0
+    other[:, learned_features(states).shape[1] :] = 7.0
     assert (_quantiles(known, states) == _quantiles(known, other)).all()

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.inputs import as_targets
-from predictors.scores import Scores, pivot_of
+from predictors.base import as_targets
+from predictors.transforms import TargetTransform, pivot_of
 from search_spaces import InputError
 
 VALUES = st.lists(st.integers(-(10**6), 10**6).map(lambda n: n / 100), min_size=1, max_size=300)
@@ -19,48 +19,48 @@ BY_RANK = st.booleans()
 def test_scores_rise_strictly_with_values_also_beyond_the_knots(
     values: list[float], by_rank: bool
 ) -> None:
-    scale = Scores.fit(np.array(values), by_rank)
+    scale = TargetTransform.fit(np.array(values), by_rank)
     span = np.ptp(values) + 1
     asked = np.linspace(min(values) - span, max(values) + span, 101)
-    assert (np.diff(scale.normalize(asked)) > 0).all()
+    assert (np.diff(scale.to_z(asked)) > 0).all()
 
 
 @given(VALUES, BY_RANK, st.lists(st.floats(-2, 3), min_size=1, max_size=20))
 def test_a_value_comes_back_from_its_score(
     values: list[float], by_rank: bool, places: list[float]
 ) -> None:
-    scale = Scores.fit(np.array(values), by_rank)
+    scale = TargetTransform.fit(np.array(values), by_rank)
     asked = min(values) + np.ptp(values) * np.array(places)
     size = np.ptp(values) + np.abs(asked).max() + 1
     np.testing.assert_allclose(
-        scale.restore(scale.normalize(asked)), asked, rtol=1e-6, atol=1e-7 * size
+        scale.to_values(scale.to_z(asked)), asked, rtol=1e-6, atol=1e-7 * size
     )
 
 
 def test_ranks_are_normal_scores_and_missing_values_stay_missing() -> None:
-    scale = Scores.fit(np.exp(np.linspace(0, 20, 1001)), by_rank=True)
-    found = scale.normalize(np.array([np.exp(10.0), np.exp(18.0), np.nan]))
+    scale = TargetTransform.fit(np.exp(np.linspace(0, 20, 1001)), by_rank=True)
+    found = scale.to_z(np.array([np.exp(10.0), np.exp(18.0), np.nan]))
     np.testing.assert_allclose(found[:2], [0, 1.28], atol=0.05)
     assert np.isnan(found[2])
 
 
 def test_a_map_of_many_values_goes_on_as_steeply_as_at_its_ends() -> None:
-    scale = Scores.fit(np.linspace(0, 1, 500), by_rank=True)
-    beyond = scale.restore(scale.scores[-1] + np.array([1.0, 2.0]))
+    scale = TargetTransform.fit(np.linspace(0, 1, 500), by_rank=True)
+    beyond = scale.to_values(scale.z[-1] + np.array([1.0, 2.0]))
     assert 1 < beyond[0] < beyond[1] < 2
 
 
 @pytest.mark.parametrize("value", [1e-13, -3e-10, 0.5, 7e8])
 def test_samples_of_a_constant_stay_close_to_it_whatever_its_unit(value: float) -> None:
-    scores = Scores.fit(np.full(5, value), by_rank=False)
-    np.testing.assert_allclose(scores.restore(np.linspace(-4, 4, 9)), value, rtol=1e-7)
+    scores = TargetTransform.fit(np.full(5, value), by_rank=False)
+    np.testing.assert_allclose(scores.to_values(np.linspace(-4, 4, 9)), value, rtol=1e-7)
 
 
 def test_a_constant_is_restored_as_it_is() -> None:
     for value in (0.0, 7.0, -1e12):
-        scale = Scores.fit(np.full(5, value), by_rank=True)
+        scale = TargetTransform.fit(np.full(5, value), by_rank=True)
         np.testing.assert_allclose(
-            scale.restore(np.array([-3.0, 0.0, 3.0])), value, rtol=1e-8, atol=1e-8
+            scale.to_values(np.array([-3.0, 0.0, 3.0])), value, rtol=1e-8, atol=1e-8
         )
 
 
@@ -76,9 +76,9 @@ def test_a_constant_is_restored_as_it_is() -> None:
 )
 def test_tiny_and_huge_values_have_finite_scores(values: list[float]) -> None:
     checked = as_targets([""] * len(values), {"metric": values})["metric"]
-    scale = Scores.fit(checked, by_rank=True)
-    assert np.isfinite(scale.normalize(checked)).all()
-    assert np.isfinite(scale.restore(np.linspace(-9.99, 9.99, 99))).all()
+    scale = TargetTransform.fit(checked, by_rank=True)
+    assert np.isfinite(scale.to_z(checked)).all()
+    assert np.isfinite(scale.to_values(np.linspace(-9.99, 9.99, 99))).all()
 
 
 @pytest.mark.parametrize(
@@ -103,9 +103,9 @@ def test_values_that_cannot_be_learned_are_refused_with_the_remedy(
 @pytest.mark.parametrize("by_rank", [True, False])
 def test_values_that_differ_by_rounding_are_one_value(by_rank: bool) -> None:
     values = np.nextafter(np.full(5, 0.7), [0, 1, 0, 1, 1])
-    scores = Scores.fit(values, by_rank)
-    np.testing.assert_allclose(scores.normalize(values), 0, atol=0.01)
-    np.testing.assert_allclose(scores.restore(np.array([-1.0, 0.0, 1.0])), 0.7, rtol=1e-6)
+    scores = TargetTransform.fit(values, by_rank)
+    np.testing.assert_allclose(scores.to_z(values), 0, atol=0.01)
+    np.testing.assert_allclose(scores.to_values(np.array([-1.0, 0.0, 1.0])), 0.7, rtol=1e-6)
 
 
 POSITIVE = st.lists(st.floats(-6, 6).map(lambda power: 10**power), min_size=1, max_size=60)
@@ -116,14 +116,18 @@ def test_positive_quantities_stay_positive_however_low_the_score(
     values: list[float], by_rank: bool, metric: str
 ) -> None:
     known = np.array(values)
-    scale = Scores.of_ranks(metric, known) if by_rank else Scores.of(metric, known)
+    scale = (
+        TargetTransform.by_ranks(metric, known)
+        if by_rank
+        else TargetTransform.for_metric(metric, known)
+    )
     if metric == "perplexity" and not scale.pivot:
         return  # a loss within one order of magnitude may be a signed quantity
-    restored = scale.restore(np.linspace(-9.99, 9.99, 201))
+    restored = scale.to_values(np.linspace(-9.99, 9.99, 201))
     assert (restored > 0).all()
     assert np.isfinite(restored).all()
     assert (np.diff(restored) >= 0).all()
-    np.testing.assert_allclose(scale.restore(scale.normalize(known)), known, rtol=1e-6)
+    np.testing.assert_allclose(scale.to_values(scale.to_z(known)), known, rtol=1e-6)
 
 
 def test_quantities_over_decades_are_learned_as_logarithms_and_narrow_ones_by_value() -> None:
@@ -131,9 +135,13 @@ def test_quantities_over_decades_are_learned_as_logarithms_and_narrow_ones_by_va
     wide, narrow = 10 ** rng.normal(0, 0.6, 200), rng.normal(10, 1, 200)
     for name, values in (("gpu_ms", wide), ("energy_mj", wide), ("perplexity", 1 + 100 * wide)):
         assert pivot_of(name, values) == np.inf, name
-    steps = np.diff(Scores.of("gpu_ms", wide).normalize(np.array([0.01, 0.1, 1.0, 10.0])))
+    steps = np.diff(
+        TargetTransform.for_metric("gpu_ms", wide).to_z(np.array([0.01, 0.1, 1.0, 10.0]))
+    )
     np.testing.assert_allclose(steps, steps[0])
-    steps = np.diff(Scores.of("gpu_ms", narrow).normalize(np.array([8.0, 9.0, 10.0, 11.0])))
+    steps = np.diff(
+        TargetTransform.for_metric("gpu_ms", narrow).to_z(np.array([8.0, 9.0, 10.0, 11.0]))
+    )
     np.testing.assert_allclose(steps, steps[0])
     for name, values in (
         ("accuracy", wide),
@@ -156,10 +164,8 @@ def test_a_few_networks_without_operators_do_not_make_a_range_wide() -> None:
 
 
 def test_the_map_has_no_kink_at_its_pivot() -> None:
-    scale = Scores.of("x_ms", np.linspace(5.0, 9.0, 50))
-    around = scale.restore(scale.normalize(np.array([5.0]))[0] + np.array([-1e-4, 0, 1e-4]))
+    scale = TargetTransform.for_metric("x_ms", np.linspace(5.0, 9.0, 50))
+    around = scale.to_values(scale.to_z(np.array([5.0]))[0] + np.array([-1e-4, 0, 1e-4]))
     slopes = np.diff(around)
     assert slopes[0] == pytest.approx(slopes[1], rel=1e-3)
-    assert (
-        scale.normalize(np.array([0.0, -3.0])).tolist() == [scale.normalize(np.array([0.0]))[0]] * 2
-    )
+    assert scale.to_z(np.array([0.0, -3.0])).tolist() == [scale.to_z(np.array([0.0]))[0]] * 2

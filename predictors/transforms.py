@@ -1,8 +1,7 @@
-"""Target transforms: metrics to normal or robust standard scores, and back.
+"""Target transforms: the values of a metric to z, on the scale of a standard normal, and back.
 
-One place decides how the values of a metric become scores (`Scores.of`, `Scores.of_ranks`), for
-predictors, searches and devices alike. It depends on the metric's kind and on the values that are
-known of it.
+One place decides how values become z (`TargetTransform.for_metric`, `TargetTransform.by_ranks`), for
+predictors, searches and devices alike. It depends on the metric's kind and on its known values.
 """
 
 from __future__ import annotations
@@ -13,34 +12,39 @@ from typing import Self
 import numpy as np
 from scipy.special import ndtri
 
-from predictors.inputs import MIN_RANGE
-from predictors.metrics import Metric
+from predictors.metrics import MIN_RANGE, Metric
 
 MAX_KNOTS = 129
 ROUNDING = 1e-12  # relative range below which values count as constant
-# Largest absolute score of an example under a linear scale; digits reach twice as far
-MAX_BY_VALUE = 5.0
-# Of the 90th to the 10th percentile of a positive quantity, to be transformed by logarithm
-MIN_RATIO = 3.0
+MAX_BY_VALUE = 5.0  # largest absolute z of an example under a linear map; digits reach twice as far
+MIN_RATIO = 3.0  # of the 90th to the 10th percentile of a quantity that is transformed by logarithm
 MAX_LOG = -float(np.log(MIN_RANGE))  # of restored values, which stay finite and positive
+# A linear map has slope 1 at the median per half of the central 68 % of the values ...
+CENTRAL = (0.16, 0.84)
+MIN_SPREAD = 0.2  # ... or per this share of the standard deviation, if that is more
 
 
 @dataclass(frozen=True)
-class Scores:
-    """A strictly increasing map between values and scores, piecewise linear in the warped values.
+class TargetTransform:
+    """A strictly increasing map between values and z, piecewise linear in the warped values.
 
     Below a positive `pivot`, warped values are logarithms, and above it the values themselves; the
     slopes of both are equal there. So a value of a positive quantity stays positive, however low
-    its score. Beyond the outermost knots, the map continues with the mean slope of the outer tenth
-    of the knots.
+    its z. Beyond the outermost knots, the map continues with the mean slope of the outer tenth of
+    the knots.
+
+    Attributes:
+        values: (k,) knots, warped, increasing.
+        z: (k,) of the knots, increasing.
+        pivot: value below which values are warped; infinite: everywhere; 0: nowhere.
     """
 
-    values: np.ndarray  # (k,) knots, warped, increasing
-    scores: np.ndarray  # (k,) scores of the knots, increasing
-    pivot: float = 0.0  # infinite: logarithms everywhere; 0: nowhere
+    values: np.ndarray
+    z: np.ndarray
+    pivot: float = 0.0
 
     @classmethod
-    def of(cls, metric: str, values: np.ndarray) -> Self:
+    def for_metric(cls, metric: str, values: np.ndarray) -> Self:
         """Fit the target transform of a metric to known values (n,), n >= 1.
 
         Measured metrics are transformed linearly, those that are positive and span decades by their
@@ -50,14 +54,14 @@ class Scores:
         pivot = pivot_of(metric, values)
         if Metric.parse(metric).kind == "measured":
             by_value = cls.fit(values, by_rank=False, pivot=pivot)
-            if np.abs(by_value.normalize(values)).max() <= MAX_BY_VALUE:
+            if np.abs(by_value.to_z(values)).max() <= MAX_BY_VALUE:
                 return by_value
         return cls.fit(values, by_rank=True, pivot=pivot)
 
     @classmethod
-    def of_ranks(cls, metric: str, values: np.ndarray) -> Self:
+    def by_ranks(cls, metric: str, values: np.ndarray) -> Self:
         """Normal scores of ranks for any metric; between and beyond the knots, values are warped as
-        by `of`.
+        by `for_metric`.
         """
         return cls.fit(values, by_rank=True, pivot=pivot_of(metric, values))
 
@@ -73,46 +77,51 @@ class Scores:
         """
         values = _warp(values, pivot)
         distinct, counts = np.unique(values, return_counts=True)
+
+        # 1. A constant is z = 0, and stays close to itself for any z.
         if np.ptp(distinct) <= ROUNDING * np.abs(distinct).max():
             tiny = 1e-9 * (abs(float(distinct[0])) or 1.0)
             return cls(distinct[0] + np.array([-tiny, tiny]), np.array([-1.0, 1.0]), pivot)
+
+        # 2. By rank: knots at up to MAX_KNOTS distinct values, spread over the ranks.
         if by_rank:
-            chosen = np.unique(np.linspace(0, len(distinct) - 1, MAX_KNOTS).round().astype(int))
-            scores = ndtri((np.cumsum(counts) - counts / 2) / counts.sum())
-            return cls(distinct[chosen], scores[chosen], pivot)
+            knots = np.linspace(0, len(distinct) - 1, MAX_KNOTS).round().astype(int)
+            knots = np.unique(knots)
+            middle_ranks = (np.cumsum(counts) - counts / 2) / counts.sum()  # in (0, 1)
+            return cls(distinct[knots], ndtri(middle_ranks)[knots], pivot)
+
+        # 3. By value: two knots, one spread below and one above the median.
         center = float(np.median(values))
-        low, high = np.quantile(values, [0.16, 0.84])
-        spread = max((high - low) / 2, 0.2 * float(values.std()))
+        low, high = np.quantile(values, CENTRAL)
+        spread = max((high - low) / 2, MIN_SPREAD * float(values.std()))
         return cls(np.array([center - spread, center + spread]), np.array([-1.0, 1.0]), pivot)
 
-    def normalize(self, values: np.ndarray) -> np.ndarray:
-        """Scores of values of any shape; NaN stays NaN."""
-        return _interpolate(_warp(values, self.pivot), self.values, self.scores)
+    def to_z(self, values: np.ndarray) -> np.ndarray:
+        """z of values of any shape; NaN stays NaN."""
+        return _interpolate(_warp(values, self.pivot), self.values, self.z)
 
-    def restore(self, scores: np.ndarray) -> np.ndarray:
-        """Values of scores of any shape."""
-        return _unwarp(_interpolate(scores, self.scores, self.values), self.pivot)
+    def to_values(self, z: np.ndarray) -> np.ndarray:
+        """Values of z of any shape."""
+        return _unwarp(_interpolate(z, self.z, self.values), self.pivot)
 
 
 def pivot_of(metric: str, values: np.ndarray) -> float:
-    """The pivot of a metric with known values (n,): see `Scores`.
+    """The pivot of a metric with known values (n,): see `TargetTransform`.
 
     It is infinite for positive costs and losses whose central 80 % span a factor of `MIN_RATIO`, if
     their logarithms are the more symmetric ones: a few networks that are far faster than all others
     are no reason. It is the lowest value for other positive measured metrics, and 0 for all others.
     """
     parsed = Metric.parse(metric)
-    least = float(values.min())
-    if (
-        least <= 0
-        or parsed.kind == "exact"
-        or (parsed.kind == "accuracy" and parsed.direction == "maximize")
-    ):
+    lowest = float(values.min())
+    is_quality = parsed.kind == "accuracy" and parsed.direction == "maximize"
+    if lowest <= 0 or parsed.kind == "exact" or is_quality:
         return 0.0
     central = np.quantile(values, [0.1, 0.5, 0.9])
-    if central[2] > MIN_RATIO * central[0] and _asymmetry(np.log(central)) < _asymmetry(central):
+    is_wide = central[2] > MIN_RATIO * central[0]
+    if is_wide and _asymmetry(np.log(central)) < _asymmetry(central):
         return np.inf
-    return least if parsed.kind == "measured" else 0.0
+    return lowest if parsed.kind == "measured" else 0.0
 
 
 def _asymmetry(quantiles: np.ndarray) -> float:
@@ -126,11 +135,10 @@ def _warp(values: np.ndarray, pivot: float) -> np.ndarray:
     if pivot <= 0:
         return values
     logs = np.log(np.maximum(values, MIN_RANGE))
-    return (
-        logs
-        if np.isinf(pivot)
-        else np.where(values < pivot, pivot * (1 + logs - np.log(pivot)), values)
-    )
+    if np.isinf(pivot):
+        return logs
+    # The tangent of both is pivot + (values - pivot) at the pivot.
+    return np.where(values < pivot, pivot * (1 + logs - np.log(pivot)), values)
 
 
 def _unwarp(warped: np.ndarray, pivot: float) -> np.ndarray:
@@ -143,8 +151,13 @@ def _unwarp(warped: np.ndarray, pivot: float) -> np.ndarray:
 
 
 def _interpolate(x: np.ndarray, knots: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Piecewise linear map of x through the knots, with the mean slopes of the outer tenths beyond
+    them.
+    """
     outer = max(1, len(knots) // 10)
-    low = (values[outer] - values[0]) / (knots[outer] - knots[0])
-    high = (values[-1] - values[-1 - outer]) / (knots[-1] - knots[-1 - outer])
+    low_slope = (values[outer] - values[0]) / (knots[outer] - knots[0])
+    high_slope = (values[-1] - values[-1 - outer]) / (knots[-1] - knots[-1 - outer])
     inside = np.interp(x, knots, values)
-    return inside + low * np.minimum(x - knots[0], 0) + high * np.maximum(x - knots[-1], 0)
+    below = low_slope * np.minimum(x - knots[0], 0)
+    above = high_slope * np.maximum(x - knots[-1], 0)
+    return inside + below + above

@@ -12,12 +12,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictors.rlm import digits
-from predictors.rlm.context import START, ContextConfig, NumberDecoder
-from predictors.rlm.decoding import sample_scores
+from predictors.rlm.decoder import (
+    START,
+    NumberDecoder,
+    grammar,
+    read_numbers,
+    sample_numbers,
+    write_numbers,
+)
+from predictors.rlm.in_context import ContextConfig
 
 CONFIG = ContextConfig(width=8, number_width=8, number_layers=2)
-ALLOWED = digits.allowed()
+ALLOWED = grammar()
 EVERY = np.array(list(product(*(np.flatnonzero(row) for row in ALLOWED))))  # (2000, 4)
 
 
@@ -40,7 +46,7 @@ def _sampled(decoder: NumberDecoder, gathered: torch.Tensor, quantiles: np.ndarr
     """Scores (q, samples) for gathered states (q, D), all at the same quantiles (samples,)."""
     conditions = decoder.conditions(gathered)
     rows = np.repeat(np.arange(len(gathered)), len(quantiles))
-    return sample_scores(decoder, conditions, rows, np.tile(quantiles, len(gathered))).reshape(
+    return sample_numbers(decoder, conditions, rows, np.tile(quantiles, len(gathered))).reshape(
         len(gathered), -1
     )
 
@@ -66,7 +72,7 @@ def test_samples_follow_the_digit_distributions(seed: int) -> None:
     probability = _probabilities(decoder, gathered)
     assert probability.sum() == pytest.approx(1)
     samples = _sampled(decoder, gathered, _evenly(2000))[0]
-    expected = np.histogram(digits.decode(EVERY), np.linspace(-10, 10, 42), weights=probability)[0]
+    expected = np.histogram(read_numbers(EVERY), np.linspace(-10, 10, 42), weights=probability)[0]
     np.testing.assert_allclose(_frequencies(samples), expected, atol=2 / 2000)
 
 
@@ -83,12 +89,12 @@ def test_only_numbers_are_decoded_for_any_weights(seed: int, scale: float) -> No
     gathered = torch.randn(3, CONFIG.width) * 10
     scores = _sampled(_decoder(seed, scale), gathered, _evenly(8))
     assert scores.shape == (3, 8)
-    np.testing.assert_allclose(digits.decode(digits.encode(scores)), scores, atol=1e-9)
+    np.testing.assert_allclose(read_numbers(write_numbers(scores)), scores, atol=1e-9)
 
 
 def test_a_decoder_without_weights_writes_all_numbers_equally_often() -> None:
     scores = _sampled(_decoder(scale=0.0), torch.randn(1, CONFIG.width), _evenly(2000))[0]
-    np.testing.assert_allclose(scores, np.sort(digits.decode(EVERY)), atol=0.011)
+    np.testing.assert_allclose(scores, np.sort(read_numbers(EVERY)), atol=0.011)
 
 
 def test_queries_are_decoded_as_if_each_were_alone() -> None:

@@ -11,10 +11,9 @@ import pytest
 import torch
 
 from predictors import load
-from predictors.rlm.backbone import T5GemmaReader
-from predictors.rlm.encoder import COMMON, QUALITY
+from predictors.rlm.encoder import T5GemmaReader
 from predictors.rlm.predictor import RLM
-from predictors.rlm.sketches import COUNTS, NEIGHBOURS
+from predictors.rlm.tokens import COMMON, COUNTS, NEIGHBOURS, QUALITY
 from search_spaces import InputError
 
 pytestmark = pytest.mark.slow  # a T5Gemma is built

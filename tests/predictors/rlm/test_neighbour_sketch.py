@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.rlm.lines import lines
-from predictors.rlm.sketches import NEIGHBOURS, neighbour_sketch
+from predictors.rlm.tokens import NEIGHBOURS, neighbour_sketch, tokenize
 from search_spaces import get_space
 
 CHAIN = np.array([[0, 1, 2], [1, 2, 3]])  # edges of four lines in a row
@@ -50,6 +49,6 @@ def test_wider_networks_of_one_structure_have_one_sketch() -> None:
     for channels in (8, 16):
         space = get_space("nasbench201", channels=channels)
         texts.append(space.to_text(space.sample(np.random.default_rng(0))))
-    narrow, wide = (lines(text) for text in texts)
+    narrow, wide = (tokenize(text) for text in texts)
     assert (narrow.neighbours == wide.neighbours).all()
     assert not (narrow.counts == wide.counts).all()

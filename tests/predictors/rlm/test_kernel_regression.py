@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import Ridge
 
-from predictors.rlm.kernels import KernelRegression
+from predictors.rlm.kernel_regression import KernelRegression
 
 HEADS, COORDINATES = 4, 6
 
@@ -32,7 +32,7 @@ def _task(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 def _features(
     layer: KernelRegression, x: torch.Tensor, y: torch.Tensor, queries: torch.Tensor
 ) -> torch.Tensor:
-    return layer(queries, layer.solve(layer.factor(x), y)[1])
+    return layer(queries, layer.fit(layer.kernels(x), y)[1])
 
 
 @settings(max_examples=20, deadline=None)
@@ -40,7 +40,7 @@ def _features(
 @torch.inference_mode()
 def test_an_example_reads_what_a_query_reads_without_it(n: int, seed: int) -> None:
     layer, (x, y) = _layer(), _task(n, seed)
-    own, _ = layer.solve(layer.factor(x), y)
+    own, _ = layer.fit(layer.kernels(x), y)
     without = _features(layer, x[:, 1:], y[:, 1:], x[:, :1])
     per_head = (
         3 * HEADS
@@ -69,7 +69,7 @@ def test_each_head_is_kernel_ridge_regression() -> None:
 @torch.inference_mode()
 def test_the_stacked_prediction_is_ridge_regression_from_the_weighted_mean() -> None:
     layer, (x, y), (queries, _) = _layer(), _task(60, 7), _task(10, 8)
-    own, solved = layer.solve(layer.factor(x), y)
+    own, solved = layer.fit(layer.kernels(x), y)
     found, heads = own[0].numpy().astype(float), own[0, :, :HEADS].numpy().astype(float)
     trust = torch.softmax(-0.5 * 60**0.5 * solved.errors[0], -1).numpy()
     rest = y[0].numpy() - heads @ trust
@@ -115,7 +115,7 @@ def test_the_evidence_is_that_of_gaussian_processes_with_their_best_variances() 
     layer, (x, y) = _layer(), _task(30, 3)
     found = layer.evidence(x, y).item()
     scores, expected = y[0].double(), []
-    for inverse in layer.factor(x).inverse[0].double():
+    for inverse in layer.kernels(x).inverse[0].double():
         kernel = ((inverse + inverse.T) / 2).inverse()
         variance = scores @ torch.linalg.solve(kernel, scores) / 30
         process = torch.distributions.MultivariateNormal(

@@ -1,0 +1,356 @@
+"""Baselines of scikit-learn: ridge regression, a random forest and Gaussian processes.
+
+All of them fit one regression per metric to a matrix of inputs: features of the text (costs, counts
+of operators and of short paths), or one-hot choices. Sizes in comments: n inputs, d numbers of an
+input, s samples, m metrics, N stored points.
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+
+from predictors.base import (
+    Inputs,
+    Metrics,
+    SamplingPredictor,
+    as_targets,
+    as_texts,
+    group_by_known,
+    restore_values,
+)
+from predictors.features import feature_matrix, select_features
+from predictors.transforms import TargetTransform
+from predictors.uncertainty import (
+    conditional_errors,
+    second_moments,
+    shrink_correlation,
+    text_noise,
+)
+from search_spaces import Architecture
+from search_spaces.common.errors import InputError
+
+if TYPE_CHECKING:
+    from sklearn.ensemble import RandomForestRegressor
+
+MIN_STD = 1e-3  # of predicted z
+RELATIVE_MIN_STD = 0.02  # of a forest's predictions, relative to the deviation of the targets
+PENALTIES = np.logspace(-2, 4, 25)  # of ridge regression
+
+MeansAndDeviations = tuple[np.ndarray, np.ndarray]  # (n,) each
+
+
+class Regression(NamedTuple):
+    """A regression of one metric, in z."""
+
+    predict: Callable[[np.ndarray], MeansAndDeviations]  # of inputs (n, d)
+    # (N,) of its points when left out, in units of the deviation; NaN where unknown
+    errors: np.ndarray
+
+
+class RegressionPredictor(SamplingPredictor):
+    """One regression per metric, on features of the text.
+
+    Inputs are standardized, targets are normal scores. Given metrics are further inputs. Samples
+    are normal in z, and correlated between metrics as the errors on left-out points. A checkpoint
+    holds the points; loading fits the same regressions again.
+    """
+
+    max_points: ClassVar[int] = 20_000  # of each metric
+
+    @abstractmethod
+    def _fit_regression(self, inputs: np.ndarray, targets: np.ndarray) -> Regression:
+        """Fit a regression to targets (n,), in z, of inputs (n, d)."""
+
+    def _select(self, architectures: Inputs) -> list[str]:
+        """Names of the inputs that vary."""
+        return select_features(as_texts(architectures))
+
+    def _encode(self, architectures: Inputs) -> np.ndarray:
+        """Inputs (n, d) in the order of `_names`."""
+        return feature_matrix(as_texts(architectures), self._names)
+
+    # --- learning
+
+    def fit(self, architectures: Inputs, metrics: Metrics) -> Self:
+        values = as_targets(architectures, metrics)
+        # Keep up to `max_points` random points of each metric, in their order.
+        order = np.random.default_rng(self.seed).permutation(len(architectures))
+        known = ~np.isnan([column[order] for column in values.values()])  # (m, n)
+        within_limit = known & (known.cumsum(1) <= self.max_points)
+        kept = np.sort(order[within_limit.any(0)])
+        points = [architectures[i] for i in kept]
+        self._names = self._select(points)
+        self._store(self._encode(points), {name: column[kept] for name, column in values.items()})
+        return self
+
+    def _store(self, points: np.ndarray, values: dict[str, np.ndarray]) -> None:
+        self._points, self._values, self._metrics = points, values, tuple(values)
+        self._transforms = {
+            name: TargetTransform.by_ranks(name, column[~np.isnan(column)])
+            for name, column in values.items()
+        }
+        self._regressions: dict[tuple[str, ...], Regression] = {}
+
+    def _regression(self, metric: str, *covariates: str) -> Regression:
+        """The regression that predicts a metric's z from the inputs and the covariates."""
+        key = (metric, *covariates)
+        if key not in self._regressions:
+            rows = self._rows(*key)
+            of_rows = {name: self._values[name][rows] for name in covariates}
+            targets = self._transforms[metric].to_z(self._values[metric][rows])
+            regression = self._fit_regression(self._join(self._points[rows], of_rows), targets)
+            # Errors of all points, so that metrics can be compared.
+            errors = np.full(len(self._points), np.nan)
+            errors[rows] = regression.errors
+            self._regressions[key] = regression._replace(errors=errors)
+        return self._regressions[key]
+
+    def _rows(self, *metrics: str) -> np.ndarray:
+        """Row numbers of up to `max_points` points that have all these metrics."""
+        rows = np.flatnonzero(~np.isnan([self._values[name] for name in metrics]).any(0))
+        if len(rows) > self.max_points:
+            rows = np.sort(np.random.default_rng(self.seed).permutation(rows)[: self.max_points])
+        return rows
+
+    def _join(self, inputs: np.ndarray, covariates: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Inputs scaled to a total variance of 1, followed by the covariates in z."""
+        center, scale = self._points.mean(0), self._points.std(0)
+        varying = scale > 0
+        standard = (inputs - center) / np.where(varying, scale, 1.0)
+        standard = standard / max(1, varying.sum()) ** 0.5
+        z = [self._transforms[name].to_z(values)[:, None] for name, values in covariates.items()]
+        constant = np.zeros((len(inputs), 1))  # scikit-learn needs at least one input
+        return np.concatenate([standard, constant, *z], 1)
+
+    # --- predicting
+
+    def _draw(
+        self,
+        architectures: Inputs,
+        metrics: Sequence[str],
+        known: dict[str, np.ndarray],
+        samples: int,
+        seed: int,
+    ) -> np.ndarray:
+        architectures = architectures if self.reads_choices else as_texts(architectures)
+        inputs = self._encode(architectures)
+        texts = [str(architecture) for architecture in architectures]
+        noise = text_noise(texts, samples, len(metrics), (self.seed, seed))  # (n, s, m)
+        drawn = np.empty((len(architectures), samples, len(metrics)))
+        for rows, names in group_by_known(len(architectures), known):
+            free = [column for column, metric in enumerate(metrics) if metric not in names]
+            # 1. A regression per metric. Without a point that has all given metrics, the
+            #    prediction is not conditioned on them.
+            covariates, regressions = {}, {}
+            for column in free:
+                metric = metrics[column]
+                covariates[column] = names if len(self._rows(metric, *names)) else []
+                regressions[column] = self._regression(metric, *covariates[column])
+            # 2. Errors, correlated between the metrics.                                 (n, s, m)
+            left_out = [regression.errors for regression in regressions.values()]
+            errors = _correlated(noise[rows][:, :, free], left_out)
+            # 3. Samples around the means.                                                  (n, s)
+            for j, column in enumerate(free):
+                given = {name: known[name][rows] for name in covariates[column]}
+                mean, std = regressions[column].predict(self._join(inputs[rows], given))
+                z = mean[:, None] + std[:, None] * errors[:, :, j]
+                drawn[rows, :, column] = self._transforms[metrics[column]].to_values(z)
+        return drawn
+
+    # --- checkpoints
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        config = {**self._config(), "inputs": self._names}
+        return config, {"inputs": self._points, "values": np.stack(list(self._values.values()))}
+
+    @classmethod
+    def _restore(cls, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Self:
+        self = cls(seed=config["seed"])
+        self._names = list(config["inputs"])
+        if tensors["inputs"].shape[1:] != (len(self._names),):
+            raise InputError(
+                "damaged checkpoint: the number of its inputs differs from that of their names"
+            )
+        self._store(tensors["inputs"], restore_values(config, tensors, "inputs"))
+        return self
+
+
+def _correlated(noise: np.ndarray, errors: list[np.ndarray]) -> np.ndarray:
+    """Standard normal noise (n, s, m), correlated between metrics as their errors (N,) on left-out
+    points.
+    """
+    columns = np.stack(errors, 1) if errors else np.empty((0, 0))  # (N, m)
+    if len(errors) < 2 or np.isnan(columns).all():
+        return noise
+    sums, counts = second_moments(columns)
+    moments = sums / np.maximum(counts, 1)  # (m, m)
+    scale = np.sqrt(np.maximum(np.diag(moments), 1e-12))
+    correlation = shrink_correlation(moments / np.outer(scale, scale), counts)
+    nothing_known = np.full((len(noise), 1, len(errors)), np.nan)
+    return conditional_errors(correlation, nothing_known, noise)
+
+
+class Ridge(RegressionPredictor):
+    """Ridge regression; leave-one-out error selects the penalty and is the uncertainty."""
+
+    kind = "ridge"
+
+    def _fit_regression(self, inputs: np.ndarray, targets: np.ndarray) -> Regression:
+        from sklearn.linear_model import RidgeCV
+
+        if len(targets) < 3:
+            mean = float(targets.mean())
+            return Regression(
+                lambda points: (np.full(len(points), mean), np.ones(len(points))), targets - mean
+            )
+        ridge = RidgeCV(PENALTIES, scoring="neg_mean_squared_error", store_cv_results=True)
+        ridge.fit(inputs, targets)
+        left_out = ridge.cv_results_[:, ridge.alpha_ == PENALTIES][:, 0]  # (N,) predictions
+        errors = targets - left_out
+        std = max(MIN_STD, float(np.sqrt(np.mean(errors**2))))
+        return Regression(
+            lambda points: (ridge.predict(points), np.full(len(points), std)), errors / std
+        )
+
+
+class Forest(RegressionPredictor):
+    """A random forest per metric. Its uncertainty is the spread of the trees, scaled to the
+    out-of-bag errors.
+
+    Args:
+        seed: seed of the forest and its samples.
+        trees: trees per forest, at least 1.
+    """
+
+    kind = "forest"
+
+    def __init__(self, seed: int = 0, trees: int = 200) -> None:
+        super().__init__(seed)
+        if trees < 1:
+            raise InputError(f"forest: trees must be at least 1, not {trees}")
+        self.trees = trees
+
+    def _fit_regression(self, inputs: np.ndarray, targets: np.ndarray) -> Regression:
+        from sklearn.ensemble import RandomForestRegressor
+
+        forest = RandomForestRegressor(self.trees, max_features=1 / 3, random_state=self.seed)
+        forest.fit(inputs, targets)
+        # 1. Out-of-bag errors in units of the trees' spread.                                 (N,)
+        mean, spread = _out_of_bag(forest, inputs)
+        least = max(MIN_STD, RELATIVE_MIN_STD * float(targets.std()))
+        errors = (targets - mean) / np.hypot(spread, least)
+
+        # 2. The factor that makes their mean square 1.
+        inflation = 1.0
+        if np.isfinite(errors).sum() > 2:
+            inflation = max(float(np.sqrt(np.nanmean(errors**2))), MIN_STD)
+
+        def predict(points: np.ndarray) -> MeansAndDeviations:
+            trees = _by_tree(forest, points)
+            return trees.mean(0), np.hypot(trees.std(0), least) * inflation
+
+        return Regression(predict, errors / inflation)
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        config, tensors = super()._state()
+        return config | {"trees": self.trees}, tensors
+
+    @classmethod
+    def _restore(cls, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Self:
+        self = super()._restore(config, tensors)
+        self.trees = config["trees"]
+        return self
+
+
+def _by_tree(forest: RandomForestRegressor, inputs: np.ndarray) -> np.ndarray:
+    """Predictions (trees, n) of the individual trees."""
+    return np.stack([tree.predict(inputs) for tree in forest.estimators_])
+
+
+def _out_of_bag(forest: RandomForestRegressor, inputs: np.ndarray) -> MeansAndDeviations:
+    """Mean and standard deviation (n,) over the trees that were not trained on a row; NaN if all
+    were.
+    """
+    trees = _by_tree(forest, inputs)  # (trees, n)
+    for predicted, seen in zip(trees, forest.estimators_samples_, strict=True):
+        predicted[seen] = np.nan
+    unseen = (~np.isnan(trees)).sum(0)
+    with np.errstate(invalid="ignore"):
+        mean = np.nansum(trees, 0) / unseen
+        return mean, np.sqrt(np.nansum((trees - mean) ** 2, 0) / unseen)
+
+
+class TextGP(RegressionPredictor):
+    """A Gaussian process on features of the text: Matérn-5/2 kernel and noise, of maximum marginal
+    likelihood.
+
+    Samples are independent between metrics.
+    """
+
+    kind = "gp"
+    max_points: ClassVar[int] = 1000  # the time of a fit grows with the cube of their number
+
+    def _fit_regression(self, inputs: np.ndarray, targets: np.ndarray) -> Regression:
+        from sklearn.exceptions import ConvergenceWarning
+        from sklearn.gaussian_process import GaussianProcessRegressor
+        from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+
+        signal = ConstantKernel(1.0, (1e-2, 1e2)) * Matern(1.0, (5e-2, 5e1), nu=2.5)
+        noise = WhiteKernel(0.2, (1e-4, 1e1))
+        can_be_optimized = len(targets) > 2 and np.ptp(targets) > 0
+        process = GaussianProcessRegressor(
+            signal + noise,
+            optimizer="fmin_l_bfgs_b" if can_be_optimized else None,
+            normalize_y=False,
+            random_state=self.seed,
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            process.fit(inputs, targets)
+        unknown_errors = np.full(len(targets), np.nan)
+        return Regression(partial(process.predict, return_std=True), unknown_errors)
+
+
+class ChoicesGP(TextGP):
+    """A Gaussian process on one-hot choices; a float choice is one numerical input.
+
+    It reads `Architecture`s, not texts.
+    """
+
+    kind = "gp-choices"
+    reads_choices: ClassVar[bool] = True
+
+    def _select(self, architectures: Inputs) -> list[str]:
+        one_hot = [_one_hot(architecture) for architecture in architectures]
+        names = sorted(set().union(*one_hot))
+        return [name for name in names if len({inputs.get(name, 0.0) for inputs in one_hot}) > 1]
+
+    def _encode(self, architectures: Inputs) -> np.ndarray:
+        matrix = np.zeros((len(architectures), len(self._names)))
+        for row, architecture in zip(matrix, architectures, strict=True):
+            inputs = _one_hot(architecture)
+            row[:] = [inputs.get(name, 0.0) for name in self._names]
+        return matrix
+
+
+def _one_hot(architecture: Any) -> dict[str, float]:
+    """Inputs of an architecture by name: 1 per chosen option; the value itself for a float
+    choice.
+    """
+    if not isinstance(architecture, Architecture):
+        raise InputError(
+            f"gp-choices reads architectures with their choices, not {str(architecture)[:60]!r}"
+        )
+    inputs: dict[str, float] = {}
+    for name, value in architecture.choices:
+        if isinstance(value, float):
+            inputs[name] = value
+        else:
+            inputs[f"{name}={value}"] = 1.0
+    return inputs

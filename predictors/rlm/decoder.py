@@ -1,0 +1,277 @@
+"""From a query's hidden state to numbers: digits, the decoder that writes them, and samples.
+
+A number is a z value (`predictors.transforms`) as tokens: sign, units, tenths, hundredths; -1.238 is
+`- 1 2 4`. A small causal decoder writes it digit by digit, under a grammar that allows nothing but
+numbers.
+
+Samples are spread evenly over the decoder's distribution (arithmetic sampling, arXiv 2210.15458):
+each decodes the digits at its quantile, so that their mean is far less noisy than that of
+independent samples. Which sample of a network has which quantile couples the samples of different
+networks: similar networks are overestimated together, or underestimated together.
+
+Sizes in comments: q queries, R distinct rows, D width, h heads, H width of a head, L tokens of a
+number, s samples, M metrics, n examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from scipy.linalg import solve
+from torch import Tensor, nn
+from torch.nn import functional
+
+from predictors.rlm.in_context import ContextConfig, join_heads
+from predictors.rlm.kernel_regression import squared_distances
+from predictors.rlm.tokens import learned_features
+from predictors.uncertainty import draw_by_text
+
+# --- numbers as tokens
+
+PLUS, MINUS, ZERO = 0, 1, 2  # tokens; the digits are ZERO to ZERO + 9
+NUMBER_TOKENS = 12
+NUMBER_LENGTH = 4
+START = NUMBER_TOKENS  # the token before a number
+MAX_NUMBER = 9.99
+PLACE_VALUES = np.array([1.0, 0.1, 0.01])  # of units, tenths, hundredths
+
+
+def grammar() -> np.ndarray:
+    """Mask (NUMBER_LENGTH, NUMBER_TOKENS), True where a token is allowed. Any allowed sequence is a
+    number.
+    """
+    mask = np.zeros((NUMBER_LENGTH, NUMBER_TOKENS), bool)
+    mask[0, :ZERO] = True
+    mask[1:, ZERO:] = True
+    return mask
+
+
+def write_numbers(z: np.ndarray) -> np.ndarray:
+    """Tokens (…, NUMBER_LENGTH) of finite z (…), rounded and clipped to ±`MAX_NUMBER`."""
+    hundredths = np.rint(np.clip(z, -MAX_NUMBER, MAX_NUMBER) * 100).astype(np.int64)
+    size = np.abs(hundredths)
+    sign = np.where(hundredths < 0, MINUS, PLUS)
+    units, tenths, last = size // 100, size // 10 % 10, size % 10
+    return np.stack([sign, ZERO + units, ZERO + tenths, ZERO + last], -1)
+
+
+def read_numbers(tokens: np.ndarray) -> np.ndarray:
+    """The z (…) of tokens (…, NUMBER_LENGTH)."""
+    size = ((tokens[..., 1:] - ZERO) * PLACE_VALUES).sum(-1)
+    return np.where(tokens[..., 0] == MINUS, -size, size)
+
+
+# --- the decoder
+
+Past = tuple[Tensor, Tensor]  # keys and values (R, h, P, H) of the P earlier tokens, in one layer
+_ALLOWED = torch.from_numpy(grammar())
+NUMBER_HEADS = 4
+
+
+class NumberDecoder(nn.Module):
+    """Causal decoder of numbers: logits of the next token, conditioned on a query's hidden state."""
+
+    def __init__(self, config: ContextConfig) -> None:
+        super().__init__()
+        d = config.number_width
+        self.token = nn.Embedding(NUMBER_TOKENS + 1, d)
+        self.place = nn.Embedding(NUMBER_LENGTH, d)
+        self.hidden = nn.Linear(config.width, 2 * d)
+        self.condition = nn.Linear(2 * d, d)
+        self.layers = nn.ModuleList(NumberLayer(d) for _ in range(config.number_layers))
+        self.norm = nn.RMSNorm(d)
+        self.head = nn.Linear(d, NUMBER_TOKENS)
+        nn.init.normal_(self.token.weight, std=0.5)
+
+    def conditions(self, hidden: Tensor) -> Tensor:
+        """Conditions (…, d) of the numbers, from the queries' hidden states (…, D)."""
+        return self.condition(functional.gelu(self.hidden(hidden)))
+
+    def forward(self, conditions: Tensor, tokens: Tensor) -> Tensor:
+        """Logits (R, L, NUMBER_TOKENS) of the token after each one, for training.
+
+        Args:
+            conditions: (R, d), see `conditions`.
+            tokens: (R, L), of which the first is `START`.
+        """
+        x = self.token(tokens) + self.place.weight[: tokens.shape[1]] + conditions[:, None]
+        for layer in self.layers:
+            x, _ = layer(x)
+        return self.head(self.norm(x))
+
+    def step(
+        self, conditions: Tensor, token: Tensor, place: int, past: list[Past] | None
+    ) -> tuple[Tensor, list[Past]]:
+        """Decode one more token per row.
+
+        Args:
+            conditions: (R, d), see `conditions`.
+            token: (R,) last token of each row.
+            place: its position, from 0.
+            past: keys and values of the earlier tokens, per layer; None at the first position.
+
+        Returns:
+            Logits (R, NUMBER_TOKENS) of the next token, and keys and values including this token.
+        """
+        x = (self.token(token) + self.place.weight[place] + conditions)[:, None]  # (R, 1, d)
+        present = []
+        for i, layer in enumerate(self.layers):
+            x, keys = layer(x, past[i] if past else None)
+            present.append(keys)
+        return self.head(self.norm(x))[:, 0], present
+
+
+class NumberLayer(nn.Module):
+    """Pre-norm causal attention over the tokens of a number, then SwiGLU."""
+
+    def __init__(self, d: int) -> None:
+        super().__init__()
+        self.heads = NUMBER_HEADS
+        self.attention_norm, self.feed_norm = nn.RMSNorm(d), nn.RMSNorm(d)
+        self.project = nn.Linear(d, 3 * d, bias=False)
+        self.out = nn.Linear(d, d, bias=False)
+        self.up = nn.Linear(d, 4 * d, bias=False)
+        self.down = nn.Linear(2 * d, d, bias=False)
+
+    def forward(self, x: Tensor, past: Past | None = None) -> tuple[Tensor, Past]:
+        """Process tokens x (R, L, d) that follow `past`.
+
+        Returns:
+            The tokens after this layer, and the keys and values of all tokens.
+        """
+        projected = self.project(self.attention_norm(x)).unflatten(-1, (3, self.heads, -1))
+        query, key, value = projected.permute(2, 0, 3, 1, 4)  # each (R, h, L, H)
+        if past is not None:
+            key = torch.cat([past[0], key], 2)  # (R, h, P + L, H)
+            value = torch.cat([past[1], value], 2)
+        causal = past is None and x.shape[1] > 1
+        read = functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
+        x = x + self.out(join_heads(read))
+        gate, up = self.up(self.feed_norm(x)).chunk(2, -1)
+        return x + self.down(functional.silu(gate) * up), (key, value)
+
+
+# --- samples of one metric
+
+
+@torch.inference_mode()
+def sample_numbers(
+    decoder: NumberDecoder, conditions: Tensor, rows: np.ndarray, quantiles: np.ndarray
+) -> np.ndarray:
+    """Decode S samples at given quantiles of the decoder's distributions.
+
+    Samples of one row share the computation of equal prefixes.
+
+    Args:
+        decoder: the digit decoder.
+        conditions: (R, d), see `NumberDecoder.conditions`.
+        rows: (S,) row of each sample.
+        quantiles: (S,) in [0, 1).
+
+    Returns:
+        (S,) z of the samples.
+    """
+    prefix = torch.from_numpy(rows)  # (S,) number of each sample's distinct prefix
+    quantile = torch.from_numpy(quantiles)  # (S,) within the samples that share the prefix
+    token = torch.full((len(conditions),), START)  # (P,) last token of each of P prefixes
+    past = None
+    written = []
+    for place in range(NUMBER_LENGTH):
+        # 1. One step of the decoder per prefix, and one token per sample.
+        logits, past = decoder.step(conditions, token, place, past)  # (P, NUMBER_TOKENS)
+        picked, quantile = _pick(logits, prefix, place, quantile)  # (S,)
+        written.append(picked)
+
+        # 2. Each prefix goes on with the tokens that its samples picked.
+        extended = prefix * NUMBER_TOKENS + picked
+        distinct, prefix = torch.unique(extended, return_inverse=True)  # (P',) and (S,)
+        parent, token = distinct // NUMBER_TOKENS, distinct % NUMBER_TOKENS
+        conditions = conditions[parent]
+        past = [(key[parent], value[parent]) for key, value in past]
+    return read_numbers(torch.stack(written, 1).numpy())
+
+
+def _pick(logits: Tensor, prefix: Tensor, place: int, quantile: Tensor) -> tuple[Tensor, Tensor]:
+    """Tokens (S,) at one place for samples of P prefixes with logits (P, NUMBER_TOKENS), and
+    quantiles within these.
+
+    A higher quantile gives a higher number: minus comes before plus, and the quantile is mirrored
+    for negative numbers, whose digits are ordered by absolute value.
+    """
+    finite = torch.nan_to_num(logits.double(), nan=0.0, posinf=1e4, neginf=-1e4)
+    probability = finite.masked_fill(~_ALLOWED[place], -torch.inf).softmax(-1)  # (P, NUMBER_TOKENS)
+    if place == 0:
+        minus = probability[prefix, MINUS]  # (S,)
+        negative = quantile < minus
+        mirrored = 1 - quantile / minus.clamp_min(1e-300)
+        upwards = (quantile - minus) / (1 - minus).clamp_min(1e-300)
+        within = torch.where(negative, mirrored, upwards)
+        return torch.where(negative, MINUS, PLUS), within.clamp(0, 1 - 1e-12)
+    total = probability.cumsum(-1)[prefix]  # (S, NUMBER_TOKENS)
+    token = torch.searchsorted(total, quantile[:, None], right=True)[:, 0]
+    token = token.clamp(ZERO, NUMBER_TOKENS - 1)
+    share = probability[prefix, token]  # (S,)
+    start = total.gather(-1, token[:, None])[:, 0] - share
+    return token, ((quantile - start) / share.clamp_min(1e-300)).clamp(0, 1 - 1e-12)
+
+
+# --- coupling of the samples of different networks
+
+OWN_VARIANCE = 0.1  # of the error that a network shares with no other; that of the process is 1
+FOURIER_FEATURES = 512
+
+Coupling = Callable[[np.ndarray, Sequence[str]], np.ndarray]
+"""Quantiles (q, s, M) of q queries with states (q, S) and texts; equal texts have equal ones."""
+
+
+def couple_samples(examples: np.ndarray, size: tuple[int, int], seed: Sequence[int]) -> Coupling:
+    """Couple the samples of any number of queries by the quantiles that they decode.
+
+    The error of a prediction is a draw from a Gaussian process on the states, given that the
+    examples have none: random Fourier features (Rahimi and Recht, 2007), conditioned by Matheron's
+    rule (arXiv 2002.09309). Only its ranks among a network's samples count, so that every network
+    keeps its own distribution, at the midpoints of equal intervals: random points would give some
+    networks far tails, which a search prefers. The errors of different metrics are independent.
+
+    Args:
+        examples: states (n, S) of the examples.
+        size: numbers of samples and of metrics.
+        seed: integers. Quantiles depend on state, text and seed alone.
+    """
+    samples, metrics = size
+    if samples == 1:
+        return lambda states, texts: np.full((len(texts), *size), 0.5)
+
+    # 1. The kernel's length is the median distance of the examples.                        (n, n)
+    points = learned_features(examples).astype(float)
+    distances = squared_distances(points, points)
+    scale = float(np.median(distances[distances > 0])) if distances.any() else 1.0
+
+    # 2. One draw from the prior per sample and metric, as a sum of random waves.
+    rng = np.random.default_rng(list(seed))
+    frequencies = rng.standard_normal((points.shape[1], FOURIER_FEATURES)) / np.sqrt(scale)
+    phases = rng.uniform(0, 2 * np.pi, FOURIER_FEATURES)
+    amplitudes = [*rng.standard_normal((metrics, FOURIER_FEATURES, samples))]
+    weights = np.hstack(amplitudes) * np.sqrt(2 / FOURIER_FEATURES)  # (512, M s)
+
+    def prior(at: np.ndarray) -> np.ndarray:
+        return np.cos(at @ frequencies + phases) @ weights  # (m, M s)
+
+    # 3. What must be subtracted for the draws to be 0 at the examples.                   (n, M s)
+    kernel = np.exp(-distances / (2 * scale)) + OWN_VARIANCE * np.eye(len(points))
+    correction = solve(kernel, prior(points), assume_a="pos")
+
+    def quantiles(states: np.ndarray, texts: Sequence[str]) -> np.ndarray:
+        # 4. The errors of the queries: the conditioned draw, and one of their own.       (q, M s)
+        queries = learned_features(states).astype(float)
+        near = np.exp(-squared_distances(queries, points) / (2 * scale))  # (q, n)
+        own = draw_by_text(texts, seed, lambda rng: rng.standard_normal(metrics * samples))
+        errors = prior(queries) - near @ correction + np.sqrt(OWN_VARIANCE) * np.array(own)
+
+        # 5. Their ranks among the samples of a query and metric.                        (q, M, s)
+        ranks = errors.reshape(len(texts), metrics, samples).argsort(2).argsort(2)
+        return (ranks.swapaxes(1, 2) + 0.5) / samples  # (q, s, M)
+
+    return quantiles

@@ -1,0 +1,441 @@
+"""Text to tokens, the input of the encoder, and the parts of what the encoder makes of them.
+
+A token of ONNX text is one operator. The text is unrolled first: every call is replaced by the
+tokens of its function, and every token has the shapes and costs that follow from the text. Any
+other text has one token per word, number or sign. Equal calls, of one function with equal arguments
+and input shapes, share their tokens, so that the encoder reads them once.
+
+Two sketches are sums of random signs per token type. No training can make them blind to a type:
+signs of different types are almost orthogonal, so that a linear function of a sketch can
+approximate any linear function of the counts per type.
+
+Sizes in comments: n tokens, w words of all tokens, e edges of the data flow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import zlib
+from collections.abc import Sequence
+from functools import lru_cache
+from math import log2, prod
+from typing import NamedTuple
+
+import numpy as np
+
+from predictors.features import kind_attributes
+from search_spaces import read
+from search_spaces.common.errors import InputError
+from search_spaces.ir.graph import Attrs, Graph, Shape, Value
+from search_spaces.ir.text.program import MAX_DEPTH, Block, Program, bind, operator_outcome
+
+BUCKETS = 8192  # of hashed words; bucket 0 is padding
+MAX_TOKENS = 60_000
+
+# --- sizes of a token
+OPERATOR_NUMBERS = 9  # log2 of costs and sizes
+TOKEN_NUMBERS = OPERATOR_NUMBERS + 2  # and of the longest paths from the inputs and to the outputs
+
+# --- sizes of the parts of a text's state, the same for every configuration of the encoder
+QUALITY = 64
+COUNTS = 128
+NEIGHBOURS = 512
+PROXIES = 8
+ACCURACIES = 2
+TEXT_NUMBERS = 5  # log2 of params, multiply-accumulates, output elements, tokens, depth
+COMMON = PROXIES + ACCURACIES + TEXT_NUMBERS  # these mean the same in every space
+
+COUNT_STEPS = 64  # steps per octave to which the count sketch rounds sizes
+HOPS = 2  # tokens up and down the data flow that the neighbour sketch looks at
+_HASH_BITS = 64
+_WORD = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|[^\W\d]\w*|[^\w\s]|\s+")
+
+
+class Tokens(NamedTuple):
+    """The n tokens of a text, all calls unrolled."""
+
+    words: np.ndarray  # (w,) hashed words, token after token
+    starts: np.ndarray  # (n,) index of each token's first word
+    numbers: np.ndarray  # (n, TOKEN_NUMBERS) log2 of costs, of sizes, and of the longest paths
+    edges: np.ndarray  # (2, e) token that produces a value, token that reads it
+    position: np.ndarray  # (n,) relative position along the longest path, in [0, 1]
+    totals: np.ndarray  # (TEXT_NUMBERS,) log2 of 1 + each quantity
+    counts: np.ndarray  # (COUNTS,) count sketch: sum of the tokens' `token_type_sketch`
+    neighbours: np.ndarray  # (NEIGHBOURS,) `neighbour_sketch` of the tokens
+    shared: np.ndarray  # (n,) from 0; equal for one token of a function in equal calls
+
+
+class TextFeatures(NamedTuple):
+    """The parts of the states (n, S) of n texts, in the order in which a state holds them."""
+
+    structure: np.ndarray  # (n, the rest), learned: linear in the encoder's pooled tokens
+    quality: np.ndarray  # (n, QUALITY), learned: nonlinear
+    counts: np.ndarray  # (n, COUNTS), count sketch of the token types
+    neighbours: np.ndarray  # (n, NEIGHBOURS), sketch of the tokens around each token
+    common: np.ndarray  # (n, COMMON), predicted proxies and accuracies, and exact costs
+
+    @classmethod
+    def split(cls, states: np.ndarray) -> TextFeatures:
+        """Views of the parts of states (n, S)."""
+        ends = np.cumsum(cls.sizes(states.shape[1])[:-1])
+        return cls(*np.split(states, ends, axis=1))
+
+    @staticmethod
+    def sizes(size: int) -> list[int]:
+        """Size of every part of a state of `size` numbers."""
+        fixed = [QUALITY, COUNTS, NEIGHBOURS, COMMON]
+        return [size - sum(fixed), *fixed]
+
+
+def learned_features(states: np.ndarray) -> np.ndarray:
+    """Structure and quality of states (n, S): distances between texts are measured on them."""
+    return states[:, : -COUNTS - NEIGHBOURS - COMMON]
+
+
+# --- from a text to its tokens
+
+
+@lru_cache(maxsize=8192)
+def tokenize(text: str) -> Tokens:
+    """The tokens of a text.
+
+    Raises:
+        InputError: if the text is empty or too long, or begins like ONNX text but is not that of an
+            architecture.
+    """
+    if not text.strip():
+        raise InputError("an empty text has nothing to predict from")
+    if not text.startswith("<ir_version"):
+        return _tokenize_plain(text)
+    program = read(text)
+    body, shared = _Unroller(program).block(program.main, program.input_shapes, ())
+    if not len(body.lengths):
+        raise InputError("the network has no operator")
+    return _finish(body, shared)
+
+
+def tokenize_graph(graph: Graph) -> Tokens:
+    """The tokens of a graph. Faster than `tokenize` of its text; only the order differs."""
+    maker = dict.fromkeys(graph.inputs, -1)
+    parts = []
+    edges = []
+    for i, node in enumerate(graph.nodes):
+        shapes = tuple([graph.shapes[value] for value in node.inputs])
+        parts.append(_operator(node.op, shapes, node.attrs))
+        edges += [(maker[value], i) for value in node.inputs if maker[value] >= 0]
+        maker |= dict.fromkeys(node.outputs, i)
+    return _finish(_concatenate(parts, [_as_pairs(edges)]), range(len(parts)))
+
+
+def _tokenize_plain(text: str) -> Tokens:
+    """The tokens of any other text: one per word, each of which reads the one before."""
+    found = _WORD.findall(text)
+    n = len(found)
+    if n > MAX_TOKENS:
+        raise InputError(f"the text has {n} words, numbers and signs; the limit is {MAX_TOKENS}")
+    is_number = [word[0].isdecimal() for word in found]
+    # Every number is the same word "#"; its size is in the token's numbers, as that of operators.
+    words = np.array(
+        [bucket("#" if numeric else word) for word, numeric in zip(found, is_number, strict=True)]
+    )
+    numbers = np.zeros((n, OPERATOR_NUMBERS), np.float32)
+    numbers[:, 0] = [
+        log2(1 + min(float(word), 1e30)) if numeric else 0.0
+        for word, numeric in zip(found, is_number, strict=True)
+    ]
+    edges = np.stack([np.arange(n - 1), np.arange(1, n)])
+    sketches = [
+        token_type_sketch(*token_type) for token_type in zip(words[:, None], numbers, strict=True)
+    ]
+    body = _NO_TOKENS._replace(
+        words=words,
+        lengths=np.ones(n, int),
+        numbers=numbers,
+        edges=edges,
+        counts=np.sum(sketches, axis=0),
+    )
+    return _finish(body, range(n))
+
+
+@lru_cache(maxsize=65536)
+def bucket(word: str) -> int:
+    """Hash bucket of a word, from 1 to BUCKETS - 1."""
+    return 1 + zlib.crc32(word.encode()) % (BUCKETS - 1)
+
+
+class _Body(NamedTuple):
+    """The n tokens of one call, before they have a position in the whole text."""
+
+    words: np.ndarray  # (w,) hashed words, token after token
+    lengths: np.ndarray  # (n,) words per token
+    numbers: np.ndarray  # (n, OPERATOR_NUMBERS)
+    edges: np.ndarray  # (2, e) between tokens of the call
+    reads: np.ndarray  # (2, r) number of an input of the call, token that reads it
+    sources: tuple[int, ...]  # per output: token that produces it, or -1 - i for the call's input i
+    shapes: tuple[Shape, ...]  # shapes of the outputs
+    costs: np.ndarray  # (3,) parameters, multiply-accumulates, output elements
+    counts: np.ndarray  # (COUNTS,) sum of the tokens' sketches
+    calls: int = 0  # number of calls inside
+
+
+_Call = tuple[str, tuple[Shape, ...], Attrs]
+_Unrolled = tuple[_Body, list[int]]  # the tokens of a call, and `Tokens.shared` of each
+
+
+class _Unroller:
+    """Unrolls the calls of one program. Equal calls are unrolled once."""
+
+    def __init__(self, program: Program) -> None:
+        self.functions = program.functions
+        self.depth = 0  # of the call that is unrolled now
+        self.distinct = 0  # number of distinct tokens so far
+        self.unrolled: dict[_Call, _Unrolled] = {}
+
+    def block(self, block: Block, shapes: tuple[Shape, ...], arguments: Attrs) -> _Unrolled:
+        """The tokens of a block for given input shapes and arguments."""
+        if self.depth > MAX_DEPTH:
+            raise InputError(
+                f"functions call each other more than {MAX_DEPTH} deep; a function must not call "
+                "itself"
+            )
+        # Values are numbered: the block's inputs first, then the outputs of its items.
+        value_shapes = list(shapes)
+        makers = [-1 - i for i in range(len(shapes))]  # token of each value; below 0 for inputs
+        parts: list[_Body] = []
+        shared: list[int] = []
+        edges: list[np.ndarray] = []  # inside of each part, (2, e)
+        links: list[tuple[int, int]] = []  # between parts
+        reads: list[tuple[int, int]] = []  # of the block's own inputs
+        count = calls = 0
+        for item in block.items:
+            # 1. Unroll the item for the shapes and arguments that it gets here.
+            inputs = tuple([value_shapes[value] for value in item.inputs])
+            attrs = bind(item.attrs, arguments) if block.params else item.attrs
+            part, numbers = self.call(item.op, inputs, attrs)
+            if len(part.shapes) != item.outputs:
+                raise InputError(f"{item.op} has {len(part.shapes)} outputs, not {item.outputs}")
+
+            # 2. Connect what it reads to the tokens that produce it; tokens are numbered on.
+            edges.append(part.edges + count)
+            for i, token in part.reads.T.tolist():
+                maker = makers[item.inputs[i]]
+                if maker >= 0:
+                    links.append((maker, token + count))
+                else:
+                    reads.append((-1 - maker, token + count))
+
+            # 3. Note which tokens produce its outputs. An output may be an input passed through.
+            for source in part.sources:
+                passed = source < 0
+                makers.append(makers[item.inputs[-1 - source]] if passed else source + count)
+            value_shapes += part.shapes
+            parts.append(part)
+            shared += numbers
+
+            # 4. Stop in time: calls of functions without operators add no tokens.
+            count += len(part.lengths)
+            calls += part.calls
+            if max(count, calls) > MAX_TOKENS:
+                raise InputError(f"the network has more than {MAX_TOKENS} operators or calls")
+        body = _concatenate(parts, [*edges, _as_pairs(links)])._replace(
+            reads=_as_pairs(reads),
+            sources=tuple([makers[value] for value in block.outputs]),
+            shapes=tuple([value_shapes[value] for value in block.outputs]),
+            calls=calls + 1,
+        )
+        return body, shared
+
+    def call(self, op: str, shapes: tuple[Shape, ...], attrs: Attrs) -> _Unrolled:
+        """The tokens of an operator or of a function call."""
+        function = self.functions.get(op)
+        if function is None:
+            self.distinct += 1
+            return _operator(op, shapes, attrs), [self.distinct - 1]
+        if len(shapes) != function.inputs:
+            raise InputError(f"function {op} takes {function.inputs} inputs, not {len(shapes)}")
+        key = (op, shapes, attrs)
+        if key not in self.unrolled:
+            self.depth += 1
+            self.unrolled[key] = self.block(function, shapes, attrs)
+            self.depth -= 1
+        return self.unrolled[key]
+
+
+@lru_cache(maxsize=65536)
+def _operator(op: str, shapes: tuple[Shape, ...], attrs: Attrs) -> _Body:
+    """The token of an operator. Its words are the operator and its attributes without widths."""
+    (shape,), cost = operator_outcome(op, shapes, attrs)
+    elements = prod(size for size in shape[1:] if isinstance(size, int))
+    costs = np.array([*cost, elements], float)
+    values = dict(attrs)
+    group = values.get("group", 1)
+    sizes = [
+        *_extent(shape),
+        _extent(shapes[0])[0] if shapes else 0.0,
+        _log2_product(values.get("kernel", values.get("kernel_shape", (1,)))),
+        _log2_product(values.get("strides", (1,))),
+        log2(max(group, 1)) if isinstance(group, int) else 0.0,
+    ]
+    words = np.array([bucket(word) for word in (op, *kind_attributes(attrs))])
+    numbers = np.array([[*np.log2(1 + costs), *sizes]], np.float32)  # (1, OPERATOR_NUMBERS)
+    return _Body(
+        words=words,
+        lengths=np.array([len(words)]),
+        numbers=numbers,
+        edges=_NO_PAIRS,
+        reads=np.array([range(len(shapes)), [0] * len(shapes)], np.int64),
+        sources=(0,),
+        shapes=(shape,),
+        costs=costs,
+        counts=token_type_sketch(words, numbers[0]),
+    )
+
+
+def _log2_product(sizes: Value) -> float:
+    """log2 of a product of integers; 0 for any other value."""
+    if not isinstance(sizes, tuple) or not all(isinstance(size, int) for size in sizes):
+        return 0.0
+    return log2(max(prod(sizes), 1))  # type: ignore[arg-type]
+
+
+def _extent(shape: Shape) -> tuple[float, float]:
+    """log2 of a shape's width, and half of log2 of its other sizes.
+
+    The width is the first of more than two sizes, as in images, and otherwise the last one.
+    """
+    sizes = [size for size in shape[1:] if isinstance(size, int)]
+    width = sizes.pop(0 if len(sizes) > 2 else -1) if sizes else 1
+    return log2(max(width, 1)), log2(max(prod(sizes), 1)) / 2
+
+
+_NO_WORDS = np.zeros(0, np.int64)
+_NO_PAIRS = np.zeros((2, 0), np.int64)
+_NO_TOKENS = _Body(
+    words=_NO_WORDS,
+    lengths=_NO_WORDS,
+    numbers=np.zeros((0, OPERATOR_NUMBERS), np.float32),
+    edges=_NO_PAIRS,
+    reads=_NO_PAIRS,
+    sources=(),
+    shapes=(),
+    costs=np.zeros(3),
+    counts=np.zeros(COUNTS, np.float32),
+)
+
+
+def _as_pairs(pairs: list[tuple[int, int]]) -> np.ndarray:
+    """Array (2, e) of e pairs."""
+    return np.array(pairs, np.int64).reshape(-1, 2).T
+
+
+def _concatenate(parts: list[_Body], edges: list[np.ndarray]) -> _Body:
+    """The tokens of consecutive calls, with these edges; inputs and outputs are left open."""
+    parts = [_NO_TOKENS, *parts]
+    return _NO_TOKENS._replace(
+        words=np.concatenate([part.words for part in parts]),
+        lengths=np.concatenate([part.lengths for part in parts]),
+        numbers=np.concatenate([part.numbers for part in parts]),
+        edges=np.concatenate(edges, 1),
+        costs=np.sum([part.costs for part in parts], axis=0),
+        counts=np.sum([part.counts for part in parts], axis=0),
+    )
+
+
+def _finish(body: _Body, shared: Sequence[int]) -> Tokens:
+    """The tokens of a whole text, with each token's depth, height and position in the data flow."""
+    n = len(body.lengths)
+    depth = _longest_paths(n, body.edges)
+    # The height is the depth in the reversed graph, in which token i is token n - 1 - i.
+    height = _longest_paths(n, n - 1 - body.edges[::-1])[::-1]
+    paths = np.log2(np.stack([depth, height], 1)).astype(np.float32)  # (n, 2)
+    totals = np.array([*body.costs, n, depth.max()])
+    return Tokens(
+        words=body.words,
+        starts=np.cumsum(body.lengths) - body.lengths,
+        numbers=np.concatenate([body.numbers, paths], 1),
+        edges=body.edges,
+        position=((depth - 0.5) / depth.max()).astype(np.float32),
+        totals=np.log2(1 + totals).astype(np.float32),
+        counts=body.counts,
+        neighbours=neighbour_sketch(body.words, body.lengths, body.edges),
+        shared=np.array(shared),
+    )
+
+
+def _longest_paths(count: int, edges: np.ndarray) -> np.ndarray:
+    """Number (count,) of tokens on the longest path that ends with each token.
+
+    Every edge must lead to a later token.
+    """
+    depth = [1] * count
+    by_target = np.argsort(edges[1], kind="stable")
+    for source, target in edges[:, by_target].T.tolist():
+        depth[target] = max(depth[target], depth[source] + 1)
+    return np.array(depth)
+
+
+# --- sketches
+
+
+def token_type_sketch(words: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Pseudo-random signs (COUNTS,) of one token type, whose sums are the count sketch.
+
+    A type is the token's words and its numbers, rounded to 1 / `COUNT_STEPS`. The latency of
+    operators that run in sequence, for instance, is a linear function of the counts per type.
+    """
+    sizes = np.rint(numbers * COUNT_STEPS).astype(np.int32)
+    content = words.astype(np.int32).tobytes() + sizes.tobytes()
+    digest = hashlib.blake2b(content, digest_size=COUNTS // 8).digest()
+    bits = np.unpackbits(np.frombuffer(digest, np.uint8))
+    return bits.astype(np.float32) * 2 - 1
+
+
+def neighbour_sketch(words: np.ndarray, lengths: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Sum (NEIGHBOURS,) of pseudo-random signs of each token, and of what is around it.
+
+    These are the labels of Weisfeiler and Leman's colour refinement, `HOPS` tokens along and
+    against the data flow. They tell where in a cell an operator is. Sizes are left out, so that
+    copies of a cell count together.
+
+    Args:
+        words: (w,) hashed words, token after token.
+        lengths: (n,) words per token.
+        edges: (2, e) token that produces a value, token that reads it.
+    """
+    # 1. The label of a token alone: a hash of its words.                                   (n,)
+    count = len(lengths)
+    token_of_word = np.repeat(np.arange(count), lengths)  # (w,)
+    own = _mix(_sum_hashes(count, token_of_word, _mix(words.astype(np.uint64))))
+
+    # 2. Each hop mixes a token's label with the labels of its neighbours on one side. (n,) per side
+    source, target = edges
+    above = below = own
+    labels = [own]
+    for _ in range(HOPS):
+        above = _mix(3 * own + _sum_hashes(count, target, _mix(above[source])))
+        below = _mix(5 * own + _sum_hashes(count, source, _mix(~below[target])))
+        labels += [above, below]
+
+    # 3. Every distinct label gets NEIGHBOURS signs, which count as often as the label occurs.
+    distinct, times = np.unique(np.concatenate(labels), return_counts=True)  # (k,)
+    columns = np.arange(1, NEIGHBOURS // _HASH_BITS + 1, dtype=np.uint64)
+    hashes = _mix(distinct[:, None] + columns * 1_000_003)  # (k, NEIGHBOURS / 64)
+    bits = np.unpackbits(hashes.astype("<u8").view(np.uint8), axis=1)  # (k, NEIGHBOURS)
+    signs = 2 * bits.astype(np.float32) - 1
+    return times.astype(np.float32) @ signs
+
+
+def _sum_hashes(count: int, rows: np.ndarray, hashes: np.ndarray) -> np.ndarray:
+    """Sums (count,) of hashes by row. They overflow, and so do not depend on the order."""
+    sums = np.zeros(count, np.uint64)
+    np.add.at(sums, rows, hashes)
+    return sums
+
+
+def _mix(hashes: np.ndarray) -> np.ndarray:
+    """Hashes of 64-bit numbers (splitmix64)."""
+    hashes = hashes + np.uint64(0x9E3779B97F4A7C15)
+    hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return hashes ^ (hashes >> np.uint64(31))
