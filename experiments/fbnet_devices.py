@@ -20,7 +20,7 @@ import numpy as np
 import typer
 
 from experiments.runner import AsJson, Quick, run_command
-from nas import Problem, search
+from nas import Evaluator, Problem, search
 from nas.benchmarks import load_benchmark
 from nas.benchmarks.populations import get_population
 from nas.cli.console import print_json, print_table
@@ -60,7 +60,7 @@ class Formulas:
         return found
 
 
-class Predicted:
+class Predicted(Evaluator):
     """An evaluator that predicts accuracy in the small skeleton, and latencies in the published
     one.
     """

@@ -161,8 +161,7 @@ def profile(
 def _measuring(measurement: Measurement | None, timed: list[str]) -> Measurement:
     """The measurement of these metrics; InputError if one needs a training or is unknown."""
     base = measurement or Measurement(())
-    devices = (*base.commands, *base.devices)
-    known = known_metrics(base.latency, None, devices)
+    known = known_metrics(base.latency, None, base.external_devices)
     for name in timed:
         if name not in known:
             error = unknown("metric without a training", name, known)

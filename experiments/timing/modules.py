@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from experiments.runner import AsJson, Quick, run_command
@@ -125,7 +126,7 @@ def main(quick: Quick = False, as_json: AsJson = False) -> None:
     modules = _own_modules()
     for name in () if quick else TIMM:
         size = 256 if name == "mobilevit_xxs" else 224
-        modules[name] = (lambda name=name: _timm_module(name), torch.zeros(1, 3, size, size))
+        modules[name] = (partial(_timm_module, name), torch.zeros(1, 3, size, size))
     rows = []
     with progress_bar("modules") as bar:
         for index, (name, (make, example)) in enumerate(modules.items()):

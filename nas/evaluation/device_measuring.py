@@ -72,7 +72,7 @@ def measure(
                     f"{failures} consecutive networks could not be timed; the last: {error}"
                 ) from error
             continue
-        device.add(text, space.format(pool[text]), latency)
+        device.add(text, space.format(pool[text]), latency[:3])
         failures = 0
     if progress:
         progress("", len(device.texts), count)

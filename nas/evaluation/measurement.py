@@ -94,6 +94,11 @@ class Measurement:
     commands: tuple[DeviceCommand, ...] = ()
     devices: tuple[PredictedDevice, ...] = ()
 
+    @property
+    def external_devices(self) -> tuple[DeviceCommand | PredictedDevice, ...]:
+        """Devices other than this machine, measured by a command or predicted."""
+        return (*self.commands, *self.devices)
+
     def __post_init__(self) -> None:
         if taken := {command.metric for command in self.commands} & {
             self.latency.metric,
@@ -105,9 +110,7 @@ class Measurement:
         if self.data and not self.data.labelled and self.data.metric in self.metrics:
             remedy = f"add y, or search by {FIDELITY} to a trained model (--model)"
             raise InputError(f"{self.data.source} has inputs, but no targets: {remedy}")
-        check_metrics(
-            self.metrics, known_metrics(self.latency, self.data, (*self.commands, *self.devices))
-        )
+        check_metrics(self.metrics, known_metrics(self.latency, self.data, self.external_devices))
         if (
             FIDELITY in self.metrics
             and self.data

@@ -187,7 +187,7 @@ class _Called(Evaluator):
         return getattr(self.evaluator, "settings", None) or {}
 
     def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
-        return self.evaluator(architectures)  # type: ignore[no-any-return]  # `train` checks it
+        return self.evaluator(architectures)  # `train` checks it
 
 
 def as_evaluator(evaluator: Any) -> Evaluator:
@@ -344,6 +344,8 @@ class PredictionEvaluator(Evaluator):
     Raises:
         InputError: the predictor was not trained on one of the metrics.
     """
+
+    space: SearchSpace
 
     def __init__(
         self, predictor: Predictor, space: SearchSpace, metrics: Sequence[str], name: str = ""
@@ -503,8 +505,7 @@ class MeasuredEvaluator(NetworkEvaluator):
         _refuse_test_scores(measurement)
         self.metrics = measurement.metrics
         self.device = measurement.device
-        devices = (*measurement.commands, *measurement.devices)
-        untrained = known_metrics(measurement.latency, None, devices)
+        untrained = known_metrics(measurement.latency, None, measurement.external_devices)
         cheap = tuple(metric for metric in self.metrics if metric in untrained)
         costly = tuple(metric for metric in self.metrics if metric not in untrained)
         self._untrained = replace(measurement, metrics=cheap)

@@ -26,7 +26,6 @@ from search_spaces.ir.text import fingerprint
 if TYPE_CHECKING:
     import pandas as pd
 
-    from nas.search.study.networks import NetworkId
     from predictors.metrics import Metric
     from search_spaces import Architecture, SearchSpace
 

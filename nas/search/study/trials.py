@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     import optuna
     from optuna.trial import FrozenTrial
 
-    from nas.search.study.trials import TrialReader
     from search_spaces import Architecture, SearchSpace
 
 

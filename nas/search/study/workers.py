@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
     from nas.search.evaluators import Evaluator
-    from nas.search.study.workers import Share
 
 
 _RUNNING, _FINISHED = "running", "finished"
