@@ -230,6 +230,11 @@ def test_one_page_of_ones_own_ends_with_a_front_of_trained_networks(
     assert Path("results/mine/retrained/00/00.onnx").is_file()
 
 
+def test_a_predictor_of_ones_own_has_forty_lines() -> None:
+    code = files_of("how-to/own_predictor.md")["my_predictor.py"]
+    assert len([line for line in code.splitlines()[1:] if line.strip()]) <= 40
+
+
 def test_a_class_derived_from_ours_keeps_its_own_checkpoints(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "from predictors.baselines import Ridge\n\nclass Mine(Ridge):\n    pass\n"

@@ -99,6 +99,46 @@ def test_a_printed_metric_is_parsed_to_itself(name: str, direction: str, kind: s
     assert Metric.parse(str(metric)) == metric
 
 
+@pytest.mark.parametrize(
+    ("text", "price"),
+    [
+        ("params", "counted"),
+        ("cpu_latency_ms", "measured"),
+        ("top1", "trained"),
+        ("val_loss", "trained"),
+        ("file_size_kb:counted", "counted"),
+        ("energy_mj:trained", "trained"),
+        ("nwot:accuracy:measured:max", "measured"),
+    ],
+)
+def test_a_metric_has_a_price_which_its_kind_implies_or_the_user_declares(
+    text: str, price: str
+) -> None:
+    metric = Metric.parse(text)
+    assert metric.price == price
+    assert Metric.parse(str(metric)) == metric
+
+
+def test_what_is_declared_is_not_guessed() -> None:
+    metric = Metric("top1_latency_ms", kind="accuracy", direction="max", unit="%", price="counted")
+    shown = "kind='accuracy', direction='maximize', unit='%', price='counted'"
+    assert repr(metric) == f"Metric(name='top1_latency_ms', {shown})"
+    assert Metric("wear").direction == "minimize"
+
+
+@pytest.mark.parametrize(
+    ("declared", "reason"),
+    [
+        ({"kind": "speed"}, "kind 'speed' is none of exact, accuracy, measured"),
+        ({"direction": "up"}, "direction 'up' is none of max"),
+        ({"price": "free"}, "price 'free' is none of counted, trained, measured"),
+    ],
+)
+def test_a_declaration_that_means_nothing_is_refused(declared: dict[str, str], reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        Metric("top1", **declared)  # type: ignore[arg-type]
+
+
 def test_exact_metrics_are_decoded_first_and_measurements_last() -> None:
     names = ["a_latency_ms", "top1", "params"]
     assert sorted(names, key=decoding_order) == ["params", "top1", "a_latency_ms"]
@@ -132,7 +172,14 @@ def test_a_metric_itself_has_the_highest_fidelity() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"), [("", "empty"), (":max", "empty"), ("top1:up", "bad suffix 'up'")]
+    ("text", "reason"),
+    [
+        ("", "empty"),
+        (":max", "empty"),
+        ("top1:up", "bad suffix 'up'"),
+        ("top1:max:min", "more than one direction"),
+        ("top1:counted:trained", "more than one direction, kind or price"),
+    ],
 )
 def test_other_suffixes_and_empty_names_are_refused(text: str, reason: str) -> None:
     with pytest.raises(InputError, match=reason):
