@@ -59,10 +59,10 @@ def test_without_a_terminal_there_are_lines_from_time_to_time(
     lines = captured.err.splitlines()
     assert not captured.out
     assert len(lines) >= 3
-    assert re.fullmatch(rf"\d\d:\d\d:\d\d searching: 0/200, {re.escape(WHAT)}, 0:00:00", lines[0])
-    assert re.fullmatch(
-        rf"\d\d:\d\d:\d\d searching: 200/200, {re.escape(WHAT)}, 0:00:00", lines[-1]
-    )
+    # The time that has passed: a busy machine may need seconds for what takes 0.3 s.
+    line = rf"\d\d:\d\d:\d\d searching: {{}}/200, {re.escape(WHAT)}, 0:00:\d\d"
+    assert re.fullmatch(line.format(0), lines[0])
+    assert re.fullmatch(line.format(200), lines[-1])
 
 
 def test_time_left_is_estimated_from_the_speed_of_this_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,6 +80,15 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
+def wait_for_server(port: int, server: subprocess.Popen[bytes]) -> None:
+    """Return once the server accepts connections, which takes long on a busy machine."""
+    while True:
+        assert server.poll() is None, "the server has ended"
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        time.sleep(0.1)
+
+
 def start(
     storage: str | Path, log: Path, evaluations: int, host: str = ""
 ) -> subprocess.Popen[bytes]:
@@ -194,6 +203,7 @@ def test_a_proxy_serves_a_search(tmp_path: Path) -> None:
         [sys.executable, "-c", serve, database, str(port)], stderr=subprocess.DEVNULL
     )
     try:
+        wait_for_server(port, server)
         url = f"grpc://127.0.0.1:{port}"
         found = search(
             Problem(SPACE, Costs(), "params:max,flops"),
