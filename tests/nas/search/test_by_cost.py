@@ -276,7 +276,7 @@ def test_a_metric_is_a_cost_of_an_epoch() -> None:
     [
         ({"fidelities": (3, 1)}, "rising whole numbers"),
         ({"cost": "dollars"}, "dollars"),
-        ({"policy": "nsga2"}, "sampler of a search by cost"),
+        ({"policy": "nsga2"}, "sampler of a multi-fidelity search"),
         ({"budget": 0}, "positive number of epochs"),
     ],
 )
