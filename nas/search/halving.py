@@ -21,44 +21,6 @@ if TYPE_CHECKING:
 REDUCTION = 3  # networks at a fidelity per network that is promoted
 
 
-def best_order(losses: np.ndarray) -> np.ndarray:
-    """Order rows by non-dominated sorting.
-
-    Args:
-        losses: (n, m) losses, minimized.
-
-    Returns:
-        (n,) row numbers, better fronts first; rows with infinite losses last.
-    """
-    import moocore
-
-    finite = np.flatnonzero(np.isfinite(losses).all(1))
-    if not len(finite):
-        return np.arange(len(losses))
-    ranks = moocore.pareto_rank(losses[finite])
-    order = [
-        finite[row]
-        for rank in np.unique(ranks)
-        for row in _spread(losses[finite], np.flatnonzero(ranks == rank))
-    ]
-    return np.array([*order, *np.setdiff1d(np.arange(len(losses)), finite)])
-
-
-def _spread(losses: np.ndarray, rows: np.ndarray) -> list[int]:
-    """Order rows from the lowest first loss on; each next row is the farthest from those before
-    it.
-    """
-    span = np.ptp(losses, axis=0)
-    points = losses[rows] / np.where(span > 0, span, 1.0)
-    chosen = [int(points[:, 0].argmin())]
-    distance = ((points - points[chosen[0]]) ** 2).sum(1)
-    while len(chosen) < len(rows):
-        distance[chosen] = -1.0
-        chosen.append(int(distance.argmax()))
-        distance = np.minimum(distance, ((points - points[chosen[-1]]) ** 2).sum(1))
-    return rows[chosen].tolist()
-
-
 class Halving:
     """Asynchronous successive halving of random networks.
 
@@ -73,53 +35,50 @@ class Halving:
     def __init__(
         self, space: SearchSpace, fidelities: Fidelities, seed: int, first: int = 0
     ) -> None:
-        self.space, self.fidelities, self.seed = space, fidelities, seed
+        self.space = space
+        self.fidelities = fidelities
+        self.seed = seed
         self.levels = fidelities.levels[first:]
 
     def decide(self, runs: Runs, epochs_left: float) -> Job | None:
-        """Choose the next job.
+        """Promote a network, or start a new one. See `nas.search.multi_fidelity.Policy.decide`."""
+        competitors = list(runs.runs.values())
+        return self.promote(competitors, runs, epochs_left) or self.begin(runs, epochs_left)
 
-        Args:
-            runs: trainings so far.
-            epochs_left: epochs that the job may take.
-
-        Returns:
-            The job, or None if none fits.
-        """
-        return self.promote(list(runs.runs.values()), runs, epochs_left) or self.begin(
-            runs, epochs_left
-        )
-
-    def promote(self, runs: list[Run], known: Runs, epochs_left: float) -> Job | None:
+    def promote(self, competitors: list[Run], runs: Runs, epochs_left: float) -> Job | None:
         """Continue one of the best networks.
 
         Args:
-            runs: networks that compete with each other.
-            known: trainings so far.
+            competitors: networks that compete with each other.
+            runs: all trainings so far.
             epochs_left: epochs that the job may take.
 
         Returns:
             The job at the highest fidelity where one fits, or None.
         """
-        for level, following in list(pairwise(self.levels))[::-1]:
+        segments = list(pairwise(self.levels))
+        for level, following in reversed(segments):
             if self.fidelities.epochs(level, following) > epochs_left:
                 continue
-            reached = [run for run in runs if level in run.values]
-            for row in best_order(known.losses(reached, level))[: len(reached) // REDUCTION]:
+            reached = [run for run in competitors if level in run.values]
+            order = best_order(runs.losses(reached, level))
+            for row in order[: len(reached) // REDUCTION]:
                 run = reached[row]
                 if run.reached == level and run.running is None and not run.ended:
                     return Job(run.architecture, level, following)
         return None
 
-    def begin(self, known: Runs, epochs_left: float) -> Job | None:
+    def begin(self, runs: Runs, epochs_left: float) -> Job | None:
         """Start a random new network; None if its first segment does not fit or the space is
         exhausted.
         """
         if self.fidelities.epochs(0, self.levels[0]) > epochs_left:
             return None
-        rng = np.random.default_rng([self.seed, len(known)])
-        architecture = random_unseen(self.space, known.runs.keys(), rng)
-        return None if architecture is None else Job(architecture, 0, self.levels[0])
+        rng = np.random.default_rng([self.seed, len(runs)])
+        architecture = random_unseen(self.space, runs.runs.keys(), rng)
+        if architecture is None:
+            return None
+        return Job(architecture, 0, self.levels[0])
 
 
 class Hyperband:
@@ -136,23 +95,69 @@ class Hyperband:
         }
 
     def decide(self, runs: Runs, epochs_left: float) -> Job | None:
-        """Choose the next job. See `Halving.decide`."""
+        """Choose the next job. See `nas.search.multi_fidelity.Policy.decide`."""
+        # 1. A network belongs to the bracket of the fidelity to which it was trained first.
         members: dict[int, list[Run]] = {level: [] for level in self.brackets}
         for run in runs.trained:
-            members[min([*run.values, run.running or self.fidelities.last])].append(run)
+            first = min([*run.values, run.running or self.fidelities.last])
+            members[first].append(run)
+
+        # 2. Promote within the brackets.
         for level, bracket in self.brackets.items():
             if job := bracket.promote(members[level], runs, epochs_left):
                 return job
-        epochs = {
-            level: sum(self._epochs(run) for run in group) for level, group in members.items()
-        }
-        ordered = sorted(self.brackets, key=epochs.__getitem__)
-        return next(
-            (job for level in ordered if (job := self.brackets[level].begin(runs, epochs_left))),
-            None,
-        )
+
+        # 3. Start a network in the bracket that has used the fewest epochs.
+        epochs = {level: sum(map(self._epochs, group)) for level, group in members.items()}
+        for level in sorted(self.brackets, key=epochs.__getitem__):
+            if job := self.brackets[level].begin(runs, epochs_left):
+                return job
+        return None
 
     def _epochs(self, run: Run) -> int:
         """Epochs of a network, including those of a running segment."""
-        path = [0, *sorted({*run.values, *([run.running] if run.running else [])})]
-        return sum(self.fidelities.epochs(a, b) for a, b in pairwise(path))
+        ends = set(run.values)
+        if run.running:
+            ends.add(run.running)
+        path = [0, *sorted(ends)]
+        return sum(self.fidelities.epochs(begun, until) for begun, until in pairwise(path))
+
+
+def best_order(losses: np.ndarray) -> np.ndarray:
+    """Order rows by non-dominated sorting.
+
+    Args:
+        losses: (n, m) losses, minimized.
+
+    Returns:
+        (n,) row numbers, better fronts first; rows with infinite losses last.
+    """
+    import moocore
+
+    is_finite = np.isfinite(losses).all(axis=1)
+    finite, infinite = np.flatnonzero(is_finite), np.flatnonzero(~is_finite)
+    if not len(finite):
+        return infinite
+    finite_losses = losses[finite]
+    ranks = moocore.pareto_rank(finite_losses)
+    order: list[int] = []
+    for rank in np.unique(ranks):
+        front = np.flatnonzero(ranks == rank)
+        order.extend(finite[_spread(finite_losses, front)])
+    return np.array([*order, *infinite])
+
+
+def _spread(losses: np.ndarray, rows: np.ndarray) -> list[int]:
+    """Order rows from the lowest first loss on; each next row is the farthest from those before
+    it.
+    """
+    span = np.ptp(losses, axis=0)
+    points = losses[rows] / np.where(span > 0, span, 1.0)  # (rows, m)
+    chosen = [int(points[:, 0].argmin())]
+    distance = ((points - points[chosen[0]]) ** 2).sum(axis=1)  # to the nearest chosen row
+    while len(chosen) < len(rows):
+        distance[chosen] = -1.0
+        chosen.append(int(distance.argmax()))
+        to_last = ((points - points[chosen[-1]]) ** 2).sum(axis=1)
+        distance = np.minimum(distance, to_last)
+    return rows[chosen].tolist()

@@ -1,4 +1,4 @@
-"""The first design of a search: promising networks of all sizes that differ from each other."""
+"""The initial design of a search: promising networks of all costs that differ from each other."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from search_spaces import Architecture, SearchSpace
 
 READER = "rlm-base"  # checkpoint that reads the networks if the predictor is not an RLM
-# Random draws per chosen architecture; many more would leave only extreme ones
+# Random draws per chosen architecture; many more would leave only extreme ones.
 DRAWS_PER_ARCHITECTURE = 5
-DESIGNED = 0.7  # of the first design, at most, are networks that the space itself proposes
+PROPOSED_SHARE = 0.7  # of the design, at most, are networks that the space itself proposes
 
 
 def initial_design(
@@ -51,44 +51,53 @@ def initial_design(
     from predictors.rlm.tokens import learned_features
 
     texts = texts or Texts(space)
-    designs = list(filter(texts.can_be_written, space.initial_designs(round(DESIGNED * size))))
-    size -= len(designs)
+
+    # 1. What the space proposes, and random architectures for the rest.
+    proposed = space.initial_designs(round(PROPOSED_SHARE * size))
+    proposed = [architecture for architecture in proposed if texts.can_be_written(architecture)]
+    size -= len(proposed)
     draws = [space.sample(rng) for _ in range(DRAWS_PER_ARCHITECTURE * size)]
-    drawn = [one for one in dict.fromkeys(draws) if one not in designs]
+    drawn = [architecture for architecture in dict.fromkeys(draws) if architecture not in proposed]
     if not drawn:
-        return designs
-    drawn = list(filter(texts.can_be_written, drawn)) or drawn
+        return proposed
+    drawn = [one for one in drawn if texts.can_be_written(one)] or drawn  # n from here on
+
+    # 2. What an RLM reads in them without any label: where they are, and how good they promise to
+    #    be.
     written = texts(drawn)
     reader = _reader(predictor)
-    states, promise = (
-        learned_features(reader.states(written)),
-        rankdata(reader.proxies(written), axis=0).mean(1),
-    )
-    by_flops = np.argsort([space.flops(architecture) for architecture in drawn], kind="stable")
-    groups = np.array_split(by_flops, min(size, len(drawn)))
+    states = learned_features(reader.states(written))  # (n, S)
+    promise = rankdata(reader.proxies(written), axis=0).mean(axis=1)  # (n,), a mean rank
+
+    # 3. Groups of rising cost.
+    flops = [space.flops(architecture) for architecture in drawn]
+    by_cost = np.argsort(flops, kind="stable")
+    groups = np.array_split(by_cost, min(size, len(drawn)))
+
+    # 4. From the more promising half of each group, the network that is farthest from those that
+    #    are chosen already. The first one is the nearest to the mean.
     chosen: list[int] = []
-    nearest = ((states - states.mean(0)) ** 2).sum(
-        1
-    )  # distance from the mean, until the first is chosen
+    distance = ((states - states.mean(axis=0)) ** 2).sum(axis=1)  # (n,)
     for group in groups:
-        group = group[promise[group] >= np.median(promise[group])]
-        best = (
-            int(group[nearest[group].argmax()]) if chosen else int(group[nearest[group].argmin()])
-        )
-        away = ((states - states[best]) ** 2).sum(1)
-        nearest = np.minimum(nearest, away) if chosen else away
+        half = group[promise[group] >= np.median(promise[group])]
+        best = int(half[distance[half].argmax() if chosen else distance[half].argmin()])
+        to_best = ((states - states[best]) ** 2).sum(axis=1)
+        distance = np.minimum(distance, to_best) if chosen else to_best
         chosen.append(best)
-    return designs + [drawn[i] for i in chosen]
+    return proposed + [drawn[i] for i in chosen]
 
 
 def _reader(predictor: Predictor | None) -> RLM:
+    """The predictor if it is an RLM that reads texts by itself, else the shipped `READER`."""
     from predictors.rlm.predictor import RLM
 
-    return predictor if isinstance(predictor, RLM) and not predictor.backbone else _base()
+    if isinstance(predictor, RLM) and not predictor.backbone:
+        return predictor
+    return _shipped_reader()
 
 
 @lru_cache(maxsize=1)
-def _base() -> RLM:
+def _shipped_reader() -> RLM:
     import predictors
     from predictors.rlm.predictor import RLM
 
