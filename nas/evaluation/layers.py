@@ -18,10 +18,9 @@ from nas.evaluation.channelwise import CHANNELWISE
 from nas.evaluation.operation import Function, Spec, torch_pads
 from nas.evaluation.samplewise import SAMPLEWISE, keeps_channels
 from search_spaces.common.errors import InputError
-from search_spaces.ir.convolutions import convolution
 from search_spaces.ir.graph import BATCH, Graph, Node
-from search_spaces.ir.operators import is_own
-from search_spaces.ir.owned_weights import OWNERS
+from search_spaces.ir.ops import is_own, owns_weights
+from search_spaces.ir.ops.convolution import convolution
 
 
 def layer(node: Node, graph: Graph, replicas: int = 1) -> nn.Module:
@@ -43,9 +42,8 @@ def layer(node: Node, graph: Graph, replicas: int = 1) -> nn.Module:
         graph.shapes[node.outputs[0]],
         replicas,
     )
-    if node.op in _WEIGHTED and (
-        is_own(node.op, len(spec.shapes)) or (node.op in OWNERS and len(spec.shapes) == 1)
-    ):
+    inputs = len(spec.shapes)
+    if node.op in _WEIGHTED and (is_own(node.op, inputs) or owns_weights(node.op, inputs)):
         return _WEIGHTED[node.op](spec)
     if node.op in CHANNELWISE:
         return Operation(CHANNELWISE[node.op](spec))
@@ -97,7 +95,7 @@ class _PerReplica(nn.Module):
 
 
 # --- operators with weights: `state_dict` lists their tensors in the order of
-# `owned_weights.initializers` ------------
+# `search_spaces.ir.ops.initializers` ------------
 
 _CONVOLUTIONS: dict[int, type[Any]] = {3: nn.Conv1d, 4: nn.Conv2d, 5: nn.Conv3d}
 _TRANSPOSED: dict[int, type[Any]] = {

@@ -15,7 +15,8 @@ from nas.evaluation.operation import needs_batch_size
 from nas.evaluation.shapes import without_data
 from search_spaces.common.errors import InputError
 from search_spaces.ir.graph import Graph, Node
-from search_spaces.ir.owned_weights import Weight, initializers
+from search_spaces.ir.ops import initializers
+from search_spaces.ir.ops.operator import Weight
 
 if TYPE_CHECKING:
     import onnx

@@ -14,7 +14,7 @@ from torch import Tensor
 from search_spaces.common.errors import InputError
 from search_spaces.ir import standard
 from search_spaces.ir.graph import Attrs, Shape
-from search_spaces.ir.operators import is_own
+from search_spaces.ir.ops import is_own
 
 Function = Callable[..., Tensor]
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from predictors.features import kind_attributes, reading
 from search_spaces.ir.graph import Value
-from search_spaces.ir.operators import NET_OPERATORS
+from search_spaces.ir.ops import NET_OPERATORS
 from search_spaces.ir.text.program import Block, Item, Ref, Site, total_cost
 
 SIZES = ("channels", "features", "kernel", "kernel_shape", "strides", "dilations", "group", "pads")

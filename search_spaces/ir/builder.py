@@ -8,10 +8,10 @@ from functools import lru_cache, partial
 from typing import Any, Literal, NamedTuple, NoReturn
 
 from search_spaces.common.errors import InputError, unknown
-from search_spaces.ir.convolutions import Convolution, pair, same_pads
 from search_spaces.ir.fusion import fuse
 from search_spaces.ir.graph import BATCH, Attrs, Graph, Node, Shape, Value, node
-from search_spaces.ir.operators import output_shape
+from search_spaces.ir.ops import output_shape
+from search_spaces.ir.ops.convolution import Convolution, pair, same_pads
 from search_spaces.ir.standard import shortest
 
 
@@ -179,7 +179,7 @@ class Network:
         """Add any supported operator.
 
         Args:
-            op: name of the operator, see `search_spaces.ir.operators`.
+            op: name of the operator, see `search_spaces.ir.ops`.
             inputs: operands that are not constants.
             attrs: attributes and constant operands: a dictionary, or pairs sorted by name.
 

@@ -5,13 +5,9 @@ from __future__ import annotations
 from math import prod
 
 from search_spaces.common.errors import InputError
-from search_spaces.ir.graph import Graph
-from search_spaces.ir.operator_costs import multiply_accumulates
-from search_spaces.ir.owned_weights import RECURRENT, weights
-
-SEVERAL_OUTPUTS = frozenset(
-    {*RECURRENT, "Attention", "LinearAttention", "CausalConvWithState"}
-)  # that are counted
+from search_spaces.ir import standard
+from search_spaces.ir.graph import Graph, Shape
+from search_spaces.ir.ops import multiply_accumulates, weights
 
 
 def graph_params(graph: Graph) -> int:
@@ -33,52 +29,64 @@ def graph_flops(graph: Graph) -> int:
     Raises:
         InputError: if a size is not a number, or it is not known what an operator costs.
     """
-    total, seen = 0, set()
+    total = 0
+    counted = set()
     for node in graph.nodes:
-        if (
-            node.op in SEVERAL_OUTPUTS and len(node.inputs) > 1
-        ):  # one node per used output, but one computation
-            computation = (node.op, node.inputs, tuple([a for a in node.attrs if a[0] != "output"]))
-            if computation in seen:
+        # A node per used output is one computation.
+        if len(node.inputs) > 1 and _has_several_outputs(node.op):
+            attrs = tuple([attr for attr in node.attrs if attr[0] != "output"])
+            computation = (node.op, node.inputs, attrs)
+            if computation in counted:
                 continue
-            seen.add(computation)
+            counted.add(computation)
         shapes = tuple([graph.shapes[v] for v in node.inputs])
         try:
             total += multiply_accumulates(node.op, node.attrs, shapes)
         except InputError as error:
-            raise InputError(
-                f"{node.op} of {', '.join(str(list(shape)) for shape in shapes)}: {error}"
-            ) from error
+            shown = ", ".join(str(list(shape)) for shape in shapes)
+            raise InputError(f"{node.op} of {shown}: {error}") from error
     return total
+
+
+def _has_several_outputs(op: str) -> bool:
+    schema = standard.schema(op)
+    return schema is not None and len(schema.outputs) > 1
 
 
 def graph_activations(graph: Graph) -> int:
     """Number of elements of all operators' outputs for one input."""
-    return sum(
-        prod(int(d) for d in graph.shapes[v][1:]) for node in graph.nodes for v in node.outputs
-    )
+    outputs = [value for node in graph.nodes for value in node.outputs]
+    return sum(_elements(graph.shapes[value]) for value in outputs)
 
 
 def graph_peak_activations(graph: Graph) -> int:
-    """Largest number of elements in memory at one time for one input, without weights, if nodes run
-    in order.
+    """Largest number of elements in memory at one time for one input, without weights.
+
+    Nodes run in order, and a value is held until it is read for the last time.
     """
-    last = {v: i for i, node in enumerate(graph.nodes) for v in node.inputs}
-    last |= dict.fromkeys(graph.outputs, len(graph.nodes))
-    size = [prod(int(d) for d in shape[1:]) for shape in graph.shapes]
-    held = peak = sum(size[v] for v in graph.inputs)
+    last_read = {value: i for i, node in enumerate(graph.nodes) for value in node.inputs}
+    last_read |= dict.fromkeys(graph.outputs, len(graph.nodes))
+    size = [_elements(shape) for shape in graph.shapes]
+    held = peak = sum(size[value] for value in graph.inputs)
     for i, node in enumerate(graph.nodes):
-        held += sum(size[v] for v in node.outputs)
+        held += sum(size[value] for value in node.outputs)
         peak = max(peak, held)
-        held -= sum(size[v] for v in {*node.inputs, *node.outputs} if last.get(v, i) == i)
+        # Free what nobody reads later.
+        touched = {*node.inputs, *node.outputs}
+        held -= sum(size[value] for value in touched if last_read.get(value, i) == i)
     return peak
+
+
+def _elements(shape: Shape) -> int:
+    """Number of elements for one input."""
+    return prod(int(size) for size in shape[1:])
 
 
 def graph_depth(graph: Graph) -> int:
     """Number of operators on the longest path to an output."""
     depth = [0] * len(graph.shapes)
     for node in graph.nodes:
-        at = 1 + max((depth[v] for v in node.inputs), default=0)
-        for v in node.outputs:
-            depth[v] = at
-    return max(depth[v] for v in graph.outputs)
+        node_depth = 1 + max((depth[value] for value in node.inputs), default=0)
+        for value in node.outputs:
+            depth[value] = node_depth
+    return max(depth[value] for value in graph.outputs)

@@ -18,7 +18,7 @@ from itertools import chain
 from typing import Any
 
 from search_spaces.ir.graph import Attrs, Graph, Node, Shape
-from search_spaces.ir.operators import canonical_attrs
+from search_spaces.ir.ops import canonical_attrs
 from search_spaces.ir.standard import shortest
 
 

@@ -7,10 +7,14 @@ PyTorch modules become graphs; texts and ONNX models are written from them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from typing import NamedTuple
+
+from search_spaces.common.errors import InputError
 
 Dim = int | str
 Shape = tuple[Dim, ...]
@@ -19,6 +23,8 @@ Attrs = tuple[tuple[str, Value], ...]
 
 BATCH = "N"
 UNKNOWN = "?"  # a dimension that depends on the data
+MAX_DEPTH = 32  # functions that call each other, and subgraphs in each other, of texts and models
+MAX_NODES = 10_000  # of a network from a file, with functions and control flow written out
 
 
 class Typed(tuple[Dim, ...]):
@@ -53,6 +59,11 @@ def element_type(shape: Shape) -> str:
 def typed(dims: Iterable[Dim], element: str) -> Shape:
     """The shape of a value with these dimensions and this element type."""
     return tuple(dims) if element == "float" else Typed(dims, element)
+
+
+def like(shape: Shape, dims: Iterable[Dim]) -> Shape:
+    """The shape of a value with these dimensions and the element type of another value."""
+    return typed(dims, element_type(shape))
 
 
 class Node(NamedTuple):
@@ -96,3 +107,68 @@ class Graph:
     nodes: tuple[Node, ...]
     outputs: tuple[int, ...]
     shapes: tuple[Shape, ...]
+
+
+# --- dimensions: numbers, symbols such as N and L, and products such as N_8 (8 · N) and N_L
+
+
+def known_size(size: Dim) -> int:
+    """The dimension as a number; InputError if it is symbolic."""
+    if isinstance(size, str):
+        raise InputError(
+            f"a size that must be a number is {size!r}: export the model with that dimension fixed"
+        )
+    return size
+
+
+def monomial(shape: Shape) -> tuple[int, Counter[str]]:
+    """The product of the dimensions: its numerical factor, and the multiplicity of each symbol."""
+    factors = [factor for dim in shape for factor in str(dim).split("_")]
+    numbers = [int(factor) for factor in factors if factor.isdecimal()]
+    symbols = [factor for factor in factors if not factor.isdecimal()]
+    return prod(numbers), Counter(symbols)
+
+
+def size_product(shape: Shape, divisor: int = 1, without: Counter[str] | None = None) -> Dim:
+    """The product of the dimensions, divided by a number and by symbols.
+
+    It is unknown if a dimension is.
+    """
+    if UNKNOWN in shape:
+        return UNKNOWN
+    number, symbols = monomial(shape)
+    number //= divisor
+    symbols -= without or Counter()
+    if not symbols:
+        return number
+    # The batch size comes first, the number last: N_L_8.
+    names = sorted(symbols.elements(), key=lambda symbol: (symbol != BATCH, symbol))
+    if number != 1:
+        names.append(str(number))
+    return "_".join(names)
+
+
+def size_quotient(shape: Shape, others: Shape) -> Dim:
+    """The missing dimension of a reshape: elements of `shape` divided by the product of `others`.
+
+    Raises:
+        InputError: if the others do not divide the number of elements.
+    """
+    if UNKNOWN in (*shape, *others):
+        return UNKNOWN
+    total, symbols = monomial(shape)
+    divisor, divided = monomial(others)
+    if divisor == 0 or total % divisor or divided - symbols:
+        raise InputError(f"Reshape from {shape} by {others} changes the number of values")
+    return size_product(shape, divisor, divided)
+
+
+def count(shape: Shape) -> int:
+    """Number of elements for a batch of one; InputError if another dimension is not a number."""
+    number, symbols = monomial(shape)
+    symbols.pop(BATCH, None)
+    if symbols:
+        raise InputError(
+            f"costs need numbers, but a shape is {list(shape)}: export the model with fixed sizes"
+        )
+    return number

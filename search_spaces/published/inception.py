@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from search_spaces.choosers import Choice, ReplayChooser, Trial
 from search_spaces.common.errors import InputError
 from search_spaces.ir.builder import Network, Tensor
-from search_spaces.ir.convolutions import Convolution, same_pads
+from search_spaces.ir.ops.convolution import Convolution, same_pads
 from search_spaces.published.gennape import Family, literal, operation_choices, suggest_operations
 from search_spaces.registry import register_space
 from search_spaces.space import Architecture

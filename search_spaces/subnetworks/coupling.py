@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
 
-from search_spaces.ir.convolutions import convolution
 from search_spaces.ir.graph import BATCH, Dim, Graph, Node, Shape
-from search_spaces.ir.owned_weights import RECURRENT
+from search_spaces.ir.ops.convolution import convolution
+from search_spaces.ir.ops.recurrent import RECURRENT
 from search_spaces.ir.pytorch.recorder import BATCH_SIZE
 from search_spaces.subnetworks.axes import (
     Atom,

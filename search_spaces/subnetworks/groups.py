@@ -8,8 +8,8 @@ from math import gcd
 
 from torch import Tensor, nn
 
-from search_spaces.ir.convolutions import convolution
 from search_spaces.ir.graph import Node
+from search_spaces.ir.ops.convolution import convolution
 from search_spaces.subnetworks.axes import Atom, Axis, atoms_of, factors_of, terms_of
 from search_spaces.subnetworks.coupling import Coupling
 from search_spaces.subnetworks.reading import Call, Reading

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from search_spaces.common.errors import InputError
 from search_spaces.ir.graph import Graph
-from search_spaces.ir.owned_weights import initializers
+from search_spaces.ir.ops import initializers
 from search_spaces.ir.pytorch import recording
 from search_spaces.ir.pytorch.calls import function_name
 from search_spaces.ir.pytorch.modules import Example
@@ -48,7 +48,7 @@ class LinkedRecorder(Recorder):
 
     Attributes:
         owned: tensors of each operator by its output value, in the order of
-            `graph.owned_weights.weights`, each with True if the operator has it transposed.
+            `search_spaces.ir.ops.weights`, each with True if the operator has it transposed.
         params: tensor of each `Param` by its output value.
         statistics: mean and variance of each batch normalization by its output value.
         recurrent: weights of each recurrent operator by its output value, in torch's order.

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from search_spaces.ir.convolutions import convolution
 from search_spaces.ir.graph import BATCH, Attrs, Graph, Node, Shape, element_type, typed
-from search_spaces.ir.operators import canonical_attrs
+from search_spaces.ir.ops import canonical_attrs
+from search_spaces.ir.ops.convolution import convolution
 from search_spaces.ir.pytorch import recording
 from search_spaces.ir.pytorch.recorder import BATCH_SIZE
 from search_spaces.subnetworks.axes import Atom, Axis, atoms_of, resolve, size_of

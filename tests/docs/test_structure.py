@@ -15,11 +15,14 @@ DRAWING = Path(__file__).parents[2] / "docs" / "concepts" / "structure.md"
 def package(module: str) -> str:
     """The folder that a module lives in: at most one below its package, and the rooms of the
     compiler. The door of a package belongs to the package that it opens into.
+
+    The operators are no room of their own: graphs are below them, costs and fusion above.
     """
     parts = module.split(".")
     if module in DOORS:
         return parts[0]
-    depth = 3 if module.startswith("search_spaces.ir.") else 2
+    is_room = parts[:2] == ["search_spaces", "ir"] and parts[2:3] != ["ops"]
+    depth = 3 if is_room else 2
     return next(
         ".".join(parts[:n])
         for n in range(depth, 0, -1)

@@ -1,10 +1,15 @@
-"""Load, check and normalize ONNX models for `search_spaces.ir.onnx.reading`."""
+"""ONNX files: loaded, checked and normalized for `search_spaces.ir.onnx.reading`.
+
+A file may leave sizes of its inputs open: the batch size, which stays open, and others, which
+`FILE.onnx@320` fixes.
+"""
 
 from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from pathlib import Path
 
@@ -15,13 +20,20 @@ from onnx import TensorProto, helper
 
 from search_spaces.common.errors import InputError
 from search_spaces.ir import standard
-from search_spaces.ir.onnx.folding import MAX_ELEMENTS
-from search_spaces.ir.onnx.open_sizes import dimensions, split_sizes, with_sizes
+from search_spaces.ir.constants import MAX_ELEMENTS
+from search_spaces.ir.graph import BATCH, MAX_DEPTH, MAX_NODES, Dim
 
-MAX_NODES = 10_000
 MAX_READ_VALUES = 100_000  # inputs of all nodes together
 _OLDEST_OPSET = 13
-_FIRST_WITH_COORDINATES = 11  # opset in which Resize has attributes for coordinates
+_FIRST_OPSET_WITH_COORDINATES = 11  # in which Resize has attributes for coordinates
+_WITH_SIZES = re.compile(r"(.+\.onnx)@(\d+(?:x\d+)*)")
+_UNNAMED = re.compile(r"(.*) (\d+)")  # name that `dimensions` gives to an open size without one
+_TOOL = "python -m onnxruntime.tools.make_dynamic_shape_fixed"
+_IMAGE_RANK = 4
+_SHOWN_SIZES = 4  # open sizes named in a message
+
+
+# --- files
 
 
 def load_model(path: str) -> onnx.ModelProto:
@@ -36,7 +48,7 @@ def load_model(path: str) -> onnx.ModelProto:
     Raises:
         InputError: if it is not an ONNX model; the message names the file.
     """
-    path, sizes = (path, ()) if Path(path).is_file() else split_sizes(path)
+    path, sizes = (path, ()) if Path(path).is_file() else _split_sizes(path)
     folder = Path(path).resolve().parent
     try:
         model = onnx.load(path, format="protobuf", load_external_data=False)
@@ -47,41 +59,42 @@ def load_model(path: str) -> onnx.ModelProto:
         raise
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such file") from error
-    except (
-        Exception
-    ) as error:  # protobuf's errors have no public base class; damaged fields may cause any error
+    except Exception as error:  # protobuf's errors have no base class; damaged fields cause any
         raise InputError(f"{path}: not an ONNX model ({_line(error)})") from error
     try:
-        return with_sizes(model, sizes) if sizes else model
+        return _with_sizes(model, sizes) if sizes else model
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
 
 
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+def _line(error: Exception, length: int = 200) -> str:
+    return " ".join(str(error).split())[:length]
 
 
 def _tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
+    """The stored tensors: initializers, and attributes of the model's and its functions' nodes."""
     yield from model.graph.initializer
-    for node in (
-        *model.graph.node,
-        *(node for function in model.functions for node in function.node),
-    ):
+    nodes = list(model.graph.node)
+    for function in model.functions:
+        nodes += function.node
+    for node in nodes:
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.TENSOR:
                 yield attribute.t
 
 
 def _load_external(tensor: TensorProto, folder: Path, path: str) -> None:
-    given = {entry.key: entry.value for entry in tensor.external_data}
-    location = given.get("location", "")
+    """Read a small tensor from its file."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = entries.get("location", "")
     file = Path(os.path.realpath(folder / location))
-    if (
+    is_outside = (
         not location
         or Path(location).is_absolute()
         or ".." in Path(location).parts
         or not file.is_relative_to(folder)
-    ):
+    )
+    if is_outside:
         raise InputError(
             f"{path}: tensor {tensor.name!r} is in {location!r}, which is not in the model's folder"
         )
@@ -90,7 +103,7 @@ def _load_external(tensor: TensorProto, folder: Path, path: str) -> None:
         return
     size = count * standard.numpy_type(standard.element_name(tensor.data_type)).itemsize
     with file.open("rb") as stream:
-        stream.seek(int(given.get("offset", 0)))
+        stream.seek(int(entries.get("offset", 0)))
         data = stream.read(size)
     if len(data) < size:
         raise InputError(f"{path}: {location!r} ends before tensor {tensor.name!r} does")
@@ -99,8 +112,67 @@ def _load_external(tensor: TensorProto, folder: Path, path: str) -> None:
     del tensor.external_data[:]
 
 
+# --- nodes, also those of control flow
+
+
+def _subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    """The branches and bodies of a control flow node."""
+    graphs = []
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            graphs.append(attribute.g)
+        graphs += attribute.graphs
+    return graphs
+
+
+def all_nodes(
+    nodes: Iterable[onnx.NodeProto],
+) -> Iterator[tuple[onnx.NodeProto, list[onnx.GraphProto]]]:
+    """Yield nodes and, behind each, those of its subgraphs; with the subgraphs of every node."""
+    open_graphs = [iter(nodes)]
+    while open_graphs:
+        node = next(open_graphs[-1], None)
+        if node is None:
+            open_graphs.pop()
+            continue
+        graphs = _subgraphs(node)
+        yield node, graphs
+        open_graphs += [iter(graph.node) for graph in reversed(graphs)]
+
+
+def _check_size(model: onnx.ModelProto) -> None:
+    """Raise InputError for models that are too large, or nested too deeply.
+
+    Functions and control flow count as often as they are called, without writing them out.
+    """
+    bodies = {(f.domain, f.name): list(f.node) for f in model.functions}
+    sizes: dict[tuple[str, str], tuple[int, int]] = {}
+
+    def size(nodes: Iterable[onnx.NodeProto], depth: int) -> tuple[int, int]:
+        """Number of nodes, and of their inputs."""
+        if depth > MAX_DEPTH:
+            raise InputError(f"functions and control flow are nested more than {MAX_DEPTH} deep")
+        count = read = 0
+        for node in nodes:
+            key = (node.domain, node.op_type)
+            if key in bodies and key not in sizes:
+                sizes[key] = size(bodies[key], depth + 1)
+            parts = [sizes.get(key, (1, len(node.input)))]
+            parts += [size(graph.node, depth + 1) for graph in _subgraphs(node)]
+            count += sum(part_count for part_count, _ in parts)
+            read += sum(part_read for _, part_read in parts)
+        return count, read
+
+    count, read = size(model.graph.node, 0)
+    if count > MAX_NODES:
+        raise InputError(f"the model has {count:,} nodes; the limit is {MAX_NODES:,}")
+    if read > MAX_READ_VALUES:
+        raise InputError(
+            f"the model's nodes have {read:,} inputs; the limit is {MAX_READ_VALUES:,}"
+        )
+
+
 # --- normalization
-# ---------------------------------------------------------------------------------------------------
 
 
 def prepared(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[TensorProto]]:
@@ -113,34 +185,37 @@ def prepared(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[TensorProto]
         InputError: if the model is not valid, too large, or has operators of other domains.
     """
     _check_size(model)
-    light = onnx.ModelProto(ir_version=max(model.ir_version, 4), functions=model.functions)
-    light.opset_import.extend(model.opset_import)
-    graph, source = light.graph, model.graph
-    graph.name = source.name or "net"
-    graph.node.extend(source.node)
-    graph.output.extend(_with_shape(info) for info in source.output)
-    weights = [tensor for tensor in source.initializer if tensor.name]
-    names = {tensor.name for tensor in weights}
-    graph.input.extend(info for info in source.input if info.name not in names)
-    for tensor in weights:
-        kind = graph.input.add(name=tensor.name).type.tensor_type
-        kind.elem_type = tensor.data_type
-        kind.shape.dim.extend(
-            onnx.TensorShapeProto.Dimension(dim_value=size) for size in tensor.dims
-        )
+    source = model.graph
     if source.sparse_initializer:
         raise InputError(
             "sparse initializers are not supported: store the weights as dense tensors"
         )
+    # 1. A copy whose initializers are inputs: checks and conversions then need no numbers.
+    light = onnx.ModelProto(ir_version=max(model.ir_version, 4), functions=model.functions)
+    light.opset_import.extend(model.opset_import)
+    light.graph.name = source.name or "net"
+    light.graph.node.extend(source.node)
+    light.graph.output.extend(_with_shape(info) for info in source.output)
+    weights = [tensor for tensor in source.initializer if tensor.name]
+    names = {tensor.name for tensor in weights}
+    light.graph.input.extend(info for info in source.input if info.name not in names)
+    for tensor in weights:
+        kind = light.graph.input.add(name=tensor.name).type.tensor_type
+        kind.elem_type = tensor.data_type
+        kind.shape.SetInParent()  # a scalar has a shape, too
+        for size in tensor.dims:
+            kind.shape.dim.add(dim_value=size)
+    # 2. Functions are written out.
     if light.functions:
         light = onnx.inliner.inline_local_functions(light)
+    # 3. What remains is standard ONNX.
     _check_domains(light.graph.node)
     for info in source.input:
         dimensions(info)
     try:
         onnx.checker.check_model(light)
     except Exception as error:  # the checker's own, and those of damaged fields
-        raise InputError(f"not a valid ONNX model: {_line(error)[:300]}") from error
+        raise InputError(f"not a valid ONNX model: {_line(error, 300)}") from error
     return _converted(light), weights
 
 
@@ -154,63 +229,20 @@ def _with_shape(info: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
     return info
 
 
-def _check_size(model: onnx.ModelProto) -> None:
-    """Raise InputError for models that are too large once functions and control flow are
-    inlined.
-    """
-    bodies = {(f.domain, f.name): list(f.node) for f in model.functions}
-    sizes: dict[tuple[str, str], tuple[int, int]] = {}
-
-    def size(nodes: Iterable[onnx.NodeProto], depth: int) -> tuple[int, int]:
-        """Number of nodes, and of their inputs."""
-        if depth > 32:
-            raise InputError("functions and control flow are nested more than 32 deep")
-        count = read = 0
-        for node in nodes:
-            key = (node.domain, node.op_type)
-            if key in bodies and key not in sizes:
-                sizes[key] = size(bodies[key], depth + 1)
-            inside = [
-                sizes.get(key, (1, len(node.input))),
-                *(size(g.node, depth + 1) for g in subgraphs(node)),
-            ]
-            count, read = count + sum(c for c, _ in inside), read + sum(r for _, r in inside)
-        return count, read
-
-    count, read = size(model.graph.node, 0)
-    if count > MAX_NODES:
-        raise InputError(f"the model has {count:,} nodes; the limit is {MAX_NODES:,}")
-    if read > MAX_READ_VALUES:
-        raise InputError(
-            f"the model's nodes have {read:,} inputs; the limit is {MAX_READ_VALUES:,}"
-        )
-
-
-def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """The branches and bodies of a control flow node."""
-    for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.GRAPH:
-            yield attribute.g
-        yield from attribute.graphs
-
-
 def _check_domains(nodes: Iterable[onnx.NodeProto]) -> None:
-    for node in nodes:
+    for node, _ in all_nodes(nodes):
         if node.domain not in ("", "ai.onnx"):
             raise InputError(
                 f"operator {node.domain}.{node.op_type} (node {node.name!r}) is not a standard "
-                "ONNX operator: "
-                "export the model without custom operators and runtime-specific optimizations"
+                "ONNX operator: export the model without custom operators and runtime-specific "
+                "optimizations"
             )
-        for graph in subgraphs(node):
-            _check_domains(graph.node)
 
 
 def _converted(model: onnx.ModelProto) -> onnx.ModelProto:
-    version = max(
-        (o.version for o in model.opset_import if o.domain in ("", "ai.onnx")),
-        default=standard.OPSET,
-    )
+    """The model in opset 13 or later."""
+    versions = [o.version for o in model.opset_import if o.domain in ("", "ai.onnx")]
+    version = max(versions, default=standard.OPSET)
     if version >= _OLDEST_OPSET:
         return model
     _check_axes(model.graph.node)
@@ -219,45 +251,211 @@ def _converted(model: onnx.ModelProto) -> onnx.ModelProto:
     except Exception as error:  # the native library has no class for it
         raise InputError(
             f"the model uses opset {version} and cannot be converted: export it with opset "
-            f"{_OLDEST_OPSET} or later "
-            f"({_line(error)})"
+            f"{_OLDEST_OPSET} or later ({_line(error)})"
         ) from error
-    if version < _FIRST_WITH_COORDINATES:
+    if version < _FIRST_OPSET_WITH_COORDINATES:
         _set_coordinates(converted.graph.node)
     return converted
 
 
 def _check_axes(nodes: Iterable[onnx.NodeProto]) -> None:
-    """Raise InputError for Hardmax over all axes from one on, which the converter takes for one
-    axis.
+    """Raise InputError for Hardmax over all axes from one on.
+
+    The converter takes them for one axis.
     """
-    for node in nodes:
-        if node.op_type == "Hardmax" and not any(
-            a.name == "axis" and a.i == -1 for a in node.attribute
-        ):
-            remedy = f"export the model with opset {_OLDEST_OPSET} or later"
+    for node, _ in all_nodes(nodes):
+        is_last_axis = any(a.name == "axis" and a.i == -1 for a in node.attribute)
+        if node.op_type == "Hardmax" and not is_last_axis:
             raise InputError(
                 f"Hardmax (node {node.name!r}): its axis had another meaning in old opsets: "
-                f"{remedy}"
+                f"export the model with opset {_OLDEST_OPSET} or later"
             )
-        for graph in subgraphs(node):
-            _check_axes(graph.node)
 
 
 def _set_coordinates(nodes: Iterable[onnx.NodeProto]) -> None:
-    """Give Resize the coordinates that were fixed before they were attributes, without the
-    converter's unread `roi`.
+    """Give Resize the coordinates that were fixed before they were attributes.
+
+    The converter adds an operand `roi`, which nothing reads.
     """
-    for node in nodes:
-        if node.op_type == "Resize":
-            node.input[1] = ""
-            nearest = not any(a.name == "mode" and a.s != b"nearest" for a in node.attribute)
-            fixed = {
-                "coordinate_transformation_mode": "asymmetric",
-                **({"nearest_mode": "floor"} if nearest else {}),
-            }
-            node.attribute.extend(
-                helper.make_attribute(name, value) for name, value in fixed.items()
+    for node, _ in all_nodes(nodes):
+        if node.op_type != "Resize":
+            continue
+        node.input[1] = ""
+        fixed = {"coordinate_transformation_mode": "asymmetric"}
+        if not any(a.name == "mode" and a.s != b"nearest" for a in node.attribute):
+            fixed["nearest_mode"] = "floor"
+        node.attribute.extend(helper.make_attribute(name, value) for name, value in fixed.items())
+
+
+# --- open sizes of inputs
+
+
+def dimensions(info: onnx.ValueInfoProto) -> list[Dim]:
+    """The dimensions of an input: numbers, or names of open sizes.
+
+    -1 and "?" are open, as in ONNX Runtime.
+
+    Raises:
+        InputError: if the input has no shape, or a size that no value can have.
+    """
+    tensor = info.type.tensor_type
+    if info.type.WhichOneof("value") not in (None, "tensor_type"):
+        raise InputError(
+            f"input {info.name!r} is not a tensor with a shape, but a sequence or an optional value"
+        )
+    if not tensor.HasField("shape"):
+        raise InputError(
+            f"input {info.name!r} is not a tensor with a shape: give it one with "
+            f"{_TOOL} --input_name {info.name} --input_shape 1,3,224,224"
+        )
+    dims: list[Dim] = []
+    for i, dim in enumerate(tensor.shape.dim):
+        if not dim.HasField("dim_value") or dim.dim_value == -1:
+            is_named = dim.dim_param not in ("", "?")
+            dims.append(dim.dim_param if is_named else f"{info.name} {i}")
+        elif dim.dim_value < 1:
+            raise InputError(
+                f"input {info.name!r} has a dimension of size {dim.dim_value}: it must be "
+                "positive, or -1 if open"
             )
-        for graph in subgraphs(node):
-            _set_coordinates(graph.node)
+        else:
+            dims.append(dim.dim_value)
+    return dims
+
+
+def batch_size(inputs: Iterable[Sequence[Dim]]) -> Dim | None:
+    """The dimension that is the batch size: N, one named so, or the first open one in front.
+
+    None if there is none.
+    """
+    shapes = list(inputs)
+    names = [dim for dims in shapes for dim in dims if isinstance(dim, str)]
+    if BATCH in names:
+        return BATCH
+    named_batch = [name for name in names if "batch" in name.lower()]
+    in_front = [dims[0] for dims in shapes if dims and isinstance(dims[0], str)]
+    return next(iter([*named_batch, *in_front]), None)
+
+
+def _open_names(shapes: Sequence[Sequence[Dim]]) -> list[str]:
+    """Names of the open sizes other than the batch size, in order."""
+    batch = batch_size(shapes)
+    names = [dim for dims in shapes for dim in dims if isinstance(dim, str) and dim != batch]
+    return list(dict.fromkeys(names))
+
+
+def _inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    stored = {tensor.name for tensor in model.graph.initializer}
+    return [info for info in model.graph.input if info.name not in stored]
+
+
+def _split_sizes(source: str) -> tuple[str, tuple[int, ...]]:
+    """FILE.onnx@SIZES as the file and its sizes; other names have none.
+
+    Raises:
+        InputError: if a size is 0.
+    """
+    matched = _WITH_SIZES.fullmatch(source)
+    if matched is None:
+        return source, ()
+    sizes = tuple(map(int, matched[2].split("x")))
+    if 0 in sizes:
+        raise InputError(f"{source}: sizes must be at least 1")
+    return matched[1], sizes
+
+
+def _with_sizes(model: onnx.ModelProto, sizes: Sequence[int]) -> onnx.ModelProto:
+    """Fix open sizes of a model in place, except the batch size.
+
+    Args:
+        model: the model.
+        sizes: one number for all open sizes, one for each in order, or the shape of the first input
+            without the batch.
+
+    Raises:
+        InputError: if there is no open size, or the numbers do not fit.
+    """
+    inputs = _inputs(model)
+    shapes = [dimensions(info) for info in inputs]
+    names, batch = _open_names(shapes), batch_size(shapes)
+    first = shapes[0][1:] if shapes else []
+    written = "x".join(map(str, sizes))
+    if not names:
+        raise InputError(f"@{written}: all sizes but the batch's are fixed already: leave it out")
+    # 1. The number of every open size.
+    fixed: dict[str, int] = {}
+    if len(sizes) == 1:
+        fixed = dict.fromkeys(names, sizes[0])
+    elif len(sizes) == len(first):
+        for dim, size in zip(first, sizes, strict=True):
+            if isinstance(dim, str):
+                fixed[dim] = size
+            elif dim != size:
+                raise InputError(
+                    f"@{written} does not fit the input, which has the sizes {_listed(first)}"
+                )
+    elif len(sizes) == len(names):
+        fixed = dict(zip(names, sizes, strict=True))
+    else:
+        raise InputError(
+            f"@{written} does not fit: the input has the sizes {_listed(first)}, open are "
+            f"{_named(names)}"
+        )
+    # 2. The model has them.
+    for info, dims in zip(inputs, shapes, strict=True):
+        for dim, name in zip(info.type.tensor_type.shape.dim, dims, strict=True):
+            if isinstance(name, str) and name in fixed and name != batch:
+                dim.dim_value = fixed[name]
+    return model
+
+
+def remedy(model: onnx.ModelProto, message: str = "") -> str:
+    """What somebody who has only the file can do about open sizes; "" if there are none.
+
+    Args:
+        model: the model.
+        message: the error; the batch size is a remedy only if it says that a size "is open".
+    """
+    inputs = _inputs(model)
+    try:
+        shapes = [dimensions(info) for info in inputs]
+    except InputError:
+        return ""
+    names, batch = _open_names(shapes), batch_size(shapes)
+    if not names and isinstance(batch, str) and "is open" in message:
+        return (
+            f"fix the size {batch!r} by {_TOOL} --dim_param {batch} --dim_value 128 FILE.onnx "
+            "FIXED.onnx"
+        )
+    if not names:
+        return ""
+    # An example: sizes of the first input that has an open one.
+    info, dims = next(
+        (info, dims) for info, dims in zip(inputs, shapes, strict=True) if names[0] in dims
+    )
+    example = 320 if len(dims) >= _IMAGE_RANK else 128
+    options = f"--dim_param {names[0]} --dim_value {example}"
+    if any(name == f"{info.name} {i}" for i, name in enumerate(dims)):
+        shape = [
+            str(dim) if isinstance(dim, int) else "1" if i == 0 else str(example)
+            for i, dim in enumerate(dims)
+        ]
+        options = f"--input_name {info.name} --input_shape {','.join(shape)}"
+    sizes, them = ("sizes", "them") if len(names) > 1 else ("size", "it")
+    return (
+        f"the file leaves the {sizes} {_named(names)} open: fix {them} with FILE.onnx@{example}, "
+        f"or by {_TOOL} {options} FILE.onnx FIXED.onnx"
+    )
+
+
+def _named(names: Sequence[str]) -> str:
+    shown = []
+    for name in names[:_SHOWN_SIZES]:
+        is_unnamed = _UNNAMED.fullmatch(name)
+        shown.append(_UNNAMED.sub(r"dimension \2 of '\1'", name) if is_unnamed else repr(name))
+    hidden = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {hidden} more" if hidden else "")
+
+
+def _listed(dims: Sequence[Dim]) -> str:
+    return "x".join(map(str, dims)) or "(none)"

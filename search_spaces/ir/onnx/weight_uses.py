@@ -22,7 +22,7 @@ to their layers.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import NamedTuple
@@ -31,100 +31,27 @@ import numpy as np
 import onnx
 
 from search_spaces.ir import standard
+from search_spaces.ir.constants import Known, is_weight, read_tensor, uniform_number
 from search_spaces.ir.graph import Shape, element_type
-from search_spaces.ir.onnx.folding import Known, is_weight, read_tensor
+from search_spaces.ir.ops import get_operator
+from search_spaces.ir.ops.operator import is_own_constant
 
-# Operands that are always weights, by position. The first of a layer is its kernel.
-KERNELS: dict[str, tuple[int, ...]] = {
-    "Conv": (1,),
-    "ConvTranspose": (1,),
-    "DeformConv": (1,),
-    "ConvInteger": (1,),
-    "QLinearConv": (3,),
-    "CausalConvWithState": (1,),
-    "MatMul": (1, 0),
-    "MatMulInteger": (1, 0),
-    "QLinearMatMul": (3, 0),
-    "Gemm": (1, 0),
-    "Einsum": tuple(range(16)),
-    "Gather": (0,),
-    "GatherElements": (0,),
-    "GatherND": (0,),
-    "RNN": (1, 2),
-    "GRU": (1, 2),
-    "LSTM": (1, 2, 7),
-    "PRelu": (1,),
-    "Attention": (0, 1, 2),
-    "LinearAttention": (0, 1, 2),
-}
-VECTORS: dict[str, tuple[int, ...]] = {
-    "Conv": (2,),
-    "ConvTranspose": (2,),
-    "DeformConv": (3,),
-    "QLinearConv": (8,),
-    "CausalConvWithState": (2,),
-    "Gemm": (2,),
-    "RNN": (3,),
-    "GRU": (3,),
-    "LSTM": (3,),
-    "BatchNormalization": (1, 2),
-    "InstanceNormalization": (1, 2),
-    "GroupNormalization": (1, 2),
-    "LayerNormalization": (1, 2),
-    "RMSNormalization": (1,),
-}
 _LOOKUPS = ("Gather", "GatherElements", "GatherND")
-# Operands that are numbers of the architecture, or of its quantization, even if they are long.
-_SETTINGS: dict[str, tuple[int, ...]] = {
-    "BatchNormalization": (3, 4),
-    "Clip": (1, 2),
-    "OneHot": (2,),
-    "Pad": (2,),
-    "Resize": (1, 2),
-    "RotaryEmbedding": (1, 2),
-    "STFT": (2,),
-    "QuantizeLinear": (1, 2),
-    "DequantizeLinear": (1, 2),
-    "QLinearConv": (1, 2, 4, 5, 6, 7),
-    "QLinearMatMul": (1, 2, 4, 5, 6, 7),
-    "MatMulInteger": (2, 3),
-    "ConvInteger": (2, 3),
-}
-_LINEAR = frozenset(
-    {
-        "Conv",
-        "ConvTranspose",
-        "DeformConv",
-        "ConvInteger",
-        "MatMul",
-        "MatMulInteger",
-        "QLinearMatMul",
-        "Gemm",
-        "Einsum",
-    }
-)
-_NORMALIZATIONS = frozenset(
-    {"BatchNormalization", "InstanceNormalization", "GroupNormalization", "LayerNormalization", "RMSNormalization",
-     "LpNormalization", "MeanVarianceNormalization"}
-)  # fmt: skip
-# Of these only the first operand is data; the others say how it is rearranged
-_FIRST_OPERAND = frozenset(
-    {"Cast", "CastLike", "DequantizeLinear", "QuantizeLinear", "Reshape", "Expand", "Slice", "Squeeze", "Unsqueeze",
-     "Transpose", "Identity", "Flatten", "Tile", "Pad", "Gather", "Split", "Clip"}
-)  # fmt: skip
-_SHAPES_ONLY = frozenset({"Shape", "Size", "ConstantOfShape"})
-_AFFINE = frozenset({"Add", "Mul"})
-_PASSING = frozenset(
-    {"Cast", "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "DequantizeLinear"}
-)
-_RECURRENT = frozenset({"RNN", "GRU", "LSTM"})
-_CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+_SHAPES_ONLY = ("Shape", "Size", "ConstantOfShape")
+_AFFINE = ("Add", "Mul")
+# Operators between a normalization and its scale and shift
+_PASSING = ("Cast", "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "DequantizeLinear")
+_LOOK_BACK = 6  # operators between a normalization and its scale and shift
 # Producer of files in which equal vectors of different layers are stored once
 _MERGES_VECTORS = "pytorch"
-_LOOK_BACK = 6  # operators between a normalization and its scale and shift
-_STORED_ELEMENTS = frozenset(
-    {"int2", "int4", "int8", "int16", "int32", "uint2", "uint4", "uint8", "uint16"}
-)
+_INTEGERS_OF_TABLES = frozenset({"int4", "int8", "uint4", "uint8"})
+_INTEGERS_OF_WEIGHTS = _INTEGERS_OF_TABLES | {
+    "int2",
+    "int16",
+    "int32",
+    "uint2",
+    "uint16",
+}
 
 
 class _Use(NamedTuple):
@@ -190,47 +117,26 @@ def transposed_copies(tensors: Sequence[onnx.TensorProto]) -> dict[str, str]:
 
 
 def _is_transposed(tensor: onnx.TensorProto, other: onnx.TensorProto) -> bool:
-    """True if both have the same different numbers, one transposed. Their corners are compared
-    first.
-    """
+    """True if both have the same numbers, one transposed, and not only one number."""
     size = len(tensor.raw_data) // prod(tensor.dims)
-    if size * prod(tensor.dims) != len(tensor.raw_data) or len(tensor.raw_data) != len(
-        other.raw_data
-    ):
+    if size * prod(tensor.dims) != len(tensor.raw_data):
         return False
-    if (
-        tensor.raw_data[:size] != other.raw_data[:size]
-        or tensor.raw_data[-size:] != other.raw_data[-size:]
-    ):
+    if len(tensor.raw_data) != len(other.raw_data):
+        return False
+    # Their corners are compared first: most pairs differ there.
+    if tensor.raw_data[:size] != other.raw_data[:size]:
+        return False
+    if tensor.raw_data[-size:] != other.raw_data[-size:]:
         return False
     first, second = (
         np.frombuffer(t.raw_data, f"V{size}").reshape(tuple(t.dims)) for t in (tensor, other)
     )
-    return bool((first == second.T).all()) and not bool((first == first[0, 0]).all())
+    is_uniform = bool((first == first[0, 0]).all())
+    return bool((first == second.T).all()) and not is_uniform
 
 
-def is_quantization(op: str, position: int) -> bool:
-    """True for the position of a scale or zero point."""
-    return position in _SETTINGS.get(op, ()) and ("Linear" in op or "Integer" in op)
-
-
-def uniform_number(known: Known) -> float | None:
-    """The number of which a tensor consists; None if there are several, or they are not read."""
-    array = known.static
-    if array is None or array.size == 0:
-        return None
-    first = array.flat[0]
-    return float(first) if bool((array == first).all()) else None
-
-
-def is_own_constant(maker: onnx.NodeProto | None) -> bool:
-    """True for constants as `Outline` writes them. It stores weights as initializers, so its
-    constants are none.
-    """
-    if maker is None:
-        return False
-    numbered = maker.name.removeprefix("constant").isdecimal() and maker.output[0] == maker.name
-    return numbered or maker.output[0] == f"{maker.name}_out"
+# Names of stored tensors, with node and operand that read each first
+_Origins = frozenset[tuple[str, tuple[int, int] | None]]
 
 
 class _Finder:
@@ -242,6 +148,7 @@ class _Finder:
         origins: for each name that stored tensors determine, their names, with the node and operand
             that read them.
         uses: uses of each stored tensor.
+        kernels: names of the stored tensors that are used as kernels.
     """
 
     def __init__(
@@ -251,17 +158,22 @@ class _Finder:
         self.tensors = dict(stored)
         self.constants: dict[str, onnx.NodeProto] = {}
         self.makers: dict[str, int] = {}
-        self.origins: dict[str, frozenset[tuple[str, tuple[int, int] | None]]] = {}
+        self.origins: dict[str, _Origins] = {}
         self.uses: dict[str, list[_Use]] = defaultdict(list)
+        self.kernels: set[str] = set()
 
     def run(self) -> Weights:
         # 1. Follow stored tensors to the operators that read them beside values of the network.
         self._follow()
+        self.kernels = {
+            name
+            for name, uses in self.uses.items()
+            if any(self._is_at("kernels", use) for use in uses)
+        }
         # 2. Constants in the positions of weights are stored as initializers are.
         weights = self._weights()
         for name in weights & self.constants.keys():
-            known = read_tensor(_tensor(self.constants[name]), learned=True)
-            self.tensors[name] = known
+            self.tensors[name] = read_tensor(_tensor(self.constants[name]), learned=True)
         for name in weights:
             self.tensors[name].placed = True
         # 3. Initializers that are only settings are not learned.
@@ -272,16 +184,15 @@ class _Finder:
         self._separate()
         moved = weights & self.constants.keys()
         nodes = [node for node in self.nodes if not moved.intersection(node.output)]
-        return Weights(
-            nodes, self.tensors, {name for name in self.tensors if self._is_shared(name)}
-        )
+        shared = {name for name in self.tensors if self._is_shared(name)}
+        return Weights(nodes, self.tensors, shared)
 
     def _is_shared(self, name: str) -> bool:
-        """True for a weight that is read more than once; a vector may also be a batch
-        normalization's statistics.
+        """True for a weight that is read more than once.
 
-        What is looked up in a table at stored places, such as a bias by relative positions, is read
-        once: by the lookup, however many operators use the result.
+        A vector may also be a batch normalization's statistics. What is looked up in a table at
+        stored places, such as a bias by relative positions, is read once: by the lookup, however
+        many operators use the result.
         """
         reads = {self._read_at(use) for use in self.uses[name] if not self._is_setting(use)}
         return is_weight(self.tensors[name]) and len(reads) > 1
@@ -296,82 +207,91 @@ class _Finder:
     # --- where tensors are read
 
     def _follow(self) -> None:
-        self.origins = {name: frozenset({(name, None)}) for name in self.tensors}
+        for name in self.tensors:
+            self.origins[name] = frozenset({(name, None)})
         for number, node in enumerate(self.nodes):
             self.makers.update(dict.fromkeys(node.output, number))
+            # 1. Constants begin a path, unless they are numbers of the user's code.
             if node.op_type == "Constant":
-                if not is_own_constant(node) and _is_candidate(node):
-                    self.constants[node.output[0]] = node
-                    self.origins[node.output[0]] = frozenset({(node.output[0], None)})
-                else:
-                    self.origins[node.output[0]] = frozenset()
+                self._follow_constant(node)
                 continue
+            # 2. Sizes of stored tensors are known, but hold none of their numbers.
             if node.op_type in _SHAPES_ONLY:
                 if all(name in self.origins for name in node.input if name):
                     self.origins.update((name, frozenset()) for name in node.output)
                 continue
-            read = [
-                (
-                    position,
-                    {(origin, first or (number, position)) for origin, first in self.origins[name]},
-                )
-                for position, name in enumerate(node.input)
-                if name in self.origins
-            ]
-            if len(read) == sum(map(bool, node.input)) and node.op_type not in _CONTROL and read:
-                data = read[:1] if node.op_type in _FIRST_OPERAND else read
-                joined = frozenset().union(*(origins for _, origins in data))
+            # 3. The tensors that each operand holds, and who read them first.
+            read: list[tuple[int, _Origins]] = []
+            for position, name in enumerate(node.input):
+                if name in self.origins:
+                    here = (number, position)
+                    origins = {(origin, at or here) for origin, at in self.origins[name]}
+                    read.append((position, frozenset(origins)))
+            # 4. Through a node that reads nothing else, the path goes on; its settings are uses.
+            rules = get_operator(node.op_type)
+            reads_nothing_else = len(read) == sum(map(bool, node.input))
+            if read and reads_nothing_else and not _has_body(node):
+                data = read[:1] if rules.rearranges else read
+                joined: _Origins = frozenset().union(*[origins for _, origins in data])
                 self.origins.update((name, joined) for name in node.output)
-                read = [
-                    (position, origins)
-                    for position, origins in read
-                    if position in _SETTINGS.get(node.op_type, ())
-                ]
+                read = [(position, o) for position, o in read if position in rules.settings]
+            # 5. Elsewhere it ends: the tensors are used.
             for position, origins in read:
-                for origin, first in origins:
-                    self.uses[origin].append(_Use(number, position, first))
+                for origin, at in origins:
+                    assert at is not None
+                    self.uses[origin].append(_Use(number, position, at))
 
-    def _kernels(self, number: int) -> frozenset[str]:
+    def _follow_constant(self, node: onnx.NodeProto) -> None:
+        name = node.output[0]
+        if is_own_constant(node) or not _may_be_weight(node):
+            self.origins[name] = frozenset()
+            return
+        self.constants[name] = node
+        self.origins[name] = frozenset({(name, None)})
+
+    def _kernels_of(self, number: int) -> frozenset[str]:
         """Names of the stored tensors in the kernel positions of a node."""
         node = self.nodes[number]
-        names = [node.input[p] for p in KERNELS.get(node.op_type, ()) if p < len(node.input)]
-        origins = frozenset().union(*(self.origins.get(name, frozenset()) for name in names))
-        return frozenset(name for name, _ in origins)
+        positions = get_operator(node.op_type).kernels
+        names = [node.input[p] for p in positions if p < len(node.input)]
+        return frozenset(origin for name in names for origin, _ in self.origins.get(name, ()))
+
+    def _is_at(self, positions: str, use: _Use) -> bool:
+        """True for a use at one of the operator's `kernels`, `vectors` or `settings`."""
+        rules = get_operator(self.nodes[use.node].op_type)
+        return use.position in getattr(rules, positions)
 
     # --- what is a weight
 
     def _weights(self) -> set[str]:
-        by_position = {name for name, uses in self.uses.items() if any(map(self._is_weight, uses))}
-        by_position -= {name for name in by_position if self._is_untrained(name)}
-        # Layers that keep their kernels in `Constant` nodes: the file's other constants are
-        # weights, too.
-        kernels = {
-            n
-            for n, uses in self.uses.items()
-            if any(_is_at(KERNELS, self.nodes[u.node], u) for u in uses)
-        }
-        in_constants = bool(kernels & self.constants.keys()) and not kernels & (self.tensors.keys())
-        others = {
-            name
-            for name in self.constants.keys() - by_position
-            if in_constants and self._is_float(name) and _count(self._shape(name)) > 1
-            and any(self.nodes[use.node].op_type in _AFFINE for use in self.uses[name])
-            and not any(self._is_scale_of_activations(use) for use in self.uses[name])
-        }  # fmt: skip
-        return by_position | others
+        # 1. What an operator reads at the position of a weight.
+        placed = {name for name, uses in self.uses.items() if any(map(self._is_weight, uses))}
+        placed -= {name for name in placed if self._is_untrained(name)}
+        # 2. In files that keep the kernels of layers in `Constant` nodes, other constants, too.
+        are_kernels_constants = bool(self.kernels & self.constants.keys())
+        if not are_kernels_constants or self.kernels & self.tensors.keys():
+            return placed
+        others = self.constants.keys() - placed
+        return placed | {name for name in others if self._is_weight_beside_constant_kernels(name)}
+
+    def _is_weight_beside_constant_kernels(self, name: str) -> bool:
+        """True for floats, more than one, that multiply or shift values of the network."""
+        if not self._is_float(name) or _count(self._shape(name)) <= 1:
+            return False
+        uses = self.uses[name]
+        if any(self._is_scale_of_activations(use) for use in uses):
+            return False
+        return any(self.nodes[use.node].op_type in _AFFINE for use in uses)
 
     def _is_weight(self, use: _Use) -> bool:
-        node = self.nodes[use.node]
-        name = self._origin(use)
-        shape = self._shape(name)
+        node, name = self.nodes[use.node], self._origin(use)
+        rank = len(self._shape(name))
         if not self._is_learnable(name) or self._is_setting(use):
             return False
-        if _is_at(KERNELS, node, use):
-            return len(shape) > 0 and (
-                not node.op_type.startswith("Gather") or self._is_table(name)
-            )
-        if _is_at(VECTORS, node, use):
-            return len(shape) > 0
+        if self._is_at("kernels", use):
+            return rank > 0 and (node.op_type not in _LOOKUPS or self._is_table(name))
+        if self._is_at("vectors", use):
+            return rank > 0
         if node.op_type in _AFFINE and len(node.input) == 2:
             other = node.input[1 - use.position]
             return self._is_bias(node, name, other) or self._is_affine_of_norm(name, other)
@@ -383,46 +303,33 @@ class _Finder:
 
     def _is_bias(self, node: onnx.NodeProto, name: str, other: str) -> bool:
         """True for a vector that is added to the output of a layer with one number per channel."""
-        size, shape = _count(self._shape(name)), self._shape(name)
-        maker = self._maker(other)
+        # 1. The layer. Dynamic quantization casts the integers of its product and multiplies them
+        #    by a scale.
+        layer = self._maker(other)
         for _ in range(_LOOK_BACK):
-            if maker is None or maker.op_type in _LINEAR:
+            if layer is None or _is_linear(layer):
                 break
-            # dynamic quantization casts the integers of a product and multiplies them by a scale
-            if maker.op_type not in ("Cast", "Mul"):
+            if layer.op_type not in ("Cast", "Mul"):
                 return False
-            before = [
-                made
-                for n in maker.input
-                if n not in self.origins and (made := self._maker(n)) is not None
-            ]
-            maker = next(
-                (made for made in before if made.op_type in _LINEAR or made.op_type == "Cast"), None
-            )
-        if (
-            node.op_type != "Add"
-            or maker is None
-            or maker.op_type not in _LINEAR
-            or len(shape) == 0
-        ):
+            before = [self._maker(n) for n in layer.input if n not in self.origins]
+            layer = next((m for m in before if m and (_is_linear(m) or m.op_type == "Cast")), None)
+        if node.op_type != "Add" or layer is None or not _is_linear(layer):
             return False
-        return max(self._shape(name)) == size and size == self._channels(maker)
+        # 2. One number per channel.
+        shape = self._shape(name)
+        if not shape:
+            return False
+        return max(shape) == _count(shape) == self._channels(layer)
 
-    def _behind(self, node: onnx.NodeProto) -> set[str]:
-        """Operators up to two steps before a node."""
-        first = [maker for name in node.input if (maker := self._maker(name)) is not None]
-        second = [
-            maker
-            for node in first
-            for name in node.input
-            if (maker := self._maker(name)) is not None
-        ]
-        return {maker.op_type for maker in (*first, *second)}
+    def _makers_before(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+        for name in node.input:
+            maker = self._maker(name)
+            if maker is not None:
+                yield maker
 
     def _channels(self, layer: onnx.NodeProto) -> int | None:
         """Number of channels that a layer computes, if it follows from its kernel alone."""
-        number = self.makers[layer.output[0]]
-        shapes = [self._shape(name) for name in self._kernels(number)]
+        shapes = [self._shape(name) for name in self._kernels_of(self.makers[layer.output[0]])]
         if len(shapes) != 1 or not shapes[0]:
             return None
         shape = shapes[0]
@@ -433,9 +340,9 @@ class _Finder:
             return shape[1] * attributes.get("group", 1) if len(shape) > 1 else None
         if layer.op_type == "Gemm":
             return shape[0] if attributes.get("transB") else shape[-1]
-        # a product's kernel may be stored transposed; then the file transposes it
-        turned = any(self._is_transposed(name) for name in layer.input)
-        return shape[0] if turned and len(shape) == 2 else shape[-1]
+        # A product's kernel may be stored transposed; then the file transposes it.
+        is_transposed = any(self._is_transposed(name) for name in layer.input)
+        return shape[0] if is_transposed and len(shape) == 2 else shape[-1]
 
     def _is_transposed(self, name: str) -> bool:
         maker = self._maker(name)
@@ -447,8 +354,9 @@ class _Finder:
         return False
 
     def _is_affine_of_norm(self, name: str, other: str) -> bool:
-        """True for a vector that scales or shifts a normalized value: (x - mean) / sqrt(variance),
-        or an operator.
+        """True for a vector that scales or shifts a normalized value.
+
+        The normalization is an operator, or (x - mean) / sqrt(variance).
         """
         shape = self._shape(name)
         if _count(shape) < 2 or max(shape, default=1) != _count(shape):
@@ -457,25 +365,29 @@ class _Finder:
             maker = self._maker(other)
             if maker is None:
                 return False
-            if maker.op_type in _NORMALIZATIONS or (
-                maker.op_type in ("Div", "Mul") and self._divides_by_root(maker)
-            ):
+            if get_operator(maker.op_type).role == "normalization":
                 return True
-            if maker.op_type not in _AFFINE | _PASSING:
+            if self._divides_by_root(maker):
+                return True
+            if maker.op_type not in _AFFINE and maker.op_type not in _PASSING:
                 return False
-            others = [n for n in maker.input if n and n not in self.origins]
-            if len(others) != 1:
+            data = [n for n in maker.input if n and n not in self.origins]
+            if len(data) != 1:
                 return False
-            other = others[0]
+            (other,) = data
         return False
 
     def _divides_by_root(self, node: onnx.NodeProto) -> bool:
         """True for x / sqrt(v) and x · (1 / sqrt(v))."""
-        makers = [maker.op_type for name in node.input if (maker := self._maker(name)) is not None]
         if node.op_type == "Div":
-            second = self._maker(node.input[1])
-            return second is not None and second.op_type == "Sqrt"
-        return "Reciprocal" in makers and "Sqrt" in self._behind(node)
+            divisor = self._maker(node.input[1])
+            return divisor is not None and divisor.op_type == "Sqrt"
+        if node.op_type != "Mul":
+            return False
+        first = list(self._makers_before(node))
+        second = [maker for before in first for maker in self._makers_before(before)]
+        has_inverse = any(maker.op_type == "Reciprocal" for maker in first)
+        return has_inverse and any(maker.op_type == "Sqrt" for maker in (*first, *second))
 
     def _is_scale_of_activations(self, use: _Use) -> bool:
         """True for a quantized layer's scale, which is multiplied by that of the activations."""
@@ -486,41 +398,34 @@ class _Finder:
         return maker is not None and maker.op_type == "DynamicQuantizeLinear" and use.position < 2
 
     def _is_untrained(self, name: str) -> bool:
-        """True for a scale of ones or shift of zeros in a `Constant`: exporters write it for layers
-        that have none.
+        """True for a scale of ones or shift of zeros in a `Constant`.
 
-        A batch normalization without statistics in `Constant` nodes keeps its weights as
-        initializers.
+        Exporters write it for layers that have none. A batch normalization without statistics in
+        `Constant` nodes keeps its weights as initializers.
         """
         if name not in self.constants or uniform_number(self._known(name)) not in (0.0, 1.0):
             return False
         for use in self.uses[name]:
             node = self.nodes[use.node]
-            if node.op_type not in _NORMALIZATIONS or not _is_at(VECTORS, node, use):
+            is_norm = get_operator(node.op_type).role == "normalization"
+            if not is_norm or not self._is_at("vectors", use):
                 return False
             statistics = node.input[3:5] if node.op_type == "BatchNormalization" else []
             if any(statistic in self.constants for statistic in statistics):
                 return False
-        kernels = {
-            n
-            for n, uses in self.uses.items()
-            if any(_is_at(KERNELS, self.nodes[u.node], u) for u in uses)
-        }
-        return not kernels & self.constants.keys()
+        return not self.kernels & self.constants.keys()
 
     def _is_setting(self, use: _Use) -> bool:
-        if self.nodes[use.node].op_type in _RECURRENT and use.position in (
-            5,
-            6,
-        ):  # an initial state of zeros
+        node = self.nodes[use.node]
+        if use.position in get_operator(node.op_type).zero_by_default:  # an initial state of zeros
             return uniform_number(self._known(self._origin(use))) == 0
-        if self.nodes[use.node].op_type == "InstanceNormalization" and use.position in (1, 2):
+        if node.op_type == "InstanceNormalization" and use.position in (1, 2):
             # Group normalization as exporters write it has its scale and shift behind; ones and
             # zeros stand here.
-            before = self._maker(self.nodes[use.node].input[0])
-            untrained = uniform_number(self._known(self._origin(use))) == 2 - use.position
-            return untrained and before is not None and before.op_type == "Reshape"
-        return _is_at(_SETTINGS, self.nodes[use.node], use) or self._is_scale_of_activations(use)
+            before = self._maker(node.input[0])
+            is_identity = uniform_number(self._known(self._origin(use))) == 2 - use.position
+            return is_identity and before is not None and before.op_type == "Reshape"
+        return self._is_at("settings", use) or self._is_scale_of_activations(use)
 
     # --- vectors that an exporter stored once
 
@@ -534,15 +439,14 @@ class _Finder:
                 continue
             if max(map(int, known.shape), default=1) != _count(known.shape):
                 continue
-            if any(_is_at(KERNELS, self.nodes[use.node], use) for use in uses):
+            if any(self._is_at("kernels", use) for use in uses):
                 continue
             self._separate_vector(name, uses)
 
     def _separate_vector(self, name: str, uses: list[_Use]) -> None:
         """One copy of a vector for each layer that reads it; calls of one layer share a kernel."""
         # 1. The layer of a use is the nearest operator before it with a kernel. Uses that follow
-        # the same call of it
-        #    in the same way are numbered.
+        #    the same call of it in the same way are numbered.
         groups: dict[tuple, list[_Use]] = defaultdict(list)
         counted: dict[tuple, int] = defaultdict(int)
         for use in sorted(uses):
@@ -572,7 +476,7 @@ class _Finder:
         level, seen = [number], {number}
         while level:
             for n in level:
-                if kernels := self._kernels(n):
+                if kernels := self._kernels_of(n):
                     return n, tuple(sorted(kernels))
             before = [
                 self.makers[name]
@@ -612,21 +516,26 @@ class _Finder:
         """True for the elements of embeddings; tables of other integers are part of the
         architecture.
         """
-        return self._is_float(name) or self._element(name) in ("int4", "int8", "uint4", "uint8")
+        return self._is_float(name) or self._element(name) in _INTEGERS_OF_TABLES
 
     def _is_learnable(self, name: str) -> bool:
-        return self._is_float(name) or self._element(name) in _STORED_ELEMENTS
+        return self._is_float(name) or self._element(name) in _INTEGERS_OF_WEIGHTS
 
 
-def _is_at(positions: dict[str, tuple[int, ...]], node: onnx.NodeProto, use: _Use) -> bool:
-    return use.position in positions.get(node.op_type, ())
+def _is_linear(node: onnx.NodeProto) -> bool:
+    return get_operator(node.op_type).role == "linear"
+
+
+def _has_body(node: onnx.NodeProto) -> bool:
+    """True for control flow, and for a sequence's map."""
+    return node.op_type == "SequenceMap" or not get_operator(node.op_type).is_in_graphs
 
 
 def _count(shape: Shape) -> int:
     return prod(map(int, shape))
 
 
-def _is_candidate(node: onnx.NodeProto) -> bool:
+def _may_be_weight(node: onnx.NodeProto) -> bool:
     """True for a `Constant` that may be a weight: a tensor or list of floats, or a quantized
     tensor.
     """

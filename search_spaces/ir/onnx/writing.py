@@ -1,29 +1,147 @@
-"""Graph to ONNX model without weights: every operator in terms of standard ONNX."""
+"""Graphs to ONNX models: the nodes in standard ONNX, then initial or trained weights.
+
+A model is returned in memory (`to_model`), or written to a file without ever holding all weights
+(`write_model`).
+"""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
-from math import prod
-from typing import Any
+from math import prod, sqrt
+from typing import BinaryIO
 
 import numpy as np
 import onnx
-from onnx import helper
+from onnx import GraphProto, ModelProto, TensorProto, helper
+from onnx.helper import tensor_dtype_to_np_dtype
 
 from search_spaces.common.errors import InputError
 from search_spaces.ir import standard
-from search_spaces.ir.convolutions import CONVOLUTIONS, Convolution, convolution
+from search_spaces.ir.costs import graph_params
 from search_spaces.ir.graph import BATCH, UNKNOWN, Attrs, Graph, Node, Shape, Value, element_type
-from search_spaces.ir.operators import is_own
-from search_spaces.ir.owned_weights import OWNERS, Weight, onnx_attrs, weights
+from search_spaces.ir.ops import get_operator, is_own, onnx_attrs, weights
+from search_spaces.ir.ops.operator import ExportedNode, Weight
 
 Numbers = Mapping[int, Sequence[np.ndarray]]
+
+# Weights of a model in memory, by default: 0.4 GB, and `to_model` needs twice as much
+MAX_WEIGHTS = 100_000_000
+VARIABLE = "NAS_MAX_WEIGHTS"  # environment variable that replaces it
+MAX_BYTES = (1 << 31) - 1  # of an ONNX file: protobuf reads no more
+_NOISE = 1 << 22  # length of the random stream, which then repeats
+_PART = 1 << 17  # numbers written at once, which fit a CPU cache
+
+
+class ModelTooLarge(InputError):
+    """An ONNX file cannot hold the network's weights."""
+
+
+def to_model(graph: Graph, seed: int = 0, numbers: Numbers | None = None) -> ModelProto:
+    """A runnable ONNX model.
+
+    Weights are initialized as He normal, normalizations as identity. The random numbers of a seed
+    repeat after four million.
+
+    Args:
+        graph: the network.
+        seed: seed of the weights.
+        numbers: trained weights and long constants by output value, see `Outline`; None for initial
+            weights.
+
+    Raises:
+        InputError: if the network has more than `max_weights()` weights.
+    """
+    check_size(graph)
+    initial, outline = _InitialWeights(graph, seed), Outline(graph, numbers)
+    for tensor, weight, array in outline.tensors:
+        outline.model.graph.initializer.append(tensor)
+        parts = initial.parts(tensor, weight, array)
+        outline.model.graph.initializer[-1].raw_data = b"".join(parts)
+    return outline.model
+
+
+def write_model(
+    graph: Graph,
+    file: BinaryIO,
+    seed: int = 0,
+    numbers: Numbers | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Write the model of `to_model` to a file.
+
+    It never holds all weights in memory, and thus has not their limit.
+
+    Args:
+        graph: the network.
+        file: binary file at the position to write to.
+        seed: as in `to_model`.
+        numbers: as in `to_model`.
+        metadata: entries of the model's `metadata_props`.
+
+    Raises:
+        ModelTooLarge: the file would be larger than `MAX_BYTES`.
+    """
+    initial, outline = _InitialWeights(graph, seed), Outline(graph, numbers)
+    for key, value in (metadata or {}).items():
+        outline.model.metadata_props.add(key=key, value=value)
+    # 1. Everything but the numbers: the model, its graph as the last field, its initializers as
+    #    the graph's last fields.
+    heads = [_initializer_head(tensor) for tensor, *_ in outline.tensors]
+    rest = sum(map(len, heads)) + sum(_byte_size(tensor) for tensor, *_ in outline.tensors)
+    nodes = outline.model.graph.SerializeToString()
+    outline.model.ClearField("graph")
+    model = outline.model.SerializeToString()
+    start = model + _field(ModelProto.GRAPH_FIELD_NUMBER, len(nodes) + rest) + nodes
+    size = len(start) + rest
+    if size > MAX_BYTES:
+        raise ModelTooLarge(
+            f"the ONNX file would have {size:,} bytes: no program reads more than {MAX_BYTES:,}"
+        )
+    # 2. The numbers, part by part.
+    _reserve(file, size)
+    file.write(start)
+    for head, (tensor, weight, array) in zip(heads, outline.tensors, strict=True):
+        file.write(head)
+        file.writelines(initial.parts(tensor, weight, array))
+
+
+def max_weights() -> int:
+    """Largest number of weights of a model in memory: `NAS_MAX_WEIGHTS`, or `MAX_WEIGHTS`.
+
+    Raises:
+        InputError: if the variable is not a number.
+    """
+    text = os.environ.get(VARIABLE, "").replace("_", "")
+    if not text:
+        return MAX_WEIGHTS
+    if not text.isdecimal() or not int(text):
+        raise InputError(f"{VARIABLE}={text}: write a number of weights, such as 300000000")
+    return int(text)
+
+
+def check_size(graph: Graph) -> None:
+    """Raise InputError if the network has more weights than a model in memory may have."""
+    count, limit = graph_params(graph), max_weights()
+    if count > limit:
+        gigabytes = 3 * 4 * count / 1e9
+        raise InputError(
+            f"the network has {count:,} weights, more than the limit of {limit:,} for models that "
+            f"are measured: if the memory suffices (about {gigabytes:.1f} GB), set the environment "
+            f"variable {VARIABLE}={count}"
+        )
+
+
+# --- nodes
 
 
 class Outline:
     """The ONNX model of a graph without weights; names contain the scopes, as in torch's exports.
+
+    The rules of operators see it as `search_spaces.ir.ops.operator.Exporter`.
 
     Args:
         graph: the network.
@@ -36,269 +154,139 @@ class Outline:
     """
 
     def __init__(self, graph: Graph, numbers: Numbers | None = None) -> None:
-        opset = max(
-            [standard.opset(op) for op in {node.op for node in graph.nodes}], default=standard.OPSET
-        )
+        opsets = [standard.opset(op) for op in {node.op for node in graph.nodes}]
         self.model = onnx.ModelProto(ir_version=standard.IR_VERSION)
-        self.model.opset_import.add(domain="", version=opset)
+        self.model.opset_import.add(domain="", version=max(opsets, default=standard.OPSET))
         self.graph, self.proto = graph, self.model.graph
         self.numbers = numbers or {}
-        self.tensors: list[tuple[onnx.TensorProto, Weight, np.ndarray | None]] = []
-        self.used: Counter[str] = Counter()
+        self.tensors: list[tuple[TensorProto, Weight, np.ndarray | None]] = []
+        self.times_used: Counter[str] = Counter()
         self.constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
-        self.names = dict(zip(graph.inputs, _numbered("input", len(graph.inputs)), strict=True))
-        self.results = dict(
-            zip(graph.outputs, _numbered("output", len(graph.outputs)), strict=True)
-        )
+        # Names of the graph's values.
+        inputs, outputs = _numbered("input", graph.inputs), _numbered("output", graph.outputs)
+        self.names, self.results = inputs, outputs
         self.proto.name = "net"
-        self.proto.input.extend(
-            _value_info(name, graph.shapes[v]) for v, name in self.names.items()
-        )
-        self.proto.output.extend(
-            _value_info(name, graph.shapes[v]) for v, name in self.results.items()
-        )
+        self.proto.input.extend(_value_info(name, graph.shapes[v]) for v, name in inputs.items())
+        self.proto.output.extend(_value_info(name, graph.shapes[v]) for v, name in outputs.items())
         for node in graph.nodes:
             self._write(node)
 
     def _write(self, node: Node) -> None:
         shapes = tuple([self.graph.shapes[v] for v in node.inputs])
+        value = node.outputs[0]
         name = self._unique("/".join((*node.scope, node.op)))
-        result = self.graph.shapes[node.outputs[0]]
-        owned = weights(node.op, node.attrs, shapes)
-        given = iter(self.numbers.get(node.outputs[0], ()))
-        tensors = [self._tensor(f"{name}.{weight.name}", weight, result, given) for weight in owned]
+        # 1. Weights take the first arrays; what is left is a long constant.
+        arrays = iter(self.numbers.get(value, ()))
+        owned = [
+            self._weight(f"{name}.{weight.name}", weight, self.graph.shapes[value], arrays)
+            for weight in weights(node.op, node.attrs, shapes)
+        ]
+        # 2. The node, by the operator's rule or as ONNX's operator.
         inputs = [self.names[v] for v in node.inputs]
-        output = self.results.get(node.outputs[0]) or f"{name}_out"
-        self.names[node.outputs[0]] = output
-        if not is_own(node.op, len(inputs)):
-            self._standard(node, name, inputs, tensors, shapes, output)
-        elif node.op in CONVOLUTIONS:
-            self._convolution(
-                node, name, convolution(node.attrs, shapes[0]), inputs, tensors, output
-            )
-        elif node.op == "Linear":
-            self._linear(name, len(shapes[0]), inputs[0], tensors, output)
-        elif node.op == "BatchNorm":
-            self._norm(name, node, [*inputs, *tensors], output)
-        elif node.op == "Embedding":
-            self._add("Gather", name, [*tensors, *inputs], output)
-        elif node.op == "ChannelShuffle":
-            self._channel_shuffle(name, dict(node.attrs), shapes[0], inputs[0], output)
-        elif node.op == "Expand":
-            self._expand(name, dict(node.attrs), inputs, output)
-        elif node.op == "Zero":
-            self._add("Mul", name, [*inputs, self._constant(np.zeros((), _dtype(result)))], output)
-        elif node.op == "Param":
-            self._add("Identity", name, tensors, output)
-        elif node.op == "Buffer":
-            self._buffer(name, dict(node.attrs), output, next(given, None))
+        output = self.names[value] = self.results.get(value) or f"{name}_out"
+        exported = ExportedNode(
+            node.op, name, node.attrs, shapes, inputs, owned, output, next(arrays, None)
+        )
+        rule = get_operator(node.op).write
+        if rule is not None and is_own(node.op, len(inputs)):
+            rule(self, exported)
         else:
-            self._standard(node, name, inputs, tensors, shapes, output)
+            self._add_standard(exported)
 
-    def _convolution(
-        self,
-        node: Node,
-        name: str,
-        conv: Convolution,
-        inputs: list[str],
-        tensors: list[str],
-        output: str,
-    ) -> None:
-        attributes = _conv_attributes(conv)
-        if node.op == "Conv":
-            self._add("Conv", name, [*inputs, *tensors], output, attributes)
-            return
-        own, norm = tensors[:-4], tensors[-4:]
-        self._add("Conv", f"{name}.conv", [*inputs, *own], f"{name}.conv_out", attributes)
-        if node.op == "ConvBn":
-            self._norm(f"{name}.norm", node, [f"{name}.conv_out", *norm], output)
-            return
-        self._norm(f"{name}.norm", node, [f"{name}.conv_out", *norm], f"{name}.norm_out")
-        bounds = [self._constant(np.array(bound, np.float32)) for bound in (0, 6)]
-        self._add("Clip", f"{name}.relu6", [f"{name}.norm_out", *bounds], output)
-
-    def _norm(self, name: str, node: Node, inputs: list[str], output: str) -> None:
-        epsilon = tuple([(n, v) for n, v in node.attrs if n == "epsilon"])
-        self._add(
-            "BatchNormalization", name, inputs, output, _attributes("BatchNormalization", epsilon)
+    def _add_standard(self, node: ExportedNode) -> None:
+        """Add a standard operator, whose constant operands are attributes of the graph's node."""
+        called = standard.call(node.op, onnx_attrs(node.op, node.attrs), node.shapes)
+        operands = []
+        for operand in called.operands:
+            if operand is None:
+                operands.append("")
+            elif isinstance(operand, int):
+                operands.append(node.inputs[operand])
+            else:
+                operands.append(self.constant(operand))
+        self.proto.node.add(
+            op_type=node.op,
+            name=node.name,
+            input=[*operands, *node.weights],
+            output=standard.output_names(node.op, called.output, node.output),
+            attribute=_attributes(node.op, called.attrs),
         )
 
-    def _linear(self, name: str, rank: int, x: str, tensors: list[str], output: str) -> None:
-        if rank == 2:
-            self._add("Gemm", name, [x, *tensors], output, _attributes("Gemm", (("transB", 1),)))
-            return
-        matrix, *bias = tensors
-        self._add("Transpose", f"{name}.transpose", [matrix], f"{name}.transposed")
-        self._add(
-            "MatMul",
-            f"{name}.product",
-            [x, f"{name}.transposed"],
-            f"{name}.product_out" if bias else output,
+    def _weight(
+        self, name: str, weight: Weight, result: Shape, arrays: Iterator[np.ndarray]
+    ) -> str:
+        """Name of a weight: an initializer, or a constant if it is not stored."""
+        element = element_type(result)
+        if not weight.trained and weight.name in ("scale", "shift"):
+            fill = float(weight.init == "ones")
+            return self.constant(np.full(weight.shape, fill, standard.numpy_type(element)))
+        array = next(arrays, None)
+        if array is not None and array.shape != weight.shape:
+            raise InputError(f"weight {name} has shape {weight.shape}, not {array.shape}")
+        tensor = TensorProto(name=name, dims=weight.shape, data_type=standard.enum(element))
+        self.tensors.append((tensor, weight, array))
+        return name
+
+    def add(self, op: str, name: str, inputs: list[str], output: str, attrs: Attrs = ()) -> None:
+        """Add a node with one output."""
+        self.proto.node.add(
+            op_type=op, name=name, input=inputs, output=[output], attribute=_attributes(op, attrs)
         )
-        if bias:
-            self._add("Add", name, [f"{name}.product_out", *bias], output)
 
-    def _channel_shuffle(
-        self, name: str, attrs: dict[str, Any], shape: Shape, x: str, output: str
-    ) -> None:
-        groups, (channels, *size) = attrs["groups"], (int(d) for d in shape[1:])
-        split, swapped = f"{name}.split_out", f"{name}.swap_out"
-        self._add(
-            "Reshape",
-            f"{name}.split",
-            [x, self._integers(0, groups, channels // groups, *size)],
-            split,
-        )
-        order = (0, 2, 1, *range(3, len(shape) + 1))
-        self._add(
-            "Transpose",
-            f"{name}.swap",
-            [split],
-            swapped,
-            _attributes("Transpose", (("perm", order),)),
-        )
-        self._add("Reshape", f"{name}.join", [swapped, self._integers(0, channels, *size)], output)
+    def add_constant(self, name: str, array: np.ndarray, output: str) -> None:
+        """Add a `Constant` node; an initializer would be read as a weight."""
+        value = onnx.AttributeProto(name="value", type=onnx.AttributeProto.TENSOR)
+        value.t.CopyFrom(onnx.numpy_helper.from_array(array))
+        self.proto.node.add(op_type="Constant", name=name, output=[output], attribute=[value])
 
-    def _expand(self, name: str, attrs: dict[str, Any], inputs: list[str], output: str) -> None:
-        source = inputs or [self._constant(np.array(attrs["input"], np.float32))]
-        self._add("Expand", name, [*source, self._sizes(f"{name}.shape", attrs["shape"])], output)
+    def constant(self, array: np.ndarray) -> str:
+        """Name of a `Constant` node with this value; equal constants are one."""
+        key = (array.dtype.name, array.shape, array.tobytes())
+        if key not in self.constants:
+            name = self.constants[key] = f"constant{len(self.constants)}"
+            self.add_constant(name, array, name)
+        return self.constants[key]
 
-    def _buffer(
-        self, name: str, attrs: dict[str, Any], output: str, given: np.ndarray | None
-    ) -> None:
-        """Add a long constant; without given numbers, they are made up.
-
-        Made-up numbers are neither equal, evenly spaced nor triangular, since such constants are
-        written as operators. The first is the largest, so that the limit of integers survives.
-        """
-        count, limit = np.arange(prod(attrs["shape"])), attrs.get("limit", 2)
-        dtype = standard.numpy_type(attrs.get("element", "float"))
-        numbers = (
-            limit - 1 - count * (count + 1) // 2 % limit if dtype.kind in "iub" else np.cos(count)
-        )
-        numbers = numbers if given is None else given
-        tensor = onnx.numpy_helper.from_array(numbers.astype(dtype).reshape(attrs["shape"]))
-        self._add("Constant", name, [], output, [helper.make_attribute("value", tensor)])
-
-    def _sizes(self, name: str, sizes: tuple[int, ...]) -> str:
+    def sizes(self, name: str, sizes: tuple[int, ...]) -> str:
         """Name of a value that holds these sizes; 0 stands for the batch size."""
         if 0 not in sizes:
-            return self._integers(*sizes)
-        parts = [self._batch_size() if size == 0 else self._integers(size) for size in sizes]
-        self._add("Concat", name, parts, name, _attributes("Concat", (("axis", 0),)))
+            return self.constant(np.array(sizes, np.int64))
+        parts = [
+            self._batch_size() if size == 0 else self.constant(np.array((size,), np.int64))
+            for size in sizes
+        ]
+        self.add("Concat", name, parts, name, (("axis", 0),))
         return name
 
     def _batch_size(self) -> str:
         """Name of the value that holds the batch size as a list of one number."""
-        if not self.used["batch_size"]:
-            found = [
-                (v, self.graph.shapes[v].index(BATCH))
-                for v in self.graph.inputs
-                if BATCH in self.graph.shapes[v]
-            ]
-            if not found:
-                raise InputError(
-                    f"Expand to the batch size needs an input with a dimension {BATCH}"
-                )
-            value, axis = found[0]
-            between = _attributes("Shape", (("end", axis + 1), ("start", axis)))
-            self._add(
-                "Shape", self._unique("batch_size"), [self.names[value]], "batch_size", between
-            )
+        if self.times_used["batch_size"]:
+            return "batch_size"
+        inputs = [v for v in self.graph.inputs if BATCH in self.graph.shapes[v]]
+        if not inputs:
+            raise InputError(f"Expand to the batch size needs an input with a dimension {BATCH}")
+        axis = self.graph.shapes[inputs[0]].index(BATCH)
+        name = self._unique("batch_size")
+        attrs: Attrs = (("end", axis + 1), ("start", axis))
+        self.add("Shape", name, [self.names[inputs[0]]], "batch_size", attrs)
         return "batch_size"
 
-    def _standard(
-        self,
-        node: Node,
-        name: str,
-        inputs: list[str],
-        tensors: list[str],
-        shapes: tuple[Shape, ...],
-        output: str,
-    ) -> None:
-        """Add a standard operator, whose constant operands are attributes of the graph's node."""
-        attrs = onnx_attrs(node.op, node.attrs) if node.op in OWNERS else node.attrs
-        called = standard.call(node.op, attrs, shapes)
-        operands = [
-            "" if o is None else inputs[o] if isinstance(o, int) else self._constant(o)
-            for o in called.operands
-        ]
-        outputs = standard.output_names(node.op, called.output, output)
-        attributes = _attributes(node.op, called.attrs)
-        operands += tensors
-        self.proto.node.add(
-            op_type=node.op, name=name, input=operands, output=outputs, attribute=attributes
-        )
-
-    def _add(
-        self,
-        op: str,
-        name: str,
-        inputs: list[str],
-        output: str,
-        attributes: Iterable[onnx.AttributeProto] = (),
-    ) -> None:
-        self.proto.node.add(
-            op_type=op, name=name, input=inputs, output=[output], attribute=attributes
-        )
-
     def _unique(self, name: str) -> str:
-        self.used[name] += 1
-        return name if self.used[name] == 1 else f"{name}_{self.used[name]}"
-
-    def _integers(self, *values: int) -> str:
-        return self._constant(np.array(values, np.int64))
-
-    def _constant(self, array: np.ndarray) -> str:
-        """Name of a `Constant` node with this value; an initializer would be read as a weight."""
-        key = (array.dtype.name, array.shape, array.tobytes())
-        if key not in self.constants:
-            name = self.constants[key] = f"constant{len(self.constants)}"
-            tensor = onnx.AttributeProto(name="value", type=onnx.AttributeProto.TENSOR)
-            tensor.t.CopyFrom(onnx.numpy_helper.from_array(array))
-            self._add("Constant", name, [], name, [tensor])
-        return self.constants[key]
-
-    def _tensor(self, name: str, weight: Weight, result: Shape, given: Iterator[np.ndarray]) -> str:
-        if not weight.trained and weight.name in ("scale", "shift"):
-            return self._constant(
-                np.full(weight.shape, float(weight.init == "ones"), _dtype(result))
-            )
-        element = standard.enum(element_type(result))
-        array = next(given, None)
-        if array is not None and array.shape != weight.shape:
-            raise InputError(f"weight {name} has shape {weight.shape}, not {array.shape}")
-        self.tensors.append(
-            (onnx.TensorProto(name=name, dims=weight.shape, data_type=element), weight, array)
-        )
-        return name
+        self.times_used[name] += 1
+        times = self.times_used[name]
+        return name if times == 1 else f"{name}_{times}"
 
 
-def _numbered(name: str, count: int) -> list[str]:
-    return [name] if count == 1 else [f"{name}{i}" for i in range(count)]
+def _numbered(name: str, values: tuple[int, ...]) -> dict[int, str]:
+    """Names of a graph's inputs or outputs; the only one has no number."""
+    if len(values) == 1:
+        return {values[0]: name}
+    return {value: f"{name}{i}" for i, value in enumerate(values)}
 
 
 def _value_info(name: str, shape: Shape) -> onnx.ValueInfoProto:
-    dims = [None if d == UNKNOWN else d for d in shape]
+    dims = [None if dim == UNKNOWN else dim for dim in shape]
     return helper.make_tensor_value_info(name, standard.enum(element_type(shape)), dims)
-
-
-def _dtype(shape: Shape) -> np.dtype:
-    return standard.numpy_type(element_type(shape))
-
-
-@lru_cache(maxsize=4096)
-def _conv_attributes(conv: Convolution) -> tuple[onnx.AttributeProto, ...]:
-    given: Attrs = (
-        ("dilations", conv.dilations),
-        ("group", conv.group),
-        ("kernel_shape", conv.kernel),
-        ("pads", conv.pads),
-        ("strides", conv.strides),
-    )
-    return _attributes(
-        "Conv", tuple([(n, v) for n, v in given if v != 1 and not standard.neutral(n, v)])
-    )
 
 
 @lru_cache(maxsize=4096)
@@ -306,13 +294,94 @@ def _attributes(op: str, attrs: Attrs) -> tuple[onnx.AttributeProto, ...]:
     """The attributes with the types of the operator's schema."""
     schema = standard.schema(op)
     assert schema is not None
-    kinds = {name: int(schema.attributes[name].type) for name, _ in attrs}  # type: ignore[call-overload]
-    return tuple([_attribute(op, name, value, kinds[name]) for name, value in attrs])
+    kinds = schema.attributes
+    return tuple([_attribute(op, name, value, int(kinds[name].type)) for name, value in attrs])  # type: ignore[call-overload]
 
 
 def _attribute(op: str, name: str, value: Value, kind: int) -> onnx.AttributeProto:
     try:
         return helper.make_attribute(name, value, attr_type=kind)
     except (TypeError, ValueError) as error:
-        wanted = onnx.AttributeProto.AttributeType.Name(kind).lower()
-        raise InputError(f"{op}: {name} = {value} is not of type {wanted}") from error
+        type_name = onnx.AttributeProto.AttributeType.Name(kind).lower()
+        raise InputError(f"{op}: {name} = {value} is not of type {type_name}") from error
+
+
+# --- numbers
+
+
+class _InitialWeights:
+    """Numbers of a graph's tensors, in order.
+
+    Attributes:
+        noise: the random stream.
+        position: what was taken from it.
+    """
+
+    def __init__(self, graph: Graph, seed: int) -> None:
+        length = 1 << graph_params(graph).bit_length()
+        self.noise, self.position = _noise(seed, min(_NOISE, length)), 0
+
+    def parts(
+        self, tensor: TensorProto, weight: Weight, array: np.ndarray | None
+    ) -> Iterator[bytes | memoryview]:
+        """Yield the bytes of a tensor's numbers, in parts: those of the array, or initial ones."""
+        size, dtype = prod(tensor.dims), tensor_dtype_to_np_dtype(tensor.data_type)
+        if array is not None:
+            yield np.ascontiguousarray(array, dtype).tobytes()
+            return
+        if weight.init != "kaiming":
+            yield _filled(size, float(weight.init == "ones"), dtype)
+            return
+        fan_in = weight.fan_in or max(1, prod(tensor.dims[1:]))
+        std = np.float32(sqrt(2 / fan_in))
+        while size > 0:
+            start = self.position % len(self.noise)
+            numbers = self.noise[start : start + min(size, _PART)] * std
+            self.position += len(numbers)
+            size -= len(numbers)
+            yield numbers.astype(dtype, copy=False).view(np.uint8).data
+
+
+@lru_cache(maxsize=4)
+def _noise(seed: int, size: int) -> np.ndarray:
+    """The first `size` standard normal numbers of a seed."""
+    return np.random.default_rng(seed).standard_normal(size, np.float32)
+
+
+@lru_cache(maxsize=4096)
+def _filled(size: int, value: float, dtype: np.dtype) -> bytes:
+    return np.full(size, value, dtype).tobytes()
+
+
+# --- bytes of the file
+
+
+def _reserve(file: BinaryIO, size: int) -> None:
+    """Allocate the bytes on disk at once if possible, which is faster than part by part."""
+    with suppress(AttributeError, OSError):  # not supported by every system, nor by files in memory
+        os.posix_fallocate(file.fileno(), file.tell(), size)
+
+
+def _initializer_head(tensor: TensorProto) -> bytes:
+    """Protobuf encoding of a graph's initializer up to its numbers."""
+    size = _byte_size(tensor)
+    head = tensor.SerializeToString() + _field(TensorProto.RAW_DATA_FIELD_NUMBER, size)
+    return _field(GraphProto.INITIALIZER_FIELD_NUMBER, len(head) + size) + head
+
+
+def _field(number: int, size: int) -> bytes:
+    """Protobuf header of a field of `size` bytes.
+
+    It is the number and wire type, then the size as a varint: seven bits per byte, the lowest
+    first.
+    """
+    encoded = [number << 3 | 2]
+    while size > 0x7F:
+        encoded.append(size & 0x7F | 0x80)
+        size >>= 7
+    return bytes([*encoded, size])
+
+
+def _byte_size(tensor: TensorProto) -> int:
+    """Size of a tensor's numbers in bytes."""
+    return prod(tensor.dims) * tensor_dtype_to_np_dtype(tensor.data_type).itemsize

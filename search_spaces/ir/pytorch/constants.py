@@ -15,9 +15,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from search_spaces.common.errors import InputError
+from search_spaces.ir.constants import Known, add_buffer, add_constant, add_filled, can_fill
 from search_spaces.ir.graph import Attrs, typed
-from search_spaces.ir.onnx.constants import add_buffer, add_constant, add_filled, can_fill
-from search_spaces.ir.onnx.folding import Known
 from search_spaces.ir.pytorch.calls import element, mapped, one_of_each, tensors_in, without_data
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from search_spaces.common.errors import InputError
-from search_spaces.ir.convolutions import Convolution
 from search_spaces.ir.graph import Value
+from search_spaces.ir.ops.convolution import Convolution
 from search_spaces.ir.pytorch.indexing import gathered
 from search_spaces.ir.pytorch.linear import owned, plus_bias
 from search_spaces.ir.pytorch.recorder import Recorder, handles

@@ -31,10 +31,18 @@ from torch.overrides import TorchFunctionMode
 
 from search_spaces.common.errors import InputError
 from search_spaces.ir import standard
-from search_spaces.ir.graph import BATCH, UNKNOWN, Attrs, Dim, Node, Shape, Value, element_type
-from search_spaces.ir.onnx.loading import MAX_NODES
-from search_spaces.ir.operators import canonical_attrs, output_shape
-from search_spaces.ir.owned_weights import initializers
+from search_spaces.ir.graph import (
+    BATCH,
+    MAX_NODES,
+    UNKNOWN,
+    Attrs,
+    Dim,
+    Node,
+    Shape,
+    Value,
+    element_type,
+)
+from search_spaces.ir.ops import canonical_attrs, initializers, output_shape
 from search_spaces.ir.pytorch import constants
 from search_spaces.ir.pytorch.calls import (
     DATA_DEPENDENT,

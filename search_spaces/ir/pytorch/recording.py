@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from search_spaces.common.errors import InputError, describe
 from search_spaces.ir.fusion import fuse
 from search_spaces.ir.graph import BATCH, Dim, Graph, Node, Shape, typed
-from search_spaces.ir.owned_weights import initializers
+from search_spaces.ir.ops import initializers
 from search_spaces.ir.pytorch import (  # noqa: F401  each names the functions that it reads
     activations,
     convolution,

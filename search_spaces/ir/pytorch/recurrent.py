@@ -13,7 +13,7 @@ from torch import Tensor
 
 from search_spaces.common.errors import InputError
 from search_spaces.ir.graph import Value
-from search_spaces.ir.owned_weights import RECURRENT
+from search_spaces.ir.ops.recurrent import RECURRENT
 from search_spaces.ir.pytorch.calls import one_of_each
 from search_spaces.ir.pytorch.recorder import Handler, Numbers, Recorder, handles
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from search_spaces.ir.operators import COMMUTATIVE
+from search_spaces.ir.ops import COMMUTATIVE
 from search_spaces.ir.text.program import Block, Item, ItemAttrs, Ref, new_item
 
 _MAX_LEAVES = 64

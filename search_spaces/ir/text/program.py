@@ -24,9 +24,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from search_spaces.common.errors import InputError
 from search_spaces.ir.graph import Attrs, Graph, Node, Shape, Value
-from search_spaces.ir.operator_costs import multiply_accumulates
-from search_spaces.ir.operators import canonical_attrs, output_shape
-from search_spaces.ir.owned_weights import weights
+from search_spaces.ir.ops import canonical_attrs, multiply_accumulates, output_shape, weights
 
 PARAMETRIC = frozenset({"channels", "features", "kernel"})
 """Attributes that may be parameters of a function."""

@@ -12,7 +12,7 @@ canonical names.
       …
     }
 
-`onnx.parser.parse_model` accepts it. `search_spaces.ir.operators` describes the operators of the
+`onnx.parser.parse_model` accepts it. `search_spaces.ir.ops` describes the operators of the
 `net` domain.
 """
 
@@ -26,9 +26,9 @@ from typing import Any, NamedTuple
 import onnx
 
 from search_spaces.common.errors import InputError
-from search_spaces.ir.convolutions import CONVOLUTIONS
 from search_spaces.ir.graph import UNKNOWN, Shape, Value, element_type, typed
-from search_spaces.ir.operators import NET_OPERATORS
+from search_spaces.ir.ops import NET_OPERATORS
+from search_spaces.ir.ops.convolution import CONVOLUTIONS
 from search_spaces.ir.standard import (
     IR_VERSION,
     OPSET,

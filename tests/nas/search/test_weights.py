@@ -386,7 +386,7 @@ def test_tied_weights_and_views_are_written_as_they_are(tmp_path: Path) -> None:
 def test_a_model_that_a_file_cannot_hold_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("search_spaces.ir.onnx.weights.MAX_BYTES", 10_000)
+    monkeypatch.setattr("search_spaces.ir.onnx.writing.MAX_BYTES", 10_000)
     space = get_space("tiny-resnet")
     write_network(tmp_path / "00", space, space.sample(np.random.default_rng(0)), {}, None)
     assert {path.name for path in tmp_path.iterdir()} == {"00.txt"}

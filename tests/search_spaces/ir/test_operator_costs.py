@@ -7,7 +7,7 @@ import pytest
 
 from search_spaces.common.errors import InputError
 from search_spaces.ir.graph import Attrs, Shape, Typed
-from search_spaces.ir.operator_costs import COUNTED, FREE, multiply_accumulates
+from search_spaces.ir.ops import OPERATORS, multiply_accumulates
 
 # Operators that no graph has: control flow, sequences, optional values, strings, files, and removed
 # ones.
@@ -19,10 +19,16 @@ NOT_IN_GRAPHS = {
 }  # fmt: skip
 
 
-def test_every_operator_of_onnx_is_counted_free_or_in_no_graph() -> None:
+def test_every_operator_of_onnx_has_a_family_or_is_in_no_graph() -> None:
     names = {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""}
-    assert names - FREE - COUNTED.keys() == NOT_IN_GRAPHS
-    assert not FREE & COUNTED.keys()
+    in_graphs = {name for name, operator in OPERATORS.items() if operator.is_in_graphs}
+    assert names - in_graphs == NOT_IN_GRAPHS
+
+
+@pytest.mark.parametrize("op", sorted(NOT_IN_GRAPHS))
+def test_what_is_in_no_graph_costs_nothing_known(op: str) -> None:
+    with pytest.raises(InputError, match=f"how many multiply-accumulates operator {op} takes"):
+        multiply_accumulates(op, (), ((2, 3),))
 
 
 def test_an_unknown_operator_is_refused_by_name() -> None:

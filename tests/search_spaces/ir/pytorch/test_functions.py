@@ -13,7 +13,7 @@ import pytest
 
 from search_spaces import to_text
 from search_spaces.common.errors import InputError
-from search_spaces.ir import graph_params
+from search_spaces.ir.costs import graph_params
 from search_spaces.ir.onnx import to_model
 
 torch = pytest.importorskip("torch", reason="the functions are torch's")

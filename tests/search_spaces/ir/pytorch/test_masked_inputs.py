@@ -16,7 +16,7 @@ import pytest
 
 from search_spaces import InputError, TorchSpace
 from search_spaces.common.torchvision import prepare_torchvision
-from search_spaces.ir import graph_params
+from search_spaces.ir.costs import graph_params
 from search_spaces.ir.graph import BATCH
 from search_spaces.ir.onnx import from_model, to_model
 from search_spaces.ir.text import compact, write

@@ -17,7 +17,7 @@ import pytest
 
 from search_spaces import Architecture, SearchSpace, get_space, list_spaces, to_text
 from search_spaces.ir.graph import Graph
-from search_spaces.ir.operators import COMMUTATIVE
+from search_spaces.ir.ops import COMMUTATIVE
 
 WALKS, STEPS = 4, 6
 

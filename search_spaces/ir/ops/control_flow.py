@@ -1,8 +1,9 @@
 """Control flow whose course is known: branches are chosen, loops and scans are written out step by
 step.
 
-The body of a loop becomes a function of the text that is called once per step. Weights inside a
-body are read in every step and count once.
+No graph has these operators. Their nodes become nodes of the model, with names of their own for
+every step; the body of a loop then becomes a function of the text that is called once per step.
+Weights inside a body are read in every step and count once.
 """
 
 from __future__ import annotations
@@ -14,17 +15,13 @@ import onnx
 from onnx import helper
 
 from search_spaces.common.errors import InputError
-from search_spaces.ir.onnx.folding import Known, read_tensor
-from search_spaces.ir.onnx.loading import MAX_NODES
-from search_spaces.ir.onnx.reader import Reader, node_attributes
-
-CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
+from search_spaces.ir.constants import Known, read_tensor
+from search_spaces.ir.graph import MAX_NODES
+from search_spaces.ir.ops.operator import Importer, Operator, node_attributes
 
 
-def read_if(reader: Reader, node: onnx.NodeProto) -> list[Known] | None:
-    """Replace an `If` with a known condition by the nodes of its branch; None if it is not
-    known.
-    """
+def _read_if(reader: Importer, node: onnx.NodeProto) -> list[Known] | None:
+    """Replace an `If` with a known condition by the nodes of its branch; None if it is unknown."""
     condition = _static(reader, node.input[0])
     if condition is None:
         return None
@@ -34,79 +31,82 @@ def read_if(reader: Reader, node: onnx.NodeProto) -> list[Known] | None:
     return []
 
 
-def read_loop(reader: Reader, node: onnx.NodeProto) -> list[Known] | None:
+def _read_loop(reader: Importer, node: onnx.NodeProto) -> list[Known] | None:
     """Write out a `Loop` whose number of steps is known; None if it depends on the data."""
-    most, condition = (_static(reader, name) for name in (*node.input, "", "")[:2])
-    if (most is None and node.input[0]) or (
-        condition is None and len(node.input) > 1 and node.input[1]
-    ):
+    # 1. The operands: the most steps, the first condition, the states. The first two may be
+    #    omitted.
+    steps_name, condition_name = (*node.input, "", "")[:2]
+    max_steps, condition = _static(reader, steps_name), _static(reader, condition_name)
+    if (steps_name and max_steps is None) or (condition_name and condition is None):
         return None
-    steps = MAX_NODES if most is None else int(most.item())
-    body = _Body(reader, node_attributes(node)["body"].g, _prefix(reader, node))
+    steps = MAX_NODES if max_steps is None else int(max_steps.item())
     states = list(node.input[2:])
     stacked: list[list[str]] = [[] for _ in node.output[len(states) :]]
+    body = _Body(reader, node_attributes(node)["body"].g, _prefix(reader, node))
+    # 2. Each step reads its number, a condition and the states, and computes the next ones.
     goes_on = condition is None or bool(condition.all())
     for step in range(steps):
         if not goes_on:
             break
-        names = [f"{body.prefix}{step}/{name}" for name in ("step", "goes_on")]
-        _read(
-            reader,
-            [_constant(names[0], np.array(step, np.int64)), _constant(names[1], np.array(True))],
-        )
-        ends, *results = body.run([*names, *states])
-        after = _static(reader, ends)
-        if after is None:
+        number, is_on = f"{body.prefix}{step}/step", f"{body.prefix}{step}/goes_on"
+        constants = [
+            _constant(number, np.array(step, np.int64)),
+            _constant(is_on, np.array(True)),
+        ]
+        _read(reader, constants)
+        next_condition, *results = body.run([number, is_on, *states])
+        condition = _static(reader, next_condition)
+        if condition is None:
             raise InputError("the number of steps depends on the data: no text can show it")
-        goes_on, states = bool(after.all()), results[: len(states)]
+        goes_on, states = bool(condition.all()), results[: len(states)]
         for parts, name in zip(stacked, results[len(states) :], strict=True):
             parts.append(name)
+    # 3. The last states, and what every step computed, stacked.
     _alias(reader, states, node.output[: len(states)])
     for name, parts in zip(node.output[len(states) :], stacked, strict=True):
-        _stack(reader, parts, name, axis=0, used=name in reader.used)
+        _stack(reader, parts, name, axis=0)
     return []
 
 
-def read_scan(reader: Reader, node: onnx.NodeProto) -> list[Known] | None:
+def _read_scan(reader: Importer, node: onnx.NodeProto) -> list[Known] | None:
     """Write out a `Scan` over a known number of elements.
 
     Raises:
         InputError: if the number of steps is open.
     """
+    # 1. The operands: states, then sequences, with an axis and a direction each.
     attributes = node_attributes(node)
-    count = attributes["num_scan_inputs"].i
-    states, sequences = (
-        list(node.input[: len(node.input) - count]),
-        node.input[len(node.input) - count :],
-    )
-    outputs = len(node.output) - len(states)
-    axes, reverse = (
-        _integers(attributes, f"scan_input_{name}", count) for name in ("axes", "directions")
-    )
-    out_axes, out_reverse = (
-        _integers(attributes, f"scan_output_{name}", outputs) for name in ("axes", "directions")
-    )
+    sequence_count = attributes["num_scan_inputs"].i
+    state_count = len(node.input) - sequence_count
+    states, sequences = list(node.input[:state_count]), node.input[state_count:]
+    output_count = len(node.output) - state_count
+    axes = _integers(attributes, "scan_input_axes", sequence_count)
+    is_reverse = _integers(attributes, "scan_input_directions", sequence_count)
+    out_axes = _integers(attributes, "scan_output_axes", output_count)
+    is_out_reverse = _integers(attributes, "scan_output_directions", output_count)
     steps = reader.shape(sequences[0])[axes[0]]
     if isinstance(steps, str):
         raise InputError("the number of steps is open")
+    # 2. Each step reads the states and an element of every sequence.
     body = _Body(reader, attributes["body"].g, _prefix(reader, node))
-    stacked: list[list[str]] = [[] for _ in range(outputs)]
+    stacked: list[list[str]] = [[] for _ in range(output_count)]
     for step in range(steps):
         elements = []
         for i, name in enumerate(sequences):
-            at = steps - 1 - step if reverse[i] else step
+            at = steps - 1 - step if is_reverse[i] else step
             index, element = f"{body.prefix}{step}/at{i}", f"{body.prefix}{step}/element{i}"
             taken = helper.make_node("Gather", [name, index], [element], axis=axes[i])
             _read(reader, [_constant(index, np.array(at, np.int64)), taken])
             elements.append(element)
         results = body.run([*states, *elements])
-        states = results[: len(states)]
-        for parts, name in zip(stacked, results[len(states) :], strict=True):
+        states = results[:state_count]
+        for parts, name in zip(stacked, results[state_count:], strict=True):
             parts.append(name)
-    _alias(reader, states, node.output[: len(states)])
-    for i, name in enumerate(node.output[len(states) :]):
-        parts = stacked[i][::-1] if out_reverse[i] else stacked[i]
-        _stack(reader, parts, name, out_axes[i], used=name in reader.used)
+    # 3. The last states, and what every step computed, stacked.
+    _alias(reader, states, node.output[:state_count])
+    for i, name in enumerate(node.output[state_count:]):
+        parts = stacked[i][::-1] if is_out_reverse[i] else stacked[i]
+        _stack(reader, parts, name, out_axes[i])
     return []
 
 
@@ -119,17 +119,16 @@ class _Body:
         prefix: start of its names.
     """
 
-    def __init__(self, reader: Reader, graph: onnx.GraphProto, prefix: str) -> None:
+    def __init__(self, reader: Importer, graph: onnx.GraphProto, prefix: str) -> None:
         self.reader, self.graph, self.prefix, self.steps = reader, graph, prefix, 0
         # What does not change from step to step is stored once: initializers and constants.
-        self.fixed = {tensor.name: f"{prefix}{tensor.name}" for tensor in graph.initializer}
+        self.fixed: dict[str, str] = {}
         for tensor in graph.initializer:
-            known = read_tensor(tensor, learned=True)
-            reader.known[self.fixed[tensor.name]] = reader.initializers[self.fixed[tensor.name]] = (
-                known
-            )
+            name = self.fixed[tensor.name] = f"{prefix}{tensor.name}"
+            reader.initializers[name] = reader.known[name] = read_tensor(tensor, learned=True)
         constants = [node for node in graph.node if node.op_type == "Constant"]
-        self.fixed |= {node.output[0]: f"{prefix}{node.output[0]}" for node in constants}
+        for node in constants:
+            self.fixed[node.output[0]] = f"{prefix}{node.output[0]}"
         _read(reader, _renamed(constants, self.fixed))
         self.nodes = [node for node in graph.node if node.op_type != "Constant"]
 
@@ -171,7 +170,7 @@ def _rename_outside(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
         info.name = outside.get(info.name, info.name)
 
 
-def _read(reader: Reader, nodes: Iterable[onnx.NodeProto]) -> None:
+def _read(reader: Importer, nodes: Iterable[onnx.NodeProto]) -> None:
     added = list(nodes)
     if len(reader.flat) + len(added) > MAX_NODES:
         raise InputError(f"written out, loops have more than {MAX_NODES:,} nodes")
@@ -179,41 +178,33 @@ def _read(reader: Reader, nodes: Iterable[onnx.NodeProto]) -> None:
     reader.read_nodes(added)
 
 
-def _alias(reader: Reader, names: Iterable[str], outputs: Iterable[str]) -> None:
+def _alias(reader: Importer, names: Iterable[str], outputs: Iterable[str]) -> None:
     """Give values the names of a node's outputs."""
+    pairs = zip(names, outputs, strict=True)
     _read(
         reader,
-        [helper.make_node("Identity", [a], [b]) for a, b in zip(names, outputs, strict=True) if b],
+        [helper.make_node("Identity", [name], [output]) for name, output in pairs if output],
     )
 
 
-def _stack(reader: Reader, parts: list[str], name: str, axis: int, used: bool) -> None:
+def _stack(reader: Importer, parts: list[str], name: str, axis: int) -> None:
     """Stack the values of all steps along a new axis; what nobody reads is left out."""
-    if not name or not used:
+    if not name or name not in reader.used:
         return
     if not parts:
         raise InputError("a loop without steps gives an empty value")
     nodes = [_constant(f"{name}/axis", np.array([axis], np.int64))]
-    nodes += [
-        helper.make_node("Unsqueeze", [part, f"{name}/axis"], [f"{name}/{i}"])
-        for i, part in enumerate(parts)
-    ]
-    _read(
-        reader,
-        [
-            *nodes,
-            helper.make_node(
-                "Concat", [f"{name}/{i}" for i in range(len(parts))], [name], axis=axis
-            ),
-        ],
-    )
+    slabs = [f"{name}/{i}" for i in range(len(parts))]
+    for part, slab in zip(parts, slabs, strict=True):
+        nodes.append(helper.make_node("Unsqueeze", [part, f"{name}/axis"], [slab]))
+    _read(reader, [*nodes, helper.make_node("Concat", slabs, [name], axis=axis)])
 
 
 def _constant(name: str, array: np.ndarray) -> onnx.NodeProto:
     return helper.make_node("Constant", [], [name], value=onnx.numpy_helper.from_array(array, name))
 
 
-def _static(reader: Reader, name: str) -> np.ndarray | None:
+def _static(reader: Importer, name: str) -> np.ndarray | None:
     known = reader.known.get(name) if name else None
     return known.static if known else None
 
@@ -222,6 +213,13 @@ def _integers(attributes: Mapping[str, onnx.AttributeProto], name: str, count: i
     return list(attributes[name].ints) if name in attributes else [0] * count
 
 
-def _prefix(reader: Reader, node: onnx.NodeProto) -> str:
+def _prefix(reader: Importer, node: onnx.NodeProto) -> str:
     """Names of a body start with that of its node, and a number for nodes without one."""
     return f"{node.name or node.op_type}@{len(reader.flat)}/"
+
+
+OPERATORS = (
+    Operator(name="If", is_in_graphs=False, fold=_read_if),
+    Operator(name="Loop", is_in_graphs=False, fold=_read_loop),
+    Operator(name="Scan", is_in_graphs=False, fold=_read_scan),
+)

@@ -1,0 +1,450 @@
+"""Convolutions, and convolutions fused with batch normalization and ReLU6.
+
+The net domain's `Conv <channels, kernel, …> (x)` owns its kernel. Its attributes have defaults: the
+input's channels, a padding that keeps the size, strides and dilations of 1. `ConvBn` is followed by
+batch normalization and takes the attributes of both; `ConvBnRelu6` is `ConvBn` followed by clipping
+to [0, 6]. ONNX's `Conv (x, kernel)` has a kernel that other operators compute.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+
+from search_spaces.common.errors import InputError
+from search_spaces.ir import standard
+from search_spaces.ir.graph import UNKNOWN, Attrs, Dim, Shape, Value, count, known_size, like
+from search_spaces.ir.ops.normalization import (
+    NORM_ATTRIBUTES,
+    add_folded_norm,
+    batch_norm_weights,
+    folded_norm,
+    is_bias_left_out,
+    write_norm,
+)
+from search_spaces.ir.ops.operator import (
+    CountedNode,
+    ExportedNode,
+    Exporter,
+    Importer,
+    Operator,
+    Weight,
+    each,
+    has_operand,
+    known_operand,
+    node_attrs,
+    weight_shape,
+)
+
+CONVOLUTIONS = ("Conv", "ConvBn", "ConvBnRelu6")
+
+# --- attributes
+
+
+def pair(value: int | tuple[int, ...]) -> tuple[int, int]:
+    """Height and width of a kernel, stride or dilation; one number stands for both."""
+    return (value, value) if isinstance(value, int) else (value[0], value[1])
+
+
+def same_pads(kernel: tuple[int, ...], dilations: tuple[int, ...] | None = None) -> tuple[int, ...]:
+    """Padding that keeps the size at stride 1 (odd kernels).
+
+    In ONNX's order: top, left, bottom, right.
+    """
+    dilations = dilations or (1,) * len(kernel)
+    sides = [dilation * (k - 1) // 2 for k, dilation in zip(kernel, dilations, strict=True)]
+    return (*sides, *sides)
+
+
+class Convolution(NamedTuple):
+    """Attributes of a convolution with defaults filled in."""
+
+    in_channels: int
+    channels: int
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    pads: tuple[int, ...]
+    dilations: tuple[int, ...]
+    group: int
+    bias: bool
+
+    @property
+    def weight_shape(self) -> tuple[int, ...]:
+        """(channels, in_channels / group, *kernel)"""
+        return (self.channels, self.in_channels // self.group, *self.kernel)
+
+    @property
+    def attrs(self) -> Attrs:
+        """The attributes in their shortest form, sorted by name and without defaults."""
+        ones = (1,) * len(self.kernel)
+        is_depthwise = self.group == self.in_channels > 1
+        values_and_defaults: dict[str, tuple[Value, Value]] = {
+            "bias": (int(self.bias), 0),
+            "channels": (self.channels, self.in_channels),
+            "depthwise": (int(is_depthwise), 0),
+            "dilations": (self.dilations, ones),
+            "group": (1 if is_depthwise else self.group, 1),
+            "pads": (self.pads, same_pads(self.kernel, self.dilations)),
+            "strides": (self.strides, ones),
+        }
+        attrs: dict[str, Value] = {"kernel": self.kernel}
+        for name, (value, default) in values_and_defaults.items():
+            if value != default:
+                attrs[name] = value
+        return tuple(sorted(attrs.items()))
+
+
+@lru_cache(maxsize=65536)
+def convolution(attrs: Attrs, shape: Shape) -> Convolution:
+    """Parse the attributes of a convolution.
+
+    Args:
+        attrs: attributes of a node of `CONVOLUTIONS`.
+        shape: (N, channels, …) of its input.
+
+    Raises:
+        InputError: if attributes and shape do not match.
+    """
+    values: dict[str, Any] = dict(attrs)
+    if len(shape) < 3 or isinstance(shape[1], str):
+        raise InputError(f"Conv needs an input of shape (N, channels, height, width), not {shape}")
+    if "kernel" not in values:
+        raise InputError("Conv needs the attribute kernel = [height, width]")
+    in_channels, rank = shape[1], len(shape) - 2
+    kernel = each(values["kernel"], rank)
+    dilations = each(values.get("dilations", 1), rank)
+    conv = Convolution(
+        in_channels=in_channels,
+        channels=int(values.get("channels", in_channels)),
+        kernel=kernel,
+        strides=each(values.get("strides", 1), rank),
+        pads=values["pads"] if "pads" in values else same_pads(kernel, dilations),
+        dilations=dilations,
+        group=in_channels if values.get("depthwise") else int(values.get("group", 1)),
+        bias=bool(values.get("bias", 0)),
+    )
+    ranks = {len(conv.kernel), len(conv.strides), len(conv.dilations), len(conv.pads) / 2}
+    if ranks != {rank}:
+        raise InputError(
+            f"Conv does not take attributes {dict(attrs)} on an input of shape {shape}"
+        )
+    if min(conv.channels, conv.group, *kernel, *conv.strides, *dilations) < 1:
+        raise InputError(f"Conv sizes must be positive: {dict(attrs)}")
+    if conv.in_channels % conv.group or conv.channels % conv.group:
+        raise InputError(
+            f"group = {conv.group} must divide {conv.in_channels} input and {conv.channels} output "
+            "channels"
+        )
+    return conv
+
+
+def _simplify(attrs: Attrs, shape: Shape) -> Attrs:
+    norm = [(name, value) for name, value in attrs if name in NORM_ATTRIBUTES]
+    return (*convolution(attrs, shape).attrs, *norm)
+
+
+def _simplify_transposed(attrs: Attrs, shape: Shape) -> Attrs:
+    return tuple([(name, v) for name, v in attrs if (name, v) != ("channels", shape[1])])
+
+
+# --- shapes
+
+
+def window_count(
+    size: Dim,
+    kernel: int,
+    stride: int,
+    pads: tuple[int, int],
+    dilation: int = 1,
+    ceil: bool = False,
+) -> Dim:
+    """Number of windows along one dimension, of convolutions and of pooling.
+
+    With `ceil` the last window may end beyond the padding, but not begin in it.
+    """
+    if isinstance(size, str):
+        keeps_size = stride == 1 and sum(pads) == dilation * (kernel - 1)
+        return size if keeps_size else UNKNOWN
+    room = size + sum(pads) - dilation * (kernel - 1) - 1
+    if room < 0:
+        raise InputError(f"a window of {kernel} does not fit into {size} with padding {pads}")
+    if not ceil:
+        return room // stride + 1
+    windows = -(-room // stride) + 1
+    begins_in_padding = (windows - 1) * stride >= size + pads[0]
+    return windows - 1 if begins_in_padding else windows
+
+
+def _infer_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
+    conv = convolution(attrs, shapes[0])
+    rank = len(conv.kernel)
+    dims: list[Dim] = [shapes[0][0], conv.channels]
+    for i, size in enumerate(shapes[0][2:]):
+        pads = conv.pads[i], conv.pads[i + rank]
+        dims.append(window_count(size, conv.kernel[i], conv.strides[i], pads, conv.dilations[i]))
+    return like(shapes[0], dims)
+
+
+# --- weights
+
+
+def _weights(attrs: Attrs, shapes: tuple[Shape, ...]) -> tuple[Weight, ...]:
+    conv = convolution(attrs, shapes[0])
+    kernel = Weight("weight", conv.weight_shape, "kaiming")
+    return (kernel, Weight("bias", (conv.channels,), "zeros")) if conv.bias else (kernel,)
+
+
+def _weights_with_norm(attrs: Attrs, shapes: tuple[Shape, ...]) -> tuple[Weight, ...]:
+    channels = convolution(attrs, shapes[0]).channels
+    return (*_weights(attrs, shapes), *batch_norm_weights(channels, attrs))
+
+
+def _transposed_weights(attrs: Attrs, shapes: tuple[Shape, ...]) -> tuple[Weight, ...]:
+    values: dict[str, Any] = dict(attrs)
+    inputs, group = known_size(shapes[0][1]), values.get("group", 1)
+    kernel = tuple(values["kernel_shape"])
+    channels = int(values.get("channels", inputs))
+    are_positive = min(channels, group, *kernel) >= 1
+    if len(kernel) != len(shapes[0]) - 2 or not are_positive or channels % group or inputs % group:
+        raise InputError(
+            f"ConvTranspose does not take attributes {values} on an input of shape {shapes[0]}"
+        )
+    weight = Weight(
+        name="weight",
+        shape=(inputs, channels // group, *kernel),
+        init="kaiming",
+        fan_in=inputs // group * prod(kernel),
+    )
+    return (weight, Weight("bias", (channels,), "zeros")) if values.get("bias", 0) else (weight,)
+
+
+# --- costs
+
+
+def _count(node: CountedNode) -> int:
+    """Every element of the output sums over the channels of its group and the kernel."""
+    if len(node.shapes) == 1:
+        kernel = convolution(node.attrs, node.shapes[0]).weight_shape
+        return prod(kernel) * count((node.output[0], *node.output[2:]))
+    operands = node.operands
+    kernel_name = next(name for name in ("W", "w", "weight") if name in operands)
+    return count(node.output) * count(operands[kernel_name][1:])
+
+
+def _count_transposed(node: CountedNode) -> int:
+    """Every element of the input is multiplied by the kernels of its group."""
+    shape = node.shapes[0]
+    if len(node.shapes) == 1:
+        kernel = _transposed_weights(node.attrs, node.shapes)[0].shape
+        return prod(kernel) * count((shape[0], *shape[2:]))
+    return count(shape) * count(node.shapes[1][1:])
+
+
+# --- from ONNX
+
+
+def _read(reader: Importer, node: onnx.NodeProto) -> int | None:
+    """Add a convolution, and the batch normalization that was folded into it."""
+    weight, attrs = weight_shape(reader, node, 1), node_attrs(node)
+    is_bias_computed = has_operand(node, 2) and weight_shape(reader, node, 2) is None
+    if weight is None or is_bias_computed:
+        return _read_computed_kernel(reader, node, attrs)
+    x = reader.value(node.input[0])
+    shape = reader.shapes[x]
+    channels, inputs, *sizes = map(int, weight)
+    kernel, group, ones = tuple(sizes), attrs.get("group", 1), (1,) * len(sizes)
+    if len(shape) != len(weight) or inputs * group != shape[1]:
+        raise InputError(f"weights {list(weight)} do not fit an input of shape {list(shape)}")
+    norm, has_bias = folded_norm(node), _has_bias(reader, node) or is_bias_left_out(node)
+    conv = Convolution(
+        in_channels=inputs * group,
+        channels=channels,
+        kernel=kernel,
+        strides=attrs.get("strides", ones),
+        pads=explicit_pads(attrs, kernel, shape),
+        dilations=attrs.get("dilations", ones),
+        group=group,
+        bias=has_bias if norm is None else norm.bias,
+    )
+    return add_folded_norm(reader, reader.emit("Conv", (x,), conv.attrs), norm)
+
+
+def _has_bias(reader: Importer, node: onnx.NodeProto) -> bool:
+    """True if the bias is learned or not zero; unoptimized exports compute a bias of zeros."""
+    if not has_operand(node, 2):
+        return False
+    bias = known_operand(reader, node, 2)
+    if bias is None or bias.learned or bias.static is None:
+        return True
+    return bool(bias.static.any())
+
+
+def _read_computed_kernel(
+    reader: Importer, node: onnx.NodeProto, attrs: dict[str, Any]
+) -> int | None:
+    """Add a convolution with a computed kernel and explicit padding.
+
+    None if its padding is explicit already: the general rule adds it.
+    """
+    if attrs.get("auto_pad", "NOTSET") == "NOTSET":
+        return None
+    kernel = tuple([known_size(size) for size in reader.shape(node.input[1])[2:]])
+    pads = explicit_pads(attrs, kernel, reader.shape(node.input[0]))
+    explicit = onnx.NodeProto()
+    explicit.CopyFrom(node)
+    del explicit.attribute[:]
+    explicit.attribute.extend(a for a in node.attribute if a.name not in ("auto_pad", "pads"))
+    explicit.attribute.append(onnx.helper.make_attribute("pads", pads))
+    reader.add_output(explicit, 0)
+    return reader.values[node.output[0]]
+
+
+def explicit_pads(attrs: dict[str, Any], kernel: tuple[int, ...], shape: Shape) -> tuple[int, ...]:
+    """The padding of a convolution or pooling, computed if ONNX's deprecated `auto_pad` is set.
+
+    Args:
+        attrs: attributes of the node.
+        kernel: sizes of the window.
+        shape: (N, channels, …) of the input.
+
+    Raises:
+        InputError: if `auto_pad` needs a size that is not fixed.
+    """
+    mode, rank = attrs.get("auto_pad", "NOTSET"), len(kernel)
+    if mode == "NOTSET":
+        return attrs.get("pads", (0,) * 2 * rank)
+    if mode == "VALID":
+        return (0,) * 2 * rank
+    strides = attrs.get("strides", (1,) * rank)
+    dilations = attrs.get("dilations", (1,) * rank)
+    begins, ends = [], []
+    for size, k, stride, dilation in zip(shape[2:], kernel, strides, dilations, strict=True):
+        if isinstance(size, str):
+            raise InputError(
+                f"auto_pad = {mode} needs a fixed image size: export the model with one"
+            )
+        windows = -(-size // stride)
+        total = max(0, (windows - 1) * stride + dilation * (k - 1) + 1 - size)
+        begin = total // 2 if mode == "SAME_UPPER" else total - total // 2
+        begins.append(begin)
+        ends.append(total - begin)
+    return (*begins, *ends)
+
+
+def _read_transposed(reader: Importer, node: onnx.NodeProto) -> int | None:
+    """Add a transposed convolution, and the batch normalization that was folded into it."""
+    weight, attrs = weight_shape(reader, node, 1), node_attrs(node)
+    is_bias_computed = has_operand(node, 2) and weight_shape(reader, node, 2) is None
+    if weight is None or is_bias_computed or "output_shape" in attrs:
+        return None
+    x = reader.value(node.input[0])
+    if weight[0] != reader.shapes[x][1]:
+        raise InputError(
+            f"weights {list(weight)} do not fit an input of shape {list(reader.shapes[x])}"
+        )
+    norm = folded_norm(node)
+    attrs["channels"] = int(weight[1]) * attrs.get("group", 1)
+    attrs["kernel_shape"] = tuple(map(int, weight[2:]))
+    attrs["bias"] = int(has_operand(node, 2) if norm is None else norm.bias)
+    return add_folded_norm(reader, reader.emit("ConvTranspose", (x,), tuple(attrs.items())), norm)
+
+
+# --- to ONNX
+
+
+def _write(exporter: Exporter, node: ExportedNode) -> None:
+    """Conv, for ConvBn also BatchNormalization, for ConvBnRelu6 also Clip."""
+    attrs = _onnx_attrs(convolution(node.attrs, node.shapes[0]))
+    if node.op == "Conv":
+        exporter.add("Conv", node.name, [*node.inputs, *node.weights], node.output, attrs)
+        return
+    # The last four weights are those of the normalization.
+    convolved = f"{node.name}.conv_out"
+    own, norm = node.weights[:-4], node.weights[-4:]
+    exporter.add("Conv", f"{node.name}.conv", [*node.inputs, *own], convolved, attrs)
+    normalized = node.output if node.op == "ConvBn" else f"{node.name}.norm_out"
+    write_norm(exporter, f"{node.name}.norm", node.attrs, [convolved, *norm], normalized)
+    if node.op == "ConvBnRelu6":
+        bounds = [exporter.constant(np.array(bound, np.float32)) for bound in (0, 6)]
+        exporter.add("Clip", f"{node.name}.relu6", [normalized, *bounds], node.output)
+
+
+@lru_cache(maxsize=4096)
+def _onnx_attrs(conv: Convolution) -> Attrs:
+    attrs: Attrs = (
+        ("dilations", conv.dilations),
+        ("group", conv.group),
+        ("kernel_shape", conv.kernel),
+        ("pads", conv.pads),
+        ("strides", conv.strides),
+    )
+    return tuple([(name, v) for name, v in attrs if v != 1 and not standard.neutral(name, v)])
+
+
+# --- the operators
+
+_ATTRIBUTES: dict[str, Value | None] = {
+    "bias": 0,
+    "channels": None,
+    "depthwise": 0,
+    "dilations": None,
+    "group": 1,
+    "kernel": None,
+    "pads": None,
+    "strides": None,
+}
+
+OPERATORS = (
+    Operator(
+        name="Conv",
+        own_attributes=_ATTRIBUTES,
+        in_net_domain=True,
+        infer_own_shape=_infer_shape,
+        simplify=_simplify,
+        weights=_weights,
+        count=_count,
+        read=_read,
+        write=_write,
+        kernels=(1,),
+        vectors=(2,),
+        role="linear",
+    ),
+    *[
+        Operator(
+            name=name,
+            own_attributes={**_ATTRIBUTES, **NORM_ATTRIBUTES},
+            in_net_domain=True,
+            infer_own_shape=_infer_shape,
+            simplify=_simplify,
+            weights=_weights_with_norm,
+            count=_count,
+            write=_write,
+        )
+        for name in ("ConvBn", "ConvBnRelu6")
+    ],
+    Operator(
+        name="ConvTranspose",
+        owned_attributes={"bias": 0, "channels": None},
+        simplify=_simplify_transposed,
+        weights=_transposed_weights,
+        count=_count_transposed,
+        read=_read_transposed,
+        kernels=(1,),
+        vectors=(2,),
+        role="linear",
+    ),
+    Operator(name="DeformConv", count=_count, kernels=(1,), vectors=(3,), role="linear"),
+    Operator(name="ConvInteger", count=_count, kernels=(1,), settings=(2, 3), role="linear"),
+    Operator(
+        name="QLinearConv",
+        count=_count,
+        kernels=(3,),
+        vectors=(8,),
+        settings=(1, 2, 4, 5, 6, 7),
+    ),
+    Operator(name="CausalConvWithState", count=_count, kernels=(1,), vectors=(2,)),
+)
