@@ -22,6 +22,9 @@ from math import prod
 
 import numpy as np
 
+from search_spaces.ir.graph import BATCH, Dim
+from search_spaces.ir.pytorch.recorder import BATCH_SIZE
+
 _serials = count()
 
 
@@ -61,6 +64,25 @@ class Concat:
 Axis = Atom | Product | Concat
 Kept = Mapping[Atom, np.ndarray]
 """Sorted positions that stay, by atom; an atom that is missing stays whole."""
+
+
+def number_of(dim: Dim) -> int:
+    """The size of a dimension during the recording; N_3 is three times the batch size."""
+    return prod(BATCH_SIZE if part == BATCH else int(part) for part in str(dim).split("_"))
+
+
+def fixed(size: int, reason: str) -> Axis:
+    """A new axis that stays whole."""
+    return Atom(size, reason)
+
+
+def fresh(dim: Dim, reason: str = "") -> Axis:
+    """A new axis for a dimension of a shape; the batch is a factor that stays."""
+    factors: list[Axis] = []
+    for part in str(dim).split("_"):
+        size = number_of(part)
+        factors.append(Atom(size, reason or ("the batch" if size == BATCH_SIZE else "")))
+    return product(factors)
 
 
 def product(factors: Sequence[Axis]) -> Axis:

@@ -40,6 +40,7 @@ from search_spaces.subnetworks.groups import (
     tie,
 )
 from search_spaces.subnetworks.importance import Importance
+from search_spaces.subnetworks.layer_rules import RULES
 from search_spaces.subnetworks.reading import Reading, read_module
 from search_spaces.subnetworks.resizing import Block, Resizer
 from search_spaces.subnetworks.slicing import Slicer, kept_of
@@ -105,7 +106,7 @@ class Prunable:
     ) -> None:
         self.module, self.example, self.settings = module.eval(), example, settings
         self.reading: Reading = read_module(module, example)
-        self.coupling: Coupling = couple(self.reading)
+        self.coupling: Coupling = couple(self.reading, RULES)
         self._fix_kept()
         self.choices = self._choices()
         self.order: dict[Atom, np.ndarray] = {}

@@ -54,6 +54,8 @@ class LinkedRecorder(Recorder):
         recurrent: weights of each recurrent operator by its output value, in torch's order.
         recurrent_calls: a number that the operators of one call of a recurrent module share, by
             their output value.
+        recurrent_params: output values of the `Param`s that are a recurrent layer's weights in ONNX's
+            form, because several of its operators read them.
         calls: calls of layers, in the order of their ends.
     """
 
@@ -66,6 +68,7 @@ class LinkedRecorder(Recorder):
         self.statistics: dict[int, tuple[Tensor | None, Tensor | None]] = {}
         self.recurrent: dict[int, list[Tensor]] = {}
         self.recurrent_calls: dict[int, int] = {}
+        self.recurrent_params: set[int] = set()
         self.calls: list[Call] = []
         self._taken: list[tuple[Tensor, bool]] = []
 
@@ -143,11 +146,9 @@ class LinkedRecorder(Recorder):
         self.recurrent_calls |= {node.outputs[0]: before for node in nodes}
         outputs_per_layer = len(nodes) // num_layers
         for i, node in enumerate(nodes):
-            layer = i // outputs_per_layer
-            if len(node.inputs) == 1:  # it owns its weights
-                self.recurrent[node.outputs[0]] = list(
-                    params[layer * per_layer : (layer + 1) * per_layer]
-                )
+            start = i // outputs_per_layer * per_layer
+            self.recurrent[node.outputs[0]] = list(params[start : start + per_layer])
+            self.recurrent_params.update(node.inputs[1:])
         return made
 
     def number_of(self, x: Any) -> int | None:

@@ -245,13 +245,14 @@ def as_while_tracing(module: nn.Module, is_value: IsValue) -> Iterator[None]:
 
 def _change_layer(changes: ExitStack, layer: nn.Module, is_value: IsValue) -> None:
     if hasattr(layer, _PADDING_CHECK):
-        changes.enter_context(patch.dict(vars(layer), {_PADDING_CHECK: _nothing}))
+        changes.enter_context(_replacing(vars(layer), {_PADDING_CHECK: _nothing}))
     config = getattr(layer, "config", None)
     if isinstance(getattr(config, "_experts_implementation", None), str):
-        changes.enter_context(patch.dict(vars(config), {_EXPERTS: "batched_mm"}))
+        changes.enter_context(_replacing(vars(config), {_EXPERTS: "batched_mm"}))
     if type(layer).__name__ == "RecurrentGemmaRglru":
         own: Any = layer._rnn_scan
-        changes.enter_context(patch.dict(vars(layer), {"_rnn_scan": _scanning(own, is_value)}))
+        scan = _scanning(own, is_value)
+        changes.enter_context(_replacing(vars(layer), {"_rnn_scan": scan}))
 
 
 def _change_library(changes: ExitStack, names: dict[str, Any], is_value: IsValue) -> None:
@@ -263,7 +264,22 @@ def _change_library(changes: ExitStack, names: dict[str, Any], is_value: IsValue
     if "mamba_selective_scan" in names:  # it scans while it is compiled, and loops otherwise
         new["is_torchdynamo_compiling"] = lambda: True
     if new:
-        changes.enter_context(patch.dict(names, new))
+        changes.enter_context(_replacing(names, new))
+
+
+@contextmanager
+def _replacing(names: dict[str, Any], new: dict[str, Any]) -> Iterator[None]:
+    """Other values for these names within the block. What else is set within it stays, such as the
+    note of a model that its hooks are installed, which `unittest.mock.patch.dict` would remove.
+    """
+    old = {name: names[name] for name in new if name in names}
+    names.update(new)
+    try:
+        yield
+    finally:
+        for name in new:
+            names.pop(name, None)
+        names.update(old)
 
 
 def _nothing(*_: Any, **__: Any) -> None: ...

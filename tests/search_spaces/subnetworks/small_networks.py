@@ -126,6 +126,22 @@ class Words(nn.Module):
         return self.head(self.hidden(states[:, -1]).relu())
 
 
+class LastStates(nn.Module):
+    """A classifier of the last states of both directions, as is usual: several outputs of a layer are
+    read.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(50, 24)
+        self.lstm = nn.LSTM(24, 32, 2, batch_first=True, bidirectional=True, dropout=0.1)
+        self.head = nn.Linear(64, 5)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        _, (hidden, _) = self.lstm(self.words(ids))
+        return self.head(torch.cat([hidden[-2], hidden[-1]], 1))
+
+
 class Causal(nn.Module):
     """A block of a small GPT that computes the width of a head from the number of channels."""
 
@@ -225,6 +241,7 @@ NETWORKS: dict[str, Callable[[], Built]] = {
     "u-net": own_network(UNet, _image),
     "lstm": own_network(lambda: Words("LSTM", bidirectional=True), _ids),
     "gru": own_network(lambda: Words("GRU", layers=2), _ids),
+    "last states": own_network(LastStates, _ids),
     "small gpt": own_network(SmallGPT, _ids),
     "encoder": own_network(_encoder, lambda: torch.randn(2, 6, 12)),
     "resnet": timm_network("resnet18"),

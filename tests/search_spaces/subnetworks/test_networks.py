@@ -42,6 +42,7 @@ KINDS = {
     "densenet": ("width",),
     "lstm": ("width",),
     "gru": ("width",),
+    "last states": ("width",),
     "mixer": ("width", "depth"),
     "weight standardization": ("width",),
     "plain": ("width", "kernel"),

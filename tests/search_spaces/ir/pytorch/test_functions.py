@@ -495,6 +495,29 @@ def test_search_for_padding_is_left_out_since_it_only_warns() -> None:
     assert "warn_if_padding_and_no_attention_mask" not in vars(module)
 
 
+def test_what_a_module_notes_of_itself_while_it_is_recorded_stays() -> None:
+    """As SegFormer of transformers, which installs hooks when it is called first, and notes it."""
+
+    class Noting(nn.Module):
+        installed = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.warn_if_padding_and_no_attention_mask(x)
+            if "hooks" not in vars(self):
+                self.hooks = True
+                type(self).installed += 1
+            return x.view(len(x), -1) + 1
+
+        def warn_if_padding_and_no_attention_mask(self, x: Tensor) -> None:
+            assert x.sum() > 0
+
+    module = Noting()
+    record(module, torch.zeros(2, 3))
+    record(module, torch.zeros(2, 3))
+    assert module.hooks
+    assert Noting.installed == 1
+
+
 # --- constants of all samples
 # ----------------------------------------------------------------------------------------
 

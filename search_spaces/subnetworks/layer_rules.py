@@ -1,0 +1,269 @@
+"""What operators with weights state about their axes: which channels a layer reads, and which it
+makes. `RULES` has the rules of all operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from search_spaces.ir.graph import Node
+from search_spaces.ir.ops.convolution import convolution
+from search_spaces.ir.ops.recurrent import RECURRENT
+from search_spaces.subnetworks.axes import Atom, Axis, fix, fixed, fresh, number_of, product
+from search_spaces.subnetworks.coupling import Axes, Role, Rule, Walk, unknown
+from search_spaces.subnetworks.shape_rules import IMAGE, NUMBERS, SHAPE_RULES
+
+UNFOLLOWED = "a weight that cannot be followed"
+
+
+# --- weights and constants that are values
+
+
+def _param(walk: Walk, node: Node) -> Axes:
+    """In the graph of weights a parameter; in the network a weight that is a value of its own."""
+    shape = walk.shape(node)
+    if walk.weights or node.outputs[0] in walk.reading.recorder.recurrent_params:
+        return tuple([fresh(dim) for dim in shape])
+    value = walk.reading.params.get(node.outputs[0])
+    if value is None:
+        return walk.new_axes(node, UNFOLLOWED)
+    axes = walk.coupling.weights[value]
+    walk.coupling.roles.append(Role(value, axes))
+    return axes if len(axes) == len(shape) else walk.new_axes(node, "")
+
+
+def _buffer(walk: Walk, node: Node) -> Axes:
+    """Long constants; the module's own buffers can be sliced."""
+    reading = walk.reading
+    own = reading.sources if walk.weights else reading.buffers
+    return walk.new_axes(node, "" if node.outputs[0] in own else NUMBERS)
+
+
+def _constant(walk: Walk, node: Node) -> Axes:
+    """Written numbers stay, unless they are a buffer of which only weights are computed."""
+    is_source = walk.weights and node.outputs[0] in walk.reading.sources
+    return walk.new_axes(node, "" if is_source else NUMBERS)
+
+
+# --- convolutions
+
+
+def _conv(walk: Walk, node: Node) -> Axes:
+    """Weights (channels, inputs of a group, kernel): channels and inputs are products of groups."""
+    x, *others = walk.inputs(node)
+    # 1. The weights: owned, or values of the graph.
+    if others:
+        weight, bias = others[0], list[Axes | None](others[1:])
+        count: Any = dict(node.attrs).get("group", 1)
+    else:
+        own = walk.owned(node)
+        if not own or own[0] is None:
+            return unknown(walk, node)
+        weight, bias = own[0], own[1:]
+        count = convolution(node.attrs, walk.graph.shapes[node.inputs[0]]).group
+    for axis in weight[2:]:
+        fix(axis, "a kernel")
+    # 2. What it reads and makes.
+    made = weight[0]
+    if count == 1:
+        walk.unify(x[1], weight[1], node)
+    else:
+        groups = Atom(count)
+        walk.unify(x[1], product([groups, weight[1]]), node)
+        walk.unify(made, product([groups, Atom(made.size // count)]), node)
+        walk.coupling.groups[node.outputs[0]] = groups
+    _add_bias(walk, node, made, bias)
+    if not others:
+        walk.note(node, 0, [made], [x[1]] if count == 1 else [weight[1]])
+        for i in range(len(bias)):
+            walk.note(node, 1 + i, [made])
+    image = [fixed(number_of(dim), IMAGE) for dim in walk.shape(node)[2:]]
+    return (x[0], made, *image)
+
+
+def _conv_transpose(walk: Walk, node: Node) -> Axes:
+    """Weights (inputs, channels of a group, kernel)."""
+    own = walk.owned(node)
+    if len(node.inputs) > 1 or not own or own[0] is None:
+        return unknown(walk, node)
+    (x,) = walk.inputs(node)
+    weight, bias = own[0], own[1:]
+    count: Any = dict(node.attrs).get("group", 1)
+    for axis in weight[2:]:
+        fix(axis, "a kernel")
+    walk.unify(x[1], weight[0], node)
+    made = weight[1]
+    if count > 1:
+        groups = Atom(count)
+        walk.unify(weight[0], product([groups, Atom(weight[0].size // count)]), node)
+        made = product([groups, weight[1]])
+        walk.coupling.groups[node.outputs[0]] = groups
+    _add_bias(walk, node, made, bias)
+    walk.note(node, 0, [made], [x[1]])
+    for i in range(len(bias)):
+        walk.note(node, 1 + i, [made])
+    image = [fixed(number_of(dim), IMAGE) for dim in walk.shape(node)[2:]]
+    return (x[0], made, *image)
+
+
+def _add_bias(walk: Walk, node: Node, made: Axis, biases: Sequence[Axes | None]) -> None:
+    """A bias has a number for each channel."""
+    for bias in biases:
+        if bias is None:
+            fix(made, UNFOLLOWED)
+        else:
+            walk.unify(made, bias[0], node)
+
+
+# --- linear layers and embeddings
+
+
+def _linear(walk: Walk, node: Node) -> Axes:
+    """Weights (features, inputs)."""
+    own = walk.owned(node)
+    if not own or own[0] is None:
+        return unknown(walk, node)
+    (x,) = walk.inputs(node)
+    weight, bias = own[0], own[1:]
+    made, read = weight
+    walk.unify(x[-1], read, node)
+    walk.note(node, 0, [made], [x[-1]])
+    _add_bias(walk, node, made, bias)
+    for i in range(len(bias)):
+        walk.note(node, 1 + i, [made])
+    return (*x[:-1], made)
+
+
+def _embedding(walk: Walk, node: Node) -> Axes:
+    own = walk.owned(node)
+    if not own or own[0] is None:
+        return unknown(walk, node)
+    rows, features = own[0]
+    fix(rows, "rows of an embedding")
+    walk.note(node, 0, [features])
+    return (*walk.axes[node.inputs[0]], features)
+
+
+# --- normalizations
+
+
+def _per_channel(walk: Walk, node: Node) -> Axes:
+    """Batch and instance normalization: scale, shift, mean and variance of each channel."""
+    if len(node.inputs) > 1:
+        return unknown(walk, node)
+    (x,) = walk.inputs(node)
+    for i, weight in enumerate(walk.owned(node)):
+        if weight is None:
+            fix(x[1], UNFOLLOWED)
+            continue
+        walk.unify(x[1], weight[0], node)
+        if i == 0 or node.op != "BatchNorm":
+            walk.note(node, i, [x[1]])
+    return x
+
+
+def _group_norm(walk: Walk, node: Node) -> Axes:
+    if len(node.inputs) > 1:
+        return unknown(walk, node)
+    (x,) = walk.inputs(node)
+    count: Any = dict(node.attrs)["num_groups"]
+    groups = Atom(count, "the one group of a normalization" if count == 1 else "")
+    inner = Atom(x[1].size // count)
+    walk.unify(x[1], product([groups, inner]), node)
+    walk.coupling.groups[node.outputs[0]] = groups
+    walk.coupling.normalized.append(inner)
+    for i, weight in enumerate(walk.owned(node)):
+        if weight is not None:
+            walk.unify(x[1], weight[0], node)
+            walk.note(node, i, [x[1]])
+    return x
+
+
+def _layer_norm(walk: Walk, node: Node) -> Axes:
+    if len(node.inputs) > 1:
+        return unknown(walk, node)
+    (x,) = walk.inputs(node)
+    first: Any = dict(node.attrs).get("axis", -1)
+    last = x[first:]
+    walk.coupling.normalized += last
+    for i, weight in enumerate(walk.owned(node)):
+        if weight is None:
+            for axis in last:
+                fix(axis, UNFOLLOWED)
+            continue
+        for axis, own in zip(last, weight, strict=True):
+            walk.unify(axis, own, node)
+        walk.note(node, i, last)
+    return x
+
+
+# --- recurrent layers
+
+
+def _recurrent(walk: Walk, node: Node) -> Axes:
+    """Weights in torch's order: of the input, of the state, and their biases; for each direction.
+
+    Rows are products of gates and hidden units. Where several operators read the weights, such as
+    those of a layer's outputs and of its last state, they are also values of the graph.
+    """
+    own = walk.owned(node)
+    if not own or any(weight is None for weight in own):
+        return unknown(walk, node)
+    x, *values = walk.inputs(node)
+    attrs: dict[str, Any] = dict(node.attrs)
+    hidden, gates = Atom(attrs["hidden_size"]), RECURRENT[node.op]
+    # 1. The module's weights.
+    noted = {role.value for role in walk.coupling.roles}
+    matrices = 0
+    for i, weight in enumerate(own):
+        assert weight is not None
+        rows, *columns = weight
+        walk.unify(rows, product([Atom(gates, "gates"), hidden]), node)
+        if columns:  # matrices of the input and of the state take turns
+            walk.unify(columns[0], hidden if matrices % 2 else x[-1], node)
+            matrices += 1
+        if walk.reading.owned[node.outputs[0]][i] not in noted:
+            walk.note(node, i, [rows], columns)
+    # 2. The same as values: (directions, gates · hidden, inputs), (directions, gates · hidden,
+    #    hidden) and, of both biases, (directions, 2 · gates · hidden).
+    for i, (directions, rows, *columns) in enumerate(values):
+        fix(directions, "directions")
+        times = gates if columns else 2 * gates
+        walk.unify(rows, product([Atom(times, "gates"), hidden]), node)
+        if columns:
+            walk.unify(columns[0], hidden if i == 1 else x[-1], node)
+    # 3. All layers of a module have one number of hidden units.
+    calls = walk.reading.recorder.recurrent_calls
+    walk.coupling.groups[node.outputs[0]] = hidden
+    for value, other in walk.coupling.groups.items():
+        if calls.get(value) == calls[node.outputs[0]]:
+            walk.unify(hidden, other, node)
+    # 4. All states: (time, directions, N, hidden); the last ones: (directions, N, hidden).
+    made = [fresh(dim, "an axis of the input") for dim in walk.shape(node)[:-1]]
+    time, samples = x[:2]
+    if len(made) == 3:
+        made[0], made[2] = time, samples
+    else:
+        made[1] = samples
+    return (*made, hidden)
+
+
+RULES: dict[str, Rule] = {
+    **SHAPE_RULES,
+    "Param": _param,
+    "Buffer": _buffer,
+    "Constant": _constant,
+    "Conv": _conv,
+    "ConvTranspose": _conv_transpose,
+    "Linear": _linear,
+    "Embedding": _embedding,
+    "BatchNorm": _per_channel,
+    "InstanceNormalization": _per_channel,
+    "GroupNormalization": _group_norm,
+    "LayerNormalization": _layer_norm,
+    "RMSNormalization": _layer_norm,
+    "RNN": _recurrent,
+    "GRU": _recurrent,
+    "LSTM": _recurrent,
+}
