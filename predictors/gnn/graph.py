@@ -1,5 +1,7 @@
 """Text to tensors: each distinct block of a batch occurs once, functions in levels below the blocks
 that call them.
+
+Sizes in comments: n nodes, e edges, b blocks, t texts, p functions of all texts.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from torch import Tensor
 from predictors.features import kind_attributes, reading
 from search_spaces.ir.graph import Value
 from search_spaces.ir.ops import NET_OPERATORS
-from search_spaces.ir.text.program import Block, Item, Ref, Site, total_cost
+from search_spaces.ir.text.program import Block, Ref, Site, total_cost
 
 SIZES = ("channels", "features", "kernel", "kernel_shape", "strides", "dilations", "group", "pads")
 KIND_NUMBERS = len(SIZES)
@@ -26,7 +28,6 @@ NODE_NUMBERS = _FLOW_NUMBERS + _SITE_NUMBERS
 TEXT_NUMBERS = 3
 
 # --- one text
-# ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,12 +60,8 @@ class TextGraph:
     """The graphs of one text."""
 
     main: BlockGraph  # graph of the main block
-    parts: tuple[
-        tuple[BlockGraph, float], ...
-    ]  # graph of every function, and its share of all calls
-    numbers: tuple[
-        float, ...
-    ]  # (TEXT_NUMBERS,) scaled log2 of params, FLOPs, and items of the main block plus calls
+    parts: tuple[tuple[BlockGraph, float], ...]  # graph of every function, its share of all calls
+    numbers: tuple[float, ...]  # (TEXT_NUMBERS,) scaled log2 of params, FLOPs, items plus calls
 
     @property
     def blocks(self) -> list[BlockGraph]:
@@ -79,36 +76,44 @@ def text_graph(text: str) -> TextGraph:
     Raises:
         InputError: if it is not the text of an architecture.
     """
-    program, places, runs = reading(text)
-    graphs: dict[str, BlockGraph] = {}
+    program, sites, runs = reading(text)
+    functions: dict[str, BlockGraph] = {}
 
     def graph(block: Block) -> BlockGraph:
-        callees = tuple(
-            [called(item.op) if item.op in program.functions else None for item in block.items]
-        )
+        callees = []
+        items = []
+        for item in block.items:
+            is_call = item.op in program.functions
+            callees.append(function(item.op) if is_call else None)
+            # All calls are one kind of node; what they call is told apart by the callee.
+            items.append(item._replace(op="call") if is_call else item)
         if not any(callees):
             return _flat(block)
-        items = [
-            Item("call", *item[1:]) if callee else item
-            for item, callee in zip(block.items, callees, strict=True)
-        ]
-        return _calling(_flat(block._replace(items=tuple(items))), callees)
+        flat = _flat(block._replace(items=tuple(items)))
+        return _calling(flat, tuple(callees))
 
-    def called(name: str) -> BlockGraph:
-        if name not in graphs:
-            graphs[name] = graph(program.functions[name])
-        return graphs[name]
+    def function(name: str) -> BlockGraph:
+        if name not in functions:
+            functions[name] = graph(program.functions[name])
+        return functions[name]
 
-    total = sum(runs.values())
+    # 1. Shapes and costs are known at the nodes of the main block; those inside of functions depend
+    #    on the call.
     main = graph(program.main)
-    at_nodes = main.numbers.copy()  # of functions, shapes and costs depend on the call
-    if places:
-        at_nodes[len(at_nodes) - len(places) :, _FLOW_NUMBERS:] = [
-            _site_numbers(site) for site in places
-        ]
-    main = replace(main, numbers=at_nodes)
-    numbers = tuple([log2(1 + count) / 8 for count in (*total_cost(places), len(places) + total)])
-    return TextGraph(main, tuple((graphs[name], n / total) for name, n in runs.items()), numbers)
+    if sites:
+        numbers = main.numbers.copy()  # (n, NODE_NUMBERS)
+        first = len(numbers) - len(sites)  # after the block's inputs
+        numbers[first:, _FLOW_NUMBERS:] = [_site_numbers(site) for site in sites]
+        main = replace(main, numbers=numbers)
+
+    # 2. Functions count by their share of all calls.
+    total = sum(runs.values())
+    parts = tuple([(functions[name], count / total) for name, count in runs.items()])
+
+    # 3. Costs and size of the whole text.
+    sizes = (*total_cost(sites), len(sites) + total)
+    scaled = tuple([log2(1 + size) / 8 for size in sizes])
+    return TextGraph(main, parts, scaled)
 
 
 @lru_cache(maxsize=32768)
@@ -116,9 +121,10 @@ def _calling(flat: BlockGraph, callees: tuple[BlockGraph | None, ...]) -> BlockG
     """A block's graph joined to those of its callees; `callees` has one entry per item, None for
     operators.
     """
-    first = len(flat.kinds) - len(callees)
+    first = len(flat.kinds) - len(callees)  # after the block's inputs
     calls = [(node, callee) for node, callee in enumerate(callees, start=first) if callee]
-    return replace(flat, callees=tuple(calls), level=1 + max([callee.level for _, callee in calls]))
+    highest = max([callee.level for _, callee in calls])
+    return replace(flat, callees=tuple(calls), level=1 + highest)
 
 
 @lru_cache(maxsize=32768)
@@ -126,15 +132,17 @@ def _flat(block: Block) -> BlockGraph:
     """A block's graph without callees; cached, since most texts of a space differ in the callees
     alone.
     """
-    owner = list(range(block.inputs))
+    # Values are numbered; each has the node that makes it.
+    maker = list(range(block.inputs))
     edges: list[tuple[int, int]] = []
     for node, item in enumerate(block.items, start=block.inputs):
-        edges += [(owner[value], node) for value in item.inputs]
-        owner += [node] * item.outputs
-    outputs = [owner[value] for value in block.outputs]
-    kinds = (*[_INPUT] * block.inputs, *[_kind(item.op, item.attrs) for item in block.items])
-    numbers = np.zeros((len(kinds), NODE_NUMBERS), np.float32)
+        edges += [(maker[value], node) for value in item.inputs]
+        maker += [node] * item.outputs
+    outputs = [maker[value] for value in block.outputs]
+    of_items = [_kind(item.op, item.attrs) for item in block.items]
+    kinds = (*[_INPUT] * block.inputs, *of_items)
     heavy = [kind.words[0] == "call" or kind.words[0] in NET_OPERATORS for kind in kinds]
+    numbers = np.zeros((len(kinds), NODE_NUMBERS), np.float32)
     numbers[:, :_FLOW_NUMBERS] = _flow(heavy, edges, outputs)
     return BlockGraph(
         kinds=kinds,
@@ -154,20 +162,33 @@ def _flow(heavy: list[bool], edges: list[tuple[int, int]], outputs: list[int]) -
     those that own weights or call a function.
     """
     n = len(heavy)
+    # 1. Forwards: edges are sorted topologically by target.
     reached = {target for _, target in edges}
-    depth_in, paths_in = [0] * n, [0 if node in reached else 1 for node in range(n)]
-    for source, target in edges:  # sorted topologically by target
+    depth_in = [0] * n
+    paths_in = [0 if node in reached else 1 for node in range(n)]
+    for source, target in edges:
         depth_in[target] = max(depth_in[target], depth_in[source] + heavy[source])
         paths_in[target] += paths_in[source]
-    depth_out, paths_out = [0] * n, [0] * n
+
+    # 2. Backwards, from the outputs.
+    depth_out = [0] * n
+    paths_out = [0] * n
     for node in outputs:
         paths_out[node] += 1
     for source, target in reversed(edges):
         depth_out[source] = max(depth_out[source], depth_out[target] + heavy[target])
         paths_out[source] += paths_out[target]
-    paths = [[log2(1 + count) for count in column] for column in (paths_in, paths_out)]
+
+    # 3. The columns, all scaled alike.
     ends = set(outputs)
-    return np.array([depth_in, depth_out, *paths, [4 * (node in ends) for node in range(n)]]).T / 4
+    columns = [
+        depth_in,
+        depth_out,
+        [log2(1 + count) for count in paths_in],
+        [log2(1 + count) for count in paths_out],
+        [4 * (node in ends) for node in range(n)],
+    ]
+    return np.array(columns).T / 4
 
 
 @lru_cache(maxsize=16384)
@@ -177,30 +198,34 @@ def _site_numbers(site: Site) -> list[float]:
     """
     numbers = []
     for shapes in (site.inputs, site.outputs):
-        sizes = [float(d) if isinstance(d, int) else 1.0 for d in (shapes[0][1:] if shapes else ())]
-        numbers += [log2(1 + sizes[0]) / 8 if sizes else 0.0, log2(1 + prod(sizes[1:])) / 8]
+        shape = shapes[0][1:] if shapes else ()
+        sizes = [float(size) if isinstance(size, int) else 1.0 for size in shape]
+        width = log2(1 + sizes[0]) / 8 if sizes else 0.0
+        positions = log2(1 + prod(sizes[1:])) / 8
+        numbers += [width, positions]
     return [*numbers, *[log2(1 + cost) / 16 for cost in site.cost]]
 
 
 @lru_cache(maxsize=65536)
 def _kind(op: str, attrs: tuple[tuple[str, Value | Ref], ...]) -> Kind:
     words = [f"{op} {attribute}" for attribute in kind_attributes(attrs)]
-    sizes = dict(attrs)
-    return Kind((op, *words), tuple(_size(sizes.get(name)) for name in SIZES))
+    values = dict(attrs)
+    sizes = [_size(values.get(name)) for name in SIZES]
+    return Kind((op, *words), tuple(sizes))
 
 
 def _size(value: Value | Ref | None) -> float:
     """Scaled log2 of a size or of a product of sizes; 0 if it is missing or a parameter of the
     function.
     """
-    factors = value if isinstance(value, tuple) and not isinstance(value, Ref) else (value,)
-    if not all(isinstance(factor, int | float) for factor in factors):
+    is_product = isinstance(value, tuple) and not isinstance(value, Ref)
+    factors = value if is_product else (value,)
+    if not all(isinstance(factor, int | float) for factor in factors):  # type: ignore[union-attr]
         return 0.0
-    return log2(1 + prod(abs(factor) for factor in factors)) / 8  # type: ignore[arg-type]
+    return log2(1 + prod(abs(factor) for factor in factors)) / 8  # type: ignore[union-attr, arg-type]
 
 
 # --- a batch of texts
-# -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -231,51 +256,65 @@ class Batch:
 
 def collate(texts: Sequence[TextGraph]) -> Batch:
     """Join texts to a batch in which each distinct block occurs once."""
+    # 1. The distinct blocks of each level, in the order of their first occurrence.
     by_level: dict[int, dict[BlockGraph, None]] = {}
     for text in texts:
         for block in text.blocks:
             by_level.setdefault(block.level, {})[block] = None
+
+    # 2. Number kinds and blocks, from the lowest level.
     kinds: dict[Kind, int] = {}
     number: dict[BlockGraph, int] = {}
     levels = [_level(list(by_level[level]), kinds, number) for level in sorted(by_level)]
-    parts = [
-        (i, number[block], share) for i, text in enumerate(texts) for block, share in text.parts
-    ]
+
+    # 3. The functions of all texts.                                                        (p,)
+    part_text: list[int] = []
+    part_block: list[int] = []
+    part_share: list[float] = []
+    for i, text in enumerate(texts):
+        for block, share in text.parts:
+            part_text.append(i)
+            part_block.append(number[block])
+            part_share.append(share)
     return Batch(
         kinds=tuple(kinds),
         levels=tuple(levels),
         main=torch.tensor([number[text.main] for text in texts]),
         numbers=torch.tensor([text.numbers for text in texts]),
-        part_text=torch.tensor([p[0] for p in parts], dtype=torch.long),
-        part_block=torch.tensor([p[1] for p in parts], dtype=torch.long),
-        part_share=torch.tensor([p[2] for p in parts], dtype=torch.float32),
+        part_text=torch.tensor(part_text, dtype=torch.long),
+        part_block=torch.tensor(part_block, dtype=torch.long),
+        part_share=torch.tensor(part_share, dtype=torch.float32),
     )
 
 
 def _level(
     blocks: list[BlockGraph], kinds: dict[Kind, int], number: dict[BlockGraph, int]
 ) -> Level:
-    first = len(number)
-    number.update((block, first + i) for i, block in enumerate(blocks))
-    sizes = np.array([len(block.kinds) for block in blocks])
-    starts = np.cumsum(sizes) - sizes
-    placed = list(zip(blocks, starts.tolist(), strict=True))
-    edges = np.concatenate([block.edges + start for block, start in placed], axis=1)
-    outputs = np.concatenate([block.outputs + start for block, start in placed])
-    output_block = np.repeat(np.arange(len(blocks)), [len(block.outputs) for block in blocks])
-    called = [
-        (start + node, number[callee]) for block, start in placed for node, callee in block.callees
-    ]
+    """The nodes of all blocks of one level; `kinds` and `number` are continued in place."""
+    first_block = len(number)
+    for i, block in enumerate(blocks):
+        number[block] = first_block + i
+    sizes = np.array([len(block.kinds) for block in blocks])  # (b,) nodes per block
+    starts = np.cumsum(sizes) - sizes  # (b,) first node of each block
+    node_kind: list[int] = []
+    calls: list[tuple[int, int]] = []
+    edges: list[np.ndarray] = []
+    outputs: list[np.ndarray] = []
+    for block, start in zip(blocks, starts.tolist(), strict=True):
+        node_kind += [kinds.setdefault(kind, len(kinds)) for kind in block.kinds]
+        calls += [(start + node, number[callee]) for node, callee in block.callees]
+        edges.append(block.edges + start)
+        outputs.append(block.outputs + start)
+    output_block = np.repeat(np.arange(len(blocks)), [len(nodes) for nodes in outputs])
+    numbers = np.concatenate([block.numbers for block in blocks])
     return Level(
         blocks=len(blocks),
-        node_kind=torch.tensor(
-            [kinds.setdefault(kind, len(kinds)) for block in blocks for kind in block.kinds]
-        ),
+        node_kind=torch.tensor(node_kind),
         node_block=torch.from_numpy(np.repeat(np.arange(len(blocks)), sizes)),
-        numbers=torch.from_numpy(np.concatenate([block.numbers for block in blocks])),
-        calls=torch.tensor(called, dtype=torch.long).reshape(-1, 2).T,
-        edges=torch.from_numpy(edges),
-        outputs=torch.from_numpy(np.stack([outputs, output_block])),
+        numbers=torch.from_numpy(numbers),
+        calls=torch.tensor(calls, dtype=torch.long).reshape(-1, 2).T,
+        edges=torch.from_numpy(np.concatenate(edges, axis=1)),
+        outputs=torch.from_numpy(np.stack([np.concatenate(outputs), output_block])),
     )
 
 
@@ -289,14 +328,10 @@ class Vocabulary:
     @classmethod
     def of(cls, texts: Sequence[TextGraph], known: Sequence[str] = ()) -> Vocabulary:
         """The `known` words in their order, followed by the other words of the texts."""
-        kinds = {
-            kind
-            for block in {block for text in texts for block in text.blocks}
-            for kind in block.kinds
-        }
-        return cls(
-            [*known, *sorted({word for kind in kinds for word in kind.words}.difference(known))]
-        )
+        blocks = {block for text in texts for block in text.blocks}
+        kinds = {kind for block in blocks for kind in block.kinds}
+        words = {word for kind in kinds for word in kind.words}
+        return cls([*known, *sorted(words.difference(known))])
 
     def __len__(self) -> int:
         return len(self.words)
@@ -305,6 +340,7 @@ class Vocabulary:
         """Features (kinds, words + KIND_NUMBERS): 1 for every word of a kind, then its sizes."""
         features = np.zeros((len(kinds), len(self) + KIND_NUMBERS), np.float32)
         for row, kind in zip(features, kinds, strict=True):
-            row[[self._number[word] for word in kind.words if word in self._number]] = 1
+            known = [self._number[word] for word in kind.words if word in self._number]
+            row[known] = 1
             row[len(self) :] = kind.numbers
         return torch.from_numpy(features)

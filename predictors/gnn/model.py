@@ -16,7 +16,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from predictors.gnn.graph import KIND_NUMBERS, NODE_NUMBERS, TEXT_NUMBERS, Batch, Level
+from predictors.gnn.graph import (
+    KIND_NUMBERS,
+    NODE_NUMBERS,
+    TEXT_NUMBERS,
+    Batch,
+    Level,
+)
+
+LEAK = 0.2  # slope of attention's logits below 0
+MAX_LOGIT = 8.0  # of attention: its exponential stays finite
+POOL_SCALE = 8.0  # divides the sum of a block's nodes
+OUTPUT_SCALE = 0.3  # of the output layer's initial weights
 
 
 @dataclass(frozen=True)
@@ -30,49 +41,177 @@ class Config:
     members: int = 4  # networks in the ensemble
 
 
-class Linear(nn.Module):
-    """A linear layer per member."""
+class Network(nn.Module):
+    """Maps texts to M normalized metrics per member.
 
-    def __init__(self, members: int, inputs: int, outputs: int, scale: float = 1.0) -> None:
+    A text's embedding joins its main block with the mean of all its functions, so the structure of
+    a cell has a short path to the output however deep the cell is nested.
+    """
+
+    def __init__(self, config: Config) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(members, inputs, outputs) * scale * inputs**-0.5)
-        self.bias = nn.Parameter(torch.zeros(members, 1, outputs))
+        members = config.members
+        width = config.width
+        self.config = config
+        self.words = Linear(members, config.words + KIND_NUMBERS, width)
+        self.numbers = Linear(members, NODE_NUMBERS, width)
+        self.called = Linear(members, width, width)
+        self.gates = Linear(members, width, config.layers * 2 * width)
+        self.layers = nn.ModuleList(FlowLayer(config) for _ in range(config.layers))
+        self.pool = Linear(members, 3 * width, width)
+        self.pool_norm = Norm(members, width)
+        self.join = Linear(members, 2 * width + TEXT_NUMBERS, width)
+        self.hidden = Linear(members, width, 2 * width)
+        self.out = Linear(members, 2 * width, config.metrics, scale=OUTPUT_SCALE)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(K, n, inputs) to (K, n, outputs)."""
-        return torch.baddbmm(self.bias, x, self.weight)
+    @torch.no_grad()
+    def copy_pretrained(self, base: Network) -> None:
+        """Copy the weights of a pretrained network of the same sizes, except its output layer.
 
-    def split(self, x: Tensor, first: int) -> tuple[Tensor, Tensor]:
-        """The `first` outputs and the others as two contiguous tensors."""
-        parts = (slice(None, first), slice(first, None))
-        one, two = (
-            torch.baddbmm(self.bias[..., part], x, self.weight[..., part]) for part in parts
+        The vocabulary must begin with the words of `base`; further words keep their random weights.
+        """
+        learned = {
+            name: tensor
+            for name, tensor in base.state_dict().items()
+            if not name.startswith("out.")
+        }
+        # Rows of the words' weights: the vocabulary, then the numbers of a kind.
+        known = base.config.words
+        of_base = learned["words.weight"]
+        words = self.words.weight.detach().clone()
+        words[:, :known] = of_base[:, :known]
+        words[:, -KIND_NUMBERS:] = of_base[:, -KIND_NUMBERS:]
+        learned["words.weight"] = words
+        self.load_state_dict({**self.state_dict(), **learned})
+
+    def forward(self, batch: Batch, words: Tensor) -> Tensor:
+        """Normalized metrics (K, T, M) of a batch.
+
+        Args:
+            batch: T texts.
+            words: (kinds, words + KIND_NUMBERS) features of the batch's kinds.
+        """
+        embedded = self.embed(batch, words)  # (K, T, D)
+        hidden = F.gelu(self.hidden(embedded))  # (K, T, 2D)
+        return self.out(hidden)
+
+    def embed(self, batch: Batch, words: Tensor) -> Tensor:
+        """Embeddings (K, T, D) of a batch; see `forward` for the arguments."""
+        members = self.config.members
+
+        # 1. Embed every kind of operator once, and its gates in every layer.    (K, kinds, D or 2D)
+        kinds = self.words(words.expand(members, -1, -1))
+        opened = torch.sigmoid(self.gates(kinds))
+        gates = opened.chunk(self.config.layers, dim=-1)
+
+        # 2. Embed the blocks, from those without calls upwards.                     (K, B, D)
+        blocks = kinds.new_zeros(members, 0, self.config.width)
+        for level in batch.levels:
+            of_level = self._blocks(level, kinds, gates, blocks)
+            blocks = torch.cat([blocks, of_level], dim=1)
+
+        # 3. A text is its main block, its functions by their share of the calls, and its costs.
+        main = _gather(blocks, batch.main)  # (K, T, D)
+        weighted = _gather(blocks, batch.part_block) * batch.part_share[:, None]
+        parts = _scatter(weighted, batch.part_text, len(batch.main))  # (K, T, D)
+        numbers = batch.numbers.expand(members, -1, -1)  # (K, T, TEXT_NUMBERS)
+        joined = torch.cat([main, parts, numbers], dim=-1)
+        return F.gelu(self.join(joined))
+
+    def _blocks(
+        self,
+        level: Level,
+        kinds: Tensor,
+        gates: Sequence[Tensor],
+        callees: Tensor,
+    ) -> Tensor:
+        """Embeddings (K, B, D) of one level's blocks.
+
+        Args:
+            level: the B blocks.
+            kinds: (K, kinds, D) embeddings of the kinds.
+            gates: (K, kinds, 2D) per layer.
+            callees: (K, b, D) embeddings of the blocks of all lower levels.
+        """
+        # 1. A node is its kind, its position, and the block that it calls.              (K, N, D)
+        numbers = level.numbers.expand(len(kinds), -1, -1)
+        h = _gather(kinds, level.node_kind) + self.numbers(numbers)
+        calling, called = level.calls
+        if len(calling):
+            of_callees = self.called(_gather(callees, called))
+            h = h.index_add(1, calling, of_callees)
+
+        # 2. Pass messages.                                                              (K, N, D)
+        edges = Edges.of(level)
+        for layer, gate in zip(self.layers, gates, strict=True):
+            h = layer(h, _gather(gate, level.node_kind), edges)
+
+        # 3. Pool each block: mean and sum of its nodes, and mean of its outputs.       (K, B, 3D)
+        count = _counts(level.node_block, level.blocks)[:, None]
+        total = _scatter(h, level.node_block, level.blocks)
+        output_node, output_block = level.outputs
+        output_count = _counts(output_block, level.blocks)[:, None]
+        outputs = _scatter(_gather(h, output_node), output_block, level.blocks)
+        pooled = torch.cat(
+            [
+                total / count,
+                total / POOL_SCALE,
+                outputs / output_count,
+            ],
+            dim=-1,
         )
-        return one, two
+        return self.pool_norm(F.gelu(self.pool(pooled)))
 
 
-class Norm(nn.Module):
-    """Layer normalization with a scale and a shift per member."""
+class FlowLayer(nn.Module):
+    """Directed graph flow plus graph attention, in both directions of the edges, with a residual
+    connection.
 
-    def __init__(self, members: int, width: int) -> None:
+    Flow: sigmoid(G) * (A X W) + X W with the gate G of the node's kind and A normalized by degree.
+    Attention: one head as in GAT (arXiv 1710.10903).
+    """
+
+    def __init__(self, config: Config) -> None:
         super().__init__()
-        self.scale = nn.Parameter(torch.ones(members, 1, width))
-        self.shift = nn.Parameter(torch.zeros(members, 1, width))
+        members = config.members
+        self.width = config.width
+        self.norm = Norm(members, self.width)
+        self.project = Linear(members, self.width, 4 * self.width + 4)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.addcmul(self.shift, F.layer_norm(x, x.shape[-1:]), self.scale)
+    def forward(self, h: Tensor, gates: Tensor, edges: Edges) -> Tensor:
+        """States h (K, N, D) and gates (K, N, 2D) to states (K, N, D)."""
+        members, nodes, width = h.shape
 
+        # 1. Values of flow and of attention, and attention's scores as source and as target, for
+        #    both directions of a node.                             (K, 2N, 2D) and (K, 2N, 2)
+        projected, scored = self.project.split(self.norm(h), 4 * width)
+        values = projected.view(members, 2 * nodes, 2 * width)
+        scores = scored.view(members, 2 * nodes, 2)
 
-def _gather(x: Tensor, index: Tensor) -> Tensor:
-    return x.index_select(1, index)
+        # 2. Attention: a softmax over the edges that end at a node.                   (K, 2E)
+        of_source = _gather(scores[..., 0], edges.source)
+        of_target = _gather(scores[..., 1], edges.target)
+        logits = F.leaky_relu(of_source + of_target, LEAK)
+        weight = logits.clamp(-MAX_LOGIT, MAX_LOGIT).exp()
+        total = torch.zeros(members, 2 * nodes)
+        total = total.index_add(1, edges.target, weight)  # (K, 2N)
+        attention = weight / _gather(total, edges.target)
+        flow = edges.share.expand_as(attention)
+        weights = torch.stack([flow, attention], dim=-1)  # (K, 2E, 2)
 
+        # 3. Messages along the edges. In place, here and below: allocation takes longer than the
+        #    arithmetic.
+        messages = _gather(values, edges.source)
+        messages = messages.view(members, -1, 2, width)  # (K, 2E, 2, D)
+        messages *= weights[..., None]
+        received = _scatter(messages.flatten(2), edges.target, 2 * nodes)  # (K, 2N, 2D)
 
-def _scatter(x: Tensor, index: Tensor, size: int) -> Tensor:
-    return x.new_zeros(x.shape[0], size, x.shape[2]).index_add_(1, index, x)
-
-
-def _counts(index: Tensor, size: int) -> Tensor:
-    return torch.zeros(size).index_add(0, index, torch.ones(len(index))).clamp(min=1)
+        # 4. Gated flow, attention and the node itself; the mean of both directions.   (K, N, D)
+        moved = gates.reshape(members, 2 * nodes, width) * received[..., :width]
+        moved += received[..., width:]
+        moved += values[..., :width]
+        both = moved.view(members, nodes, 2, width)
+        return h + F.gelu(both.sum(2) / 2)
 
 
 class Edges(NamedTuple):
@@ -87,127 +226,65 @@ class Edges(NamedTuple):
     @classmethod
     def of(cls, level: Level) -> Edges:
         """The edges of one level's blocks."""
-        source = torch.cat([2 * level.edges[0], 2 * level.edges[1] + 1])
-        target = torch.cat([2 * level.edges[1], 2 * level.edges[0] + 1])
-        return cls(source, target, _counts(target, 2 * len(level.node_kind)).rsqrt()[target])
+        producer, consumer = level.edges
+        source = torch.cat([2 * producer, 2 * consumer + 1])
+        target = torch.cat([2 * consumer, 2 * producer + 1])
+        degree = _counts(target, 2 * len(level.node_kind))  # (2N,)
+        return cls(source, target, degree.rsqrt()[target])
 
 
-class FlowLayer(nn.Module):
-    """Directed graph flow plus graph attention, in both directions of the edges, with a residual
-    connection.
+class Linear(nn.Module):
+    """A linear layer per member."""
 
-    Flow: sigmoid(G) * (A X W) + X W with the gate G of the node's kind and A normalized by degree.
-        Attention: one head
-    as in GAT (arXiv 1710.10903).
-    """
-
-    def __init__(self, config: Config) -> None:
+    def __init__(
+        self,
+        members: int,
+        inputs: int,
+        outputs: int,
+        scale: float = 1.0,
+    ) -> None:
         super().__init__()
-        members, self.width = config.members, config.width
-        self.norm = Norm(members, self.width)
-        self.project = Linear(members, self.width, 4 * self.width + 4)
+        weight = torch.randn(members, inputs, outputs) * scale * inputs**-0.5
+        self.weight = nn.Parameter(weight)
+        self.bias = nn.Parameter(torch.zeros(members, 1, outputs))
 
-    def forward(self, h: Tensor, gates: Tensor, edges: Edges) -> Tensor:
-        """States h (K, N, D) and gates (K, N, 2D) to states (K, N, D)."""
-        members, nodes, width = h.shape
-        projected, scored = self.project.split(self.norm(h), 4 * width)
-        values, scores = (
-            projected.view(members, 2 * nodes, 2 * width),
-            scored.view(members, 2 * nodes, 2),
-        )
-        scores = _gather(scores[..., 0], edges.source) + _gather(scores[..., 1], edges.target)
-        weight = F.leaky_relu(scores, 0.2).clamp(-8, 8).exp()  # (K, 2E)
-        total = torch.zeros(members, 2 * nodes).index_add(1, edges.target, weight)
-        weight = weight / _gather(total, edges.target)
-        weights = torch.stack(
-            [edges.share.expand_as(weight), weight], dim=-1
-        )  # of flow and attention
-        messages = _gather(values, edges.source).view(members, -1, 2, width)
-        messages *= weights[
-            ..., None
-        ]  # in place, here and below: allocation takes longer than the arithmetic
-        received = _scatter(messages.flatten(2), edges.target, 2 * nodes)  # (K, 2N, 2D)
-        moved = gates.reshape(members, 2 * nodes, width) * received[..., :width]
-        moved += received[..., width:]
-        moved += values[..., :width]
-        return h + F.gelu(moved.view(members, nodes, 2, width).sum(2) / 2)
+    def forward(self, x: Tensor) -> Tensor:
+        """(K, n, inputs) to (K, n, outputs)."""
+        return torch.baddbmm(self.bias, x, self.weight)
+
+    def split(self, x: Tensor, first: int) -> tuple[Tensor, Tensor]:
+        """The `first` outputs and the others as two contiguous tensors."""
+        leading = torch.baddbmm(self.bias[..., :first], x, self.weight[..., :first])
+        trailing = torch.baddbmm(self.bias[..., first:], x, self.weight[..., first:])
+        return leading, trailing
 
 
-class Network(nn.Module):
-    """Maps texts to M normalized metrics per member.
+class Norm(nn.Module):
+    """Layer normalization with a scale and a shift per member."""
 
-    A text's embedding joins its main block with the mean of all its functions, so the structure of
-    a cell has a short path to the output however deep the cell is nested.
-    """
-
-    def __init__(self, config: Config) -> None:
+    def __init__(self, members: int, width: int) -> None:
         super().__init__()
-        members, width = config.members, config.width
-        self.config = config
-        self.words = Linear(members, config.words + KIND_NUMBERS, width)
-        self.numbers = Linear(members, NODE_NUMBERS, width)
-        self.called = Linear(members, width, width)
-        self.gates = Linear(members, width, config.layers * 2 * width)
-        self.layers = nn.ModuleList(FlowLayer(config) for _ in range(config.layers))
-        self.pool = Linear(members, 3 * width, width)
-        self.pool_norm = Norm(members, width)
-        self.join = Linear(members, 2 * width + TEXT_NUMBERS, width)
-        self.hidden = Linear(members, width, 2 * width)
-        self.out = Linear(members, 2 * width, config.metrics, scale=0.3)
+        self.scale = nn.Parameter(torch.ones(members, 1, width))
+        self.shift = nn.Parameter(torch.zeros(members, 1, width))
 
-    @torch.no_grad()
-    def copy_pretrained(self, base: Network) -> None:
-        """Copy the weights of a pretrained network of the same sizes, except its output layer.
+    def forward(self, x: Tensor) -> Tensor:
+        """(K, n, width) to (K, n, width)."""
+        normalized = F.layer_norm(x, x.shape[-1:])
+        return torch.addcmul(self.shift, normalized, self.scale)
 
-        The vocabulary must begin with the words of `base`; further words keep their random weights.
-        """
-        learned = {
-            name: tensor
-            for name, tensor in base.state_dict().items()
-            if not name.startswith("out.")
-        }
-        words, known = self.words.weight.detach().clone(), base.config.words
-        words[:, :known] = learned["words.weight"][:, :known]
-        words[:, -KIND_NUMBERS:] = learned["words.weight"][:, -KIND_NUMBERS:]
-        self.load_state_dict({**self.state_dict(), **learned, "words.weight": words})
 
-    def forward(self, batch: Batch, words: Tensor) -> Tensor:
-        """Normalized metrics (K, T, M) of a batch; `words` (kinds, words + KIND_NUMBERS) are its
-        kinds' features.
-        """
-        return self.out(F.gelu(self.hidden(self.embed(batch, words))))
+def _gather(x: Tensor, index: Tensor) -> Tensor:
+    """(K, n, …) rows x (K, m, …) by their numbers (n,)."""
+    return x.index_select(1, index)
 
-    def embed(self, batch: Batch, words: Tensor) -> Tensor:
-        """Embeddings (K, T, D) of a batch; see `forward` for the arguments."""
-        members = self.config.members
-        kinds = self.words(words.expand(members, -1, -1))
-        gates = torch.sigmoid(self.gates(kinds)).chunk(self.config.layers, dim=-1)
-        blocks = kinds.new_zeros(members, 0, self.config.width)
-        for level in batch.levels:
-            blocks = torch.cat([blocks, self._blocks(level, kinds, gates, blocks)], dim=1)
-        main = _gather(blocks, batch.main)
-        parts = _gather(blocks, batch.part_block) * batch.part_share[:, None]
-        parts = _scatter(parts, batch.part_text, len(batch.main))
-        numbers = batch.numbers.expand(members, -1, -1)
-        return F.gelu(self.join(torch.cat([main, parts, numbers], dim=-1)))
 
-    def _blocks(
-        self, level: Level, kinds: Tensor, gates: Sequence[Tensor], callees: Tensor
-    ) -> Tensor:
-        """Embeddings (K, B, D) of one level's blocks; `callees` (K, b, D) are those of all lower
-        levels.
-        """
-        edges = Edges.of(level)
-        h = _gather(kinds, level.node_kind) + self.numbers(level.numbers.expand(len(kinds), -1, -1))
-        calling, called = level.calls
-        if len(calling):
-            h = h.index_add(1, calling, self.called(_gather(callees, called)))
-        for layer, gate in zip(self.layers, gates, strict=True):
-            h = layer(h, _gather(gate, level.node_kind), edges)
-        count = _counts(level.node_block, level.blocks)[:, None]
-        total = _scatter(h, level.node_block, level.blocks)
-        output_node, output_block = level.outputs
-        outputs = _scatter(_gather(h, output_node), output_block, level.blocks)
-        ends = _counts(output_block, level.blocks)[:, None]
-        pooled = torch.cat([total / count, total / 8, outputs / ends], dim=-1)
-        return self.pool_norm(F.gelu(self.pool(pooled)))
+def _scatter(x: Tensor, index: Tensor, size: int) -> Tensor:
+    """(K, size, D) sums of x (K, n, D) by row (n,)."""
+    sums = x.new_zeros(x.shape[0], size, x.shape[2])
+    return sums.index_add_(1, index, x)
+
+
+def _counts(index: Tensor, size: int) -> Tensor:
+    """(size,) how often each row occurs in an index, at least 1."""
+    ones = torch.ones(len(index))
+    return torch.zeros(size).index_add(0, index, ones).clamp(min=1)
