@@ -48,35 +48,31 @@ _NOTHING = f'<ir_version: {IR_VERSION}, opset_import: ["" : {OPSET}]>\nnet () =>
 
 def write(program: Program) -> str:
     """The text of a program."""
-    inputs = ", ".join(
-        map(_typed, program.input_shapes, _edge_names("x", len(program.input_shapes)))
-    )
-    outputs = ", ".join(
-        map(_typed, program.output_shapes, _edge_names("y", len(program.output_shapes)))
-    )
-    blocks = (program.main, *program.functions.values())
+    blocks = [program.main, *program.functions.values()]
     opsets = f'opset_import: ["" : {max(map(_opset, blocks))}, "net" : 1]'
-    parts = [
-        f"<ir_version: {IR_VERSION}, {opsets}>\nnet ({inputs}) => ({outputs}) "
-        f"{{\n{_lines(program.main)}}}\n"
-    ]
+    inputs = _typed_names("x", program.input_shapes)
+    outputs = _typed_names("y", program.output_shapes)
+    text = f"<ir_version: {IR_VERSION}, {opsets}>\n"
+    text += f"net ({inputs}) => ({outputs}) {{\n{_lines(program.main)}}}\n"
     for name, block in program.functions.items():
         params = f"<{', '.join(block.params)}> " if block.params else ""
         ins = ", ".join(_edge_names("x", block.inputs))
         outs = ", ".join(_edge_names("y", len(block.outputs)))
-        parts.append(
-            f'<domain: "net", {opsets}>\n{name} {params}({ins}) => ({outs}) {{\n{_lines(block)}}}\n'
-        )
-    return "".join(parts)
+        text += f'<domain: "net", {opsets}>\n'
+        text += f"{name} {params}({ins}) => ({outs}) {{\n{_lines(block)}}}\n"
+    return text
 
 
 def _edge_names(letter: str, count: int) -> list[str]:
     return [letter] if count == 1 else [f"{letter}{i}" for i in range(count)]
 
 
-def _typed(shape: Shape, name: str) -> str:
-    dims = f"[{','.join(map(str, shape))}]" if shape else ""
-    return f"{element_type(shape)}{dims} {name}"
+def _typed_names(letter: str, shapes: tuple[Shape, ...]) -> str:
+    typed_names = []
+    for shape, name in zip(shapes, _edge_names(letter, len(shapes)), strict=True):
+        dims = f"[{','.join(map(str, shape))}]" if shape else ""
+        typed_names.append(f"{element_type(shape)}{dims} {name}")
+    return ", ".join(typed_names)
 
 
 @lru_cache(maxsize=64)
@@ -85,22 +81,26 @@ def _value_names(count: int) -> tuple[str, ...]:
     letters = "abcdefghijklmnopqrstuvwz"
     names: list[str] = list(letters)
     while len(names) < count:
-        names += [a + b for a in names[-(len(letters) ** (len(names[-1]))) :] for b in letters]
+        longest = names[-(len(letters) ** len(names[-1])) :]  # all names of the greatest length
+        names += [name + letter for name in longest for letter in letters]
     return tuple(names[:count])
 
 
 @lru_cache(maxsize=4096)
 def _lines(block: Block) -> str:
-    names: list[str] = _edge_names("x", block.inputs)
+    names = _edge_names("x", block.inputs)  # of all values so far
     ends = dict(zip(block.outputs, _edge_names("y", len(block.outputs)), strict=True))
-    free = iter(_value_names(sum(item.outputs for item in block.items)))
-    lines = []
+    made = sum(item.outputs for item in block.items)
+    free = iter(_value_names(made))
+    lines = ""
     for item in block.items:
-        made = [ends.get(len(names) + k) or next(free) for k in range(item.outputs)]
         ins = ", ".join([names[v] for v in item.inputs])
-        names += made
-        lines.append(f"  {', '.join(made)} = {_domain(item)}{item.op}{_attrs(item)} ({ins})\n")
-    return "".join(lines)
+        outs = []
+        for value in range(len(names), len(names) + item.outputs):
+            outs.append(ends.get(value) or next(free))
+        names += outs
+        lines += f"  {', '.join(outs)} = {_domain(item)}{item.op}{_attrs(item)} ({ins})\n"
+    return lines
 
 
 def _opset(block: Block) -> int:
@@ -112,26 +112,26 @@ def _domain(item: Item) -> str:
     attributes.
     """
     names = tuple([name for name, _ in item.attrs])
-    return (
-        ""
-        if item.op not in NET_OPERATORS and is_standard(item.op, names, len(item.inputs))
-        else "net."
-    )
+    is_onnx = item.op not in NET_OPERATORS and is_standard(item.op, names, len(item.inputs))
+    return "" if is_onnx else "net."
 
 
 def _attrs(item: Item) -> str:
     if not item.attrs:
         return ""
-    return f" <{', '.join([_attr(name, value) for name, value in item.attrs])}>"
+    attrs = [_attr(name, value) for name, value in item.attrs]
+    return f" <{', '.join(attrs)}>"
 
 
 def _attr(name: str, value: Any) -> str:
     if isinstance(value, Ref):
-        return f"{name}: {'ints' if value.name.startswith('k') else 'int'} = @{value.name}"
+        kind = "ints" if value.name.startswith("k") else "int"
+        return f"{name}: {kind} = @{value.name}"
     if value == ():
         return f"{name}: ints = []"
     if isinstance(value, tuple):
-        return f"{name} = [{','.join([_literal(v) for v in value])}]"
+        numbers = ",".join([_literal(number) for number in value])
+        return f"{name} = [{numbers}]"
     return f"{name} = {_literal(value)}"
 
 
@@ -145,7 +145,6 @@ def _literal(value: int | float | str) -> str:
 
 
 # --- reading
-# ---------------------------------------------------------------------------------------------------------
 
 
 def read(text: str) -> Program:
@@ -156,13 +155,14 @@ def read(text: str) -> Program:
     """
     if len(text) > MAX_TEXT_BYTES:
         raise InputError(f"the text has {len(text)} characters; at most {MAX_TEXT_BYTES} are read")
-    main, functions = _pieces(text)
-    for item in (item for block in (main.block, *functions.values()) for item in block.items):
-        outputs = len(functions[item.op].outputs) if item.op in functions else 1
-        if item.outputs != outputs:
-            raise InputError(f"{item.op} has {outputs} outputs, not {item.outputs}")
-        if item.op in functions or item.op in CONVOLUTIONS:
-            _check_whole(item)
+    main, functions = _parts(text)
+    for block in (main.block, *functions.values()):
+        for item in block.items:
+            outputs = len(functions[item.op].outputs) if item.op in functions else 1
+            if item.outputs != outputs:
+                raise InputError(f"{item.op} has {outputs} outputs, not {item.outputs}")
+            if item.op in functions or item.op in CONVOLUTIONS:
+                _check_whole(item)
     return Program(main.block, functions, main.input_shapes, main.output_shapes)
 
 
@@ -174,7 +174,7 @@ class _Main(NamedTuple):
     output_shapes: tuple[Shape, ...]
 
 
-def _pieces(text: str) -> tuple[_Main, dict[str, Block]]:
+def _parts(text: str) -> tuple[_Main, dict[str, Block]]:
     """Main block and functions. Each is cached, since texts of one space have most of them in
     common.
     """
@@ -187,7 +187,7 @@ def _pieces(text: str) -> tuple[_Main, dict[str, Block]]:
 
 
 class _NotAlone(Exception):
-    """A piece that cannot be read alone, since the text is in another style or wrong."""
+    """A block that cannot be read alone, since the text is in another style or wrong."""
 
 
 @lru_cache(maxsize=4096)
@@ -212,56 +212,67 @@ def _function(text: str) -> tuple[str, Block]:
 def _parsed(text: str, error: type[Exception] = InputError) -> onnx.ModelProto:
     try:
         return onnx.parser.parse_model(text)
-    except Exception as found:  # the native parser raises many types
-        raise error(f"not ONNX text: {' '.join(str(found).split())[:300]}") from found
+    except Exception as cause:  # the native parser raises many types
+        reason = " ".join(str(cause).split())
+        raise error(f"not ONNX text: {reason[:300]}") from cause
 
 
 def _main_block(graph: onnx.GraphProto) -> _Main:
-    block = _block([v.name for v in graph.input], graph.node, [v.name for v in graph.output], ())
+    inputs = [value.name for value in graph.input]
+    outputs = [value.name for value in graph.output]
+    block = _block(inputs, graph.node, outputs, params=())
     return _Main(block, tuple(map(_shape, graph.input)), tuple(map(_shape, graph.output)))
 
 
 def _function_block(function: onnx.FunctionProto) -> tuple[str, Block]:
-    block = _block(
-        list(function.input), function.node, list(function.output), tuple(function.attribute)
-    )
+    inputs, outputs = list(function.input), list(function.output)
+    block = _block(inputs, function.node, outputs, params=tuple(function.attribute))
     return function.name, block
 
 
 def _check_whole(item: Item) -> None:
     for name, value in item.attrs:
-        for number in value if type(value) is tuple else (value,):
-            if type(number) is not int and type(number) is not Ref and name != "epsilon":
-                raise InputError(f"{item.op} takes whole numbers only: {name} = {value}")
+        if name == "epsilon":
+            continue
+        numbers = value if type(value) is tuple else (value,)
+        if not all(type(number) in (int, Ref) for number in numbers):
+            raise InputError(f"{item.op} takes whole numbers only: {name} = {value}")
 
 
 def _shape(info: onnx.ValueInfoProto) -> Shape:
     tensor = info.type.tensor_type
     if not info.type.HasField("tensor_type") or not tensor.HasField("shape"):
         raise InputError(f"{info.name} is not a tensor with a shape")
-    dims = [
-        d.dim_param if d.HasField("dim_param") else d.dim_value or UNKNOWN for d in tensor.shape.dim
-    ]
+    dims: list[str | int] = []
+    for dim in tensor.shape.dim:
+        dims.append(dim.dim_param if dim.HasField("dim_param") else dim.dim_value or UNKNOWN)
     return typed(dims, element_name(tensor.elem_type))
 
 
 def _block(
-    inputs: list[str], nodes: Iterable[onnx.NodeProto], outputs: list[str], params: tuple[str, ...]
+    inputs: list[str],
+    nodes: Iterable[onnx.NodeProto],
+    outputs: list[str],
+    params: tuple[str, ...],
 ) -> Block:
     number = {name: i for i, name in enumerate(inputs)}
     items = []
     for node in nodes:
         op, read, made, attrs = _line(node.SerializeToString(), params)
-        if missing := [name for name in read if name not in number]:
-            raise InputError(f"{op} reads {missing[0]!r}, which no earlier line produces")
-        items.append(Item(op, tuple([number[name] for name in read]), attrs, len(made)))
+        for name in read:
+            if name not in number:
+                raise InputError(f"{op} reads {name!r}, which no earlier line produces")
+        numbers = tuple([number[name] for name in read])
+        items.append(Item(op, numbers, attrs, len(made)))
         for name in made:
             if name in number:
                 raise InputError(f"the value {name!r} is produced twice")
             number[name] = len(number)
-    if missing := [name for name in outputs if name not in number]:
-        raise InputError(f"no line produces the output {missing[0]!r}")
-    return Block(len(inputs), tuple(items), tuple([number[name] for name in outputs]), params)
+    for name in outputs:
+        if name not in number:
+            raise InputError(f"no line produces the output {name!r}")
+    returned = tuple([number[name] for name in outputs])
+    return Block(len(inputs), tuple(items), returned, params)
 
 
 class _Line(NamedTuple):
@@ -278,12 +289,15 @@ def _line(node: bytes, params: tuple[str, ...]) -> _Line:
     """The line of a serialized node. Cached, since most lines recur and parsing takes ten times as
     long.
     """
-    found = onnx.NodeProto.FromString(node)
-    return _Line(found.op_type, tuple(found.input), tuple(found.output), _read_attrs(found, params))
+    parsed = onnx.NodeProto.FromString(node)
+    attrs = _read_attrs(parsed, params)
+    return _Line(parsed.op_type, tuple(parsed.input), tuple(parsed.output), attrs)
 
 
 def _read_attrs(node: onnx.NodeProto, params: tuple[str, ...]) -> ItemAttrs:
-    attrs = {a.name: _read_attr(node, a, params) for a in node.attribute}
+    attrs = {}
+    for attr in node.attribute:
+        attrs[attr.name] = _read_attr(node, attr, params)
     if len(attrs) < len(node.attribute):
         raise InputError(f"{node.op_type} has an attribute twice")
     return tuple([(name, attrs[name]) for name in sorted(attrs)])
