@@ -59,30 +59,38 @@ class _Nodes:
         self.zero: Tensor | None = None
 
     def add(self, *edges: Edge) -> None:
-        terms = [(edge, value) for edge in edges if (value := self._term(*edge)) is not None]
-        self.values.append(self.net.add(*[value for _, value in terms]) if terms else None)
-        self.edges.append([edge for edge, _ in terms])
-        self.keys.append("+".join(sorted(self._key(*edge) for edge in self.edges[-1])))
+        """Add the node that sums the results of these edges."""
+        terms = []
+        own_edges = []
+        for edge in edges:
+            value = self._term(*edge)
+            if value is not None:
+                terms.append(value)
+                own_edges.append(edge)
+        self.values.append(self.net.add(*terms) if terms else None)
+        self.edges.append(own_edges)
+        keys = [self._key(*edge) for edge in own_edges]
+        self.keys.append("+".join(sorted(keys)))
 
     def canonical(self, nodes: tuple[int, ...]) -> tuple[int, ...]:
         """These nodes sorted by computation, nodes with equal computation by the smallest wiring of
         the whole cell.
         """
-        inner = range(2, len(self.keys))
-        alike = [
-            list(group)
-            for _, group in groupby(sorted(inner, key=self.keys.__getitem__), self.keys.__getitem__)
-        ]
+        key = self.keys.__getitem__
+        inner = sorted(range(2, len(self.keys)), key=key)
+        alike = [list(group) for _, group in groupby(inner, key)]
 
         def wiring(order: tuple[int, ...]) -> list[tuple[bool, list[Edge]]]:
             number = {0: -2, 1: -1} | {node: i for i, node in enumerate(order)}
-            return [
-                (n in nodes, sorted([(op, number[source]) for op, source in self.edges[n]]))
-                for n in order
-            ]
+            wires = []
+            for node in order:
+                edges = [(operation, number[source]) for operation, source in self.edges[node]]
+                wires.append((node in nodes, sorted(edges)))
+            return wires
 
         orders = (tuple(chain(*groups)) for groups in product(*map(permutations, alike)))
-        return tuple(node for node in min(orders, key=wiring) if node in nodes)
+        smallest = min(orders, key=wiring)
+        return tuple(node for node in smallest if node in nodes)
 
     def value(self, node: int) -> Tensor:
         """The node's value; zeros have the shape of an operation's result on the second input."""
@@ -92,27 +100,23 @@ class _Nodes:
         if self.zero is None:
             x = self.values[1]
             assert x is not None
-            self.zero = self.net.zero(
-                self.net.max_pool(x, 1, self.stride) if self.stride > 1 else x
-            )
+            if self.stride > 1:
+                x = self.net.max_pool(x, 1, self.stride)
+            self.zero = self.net.zero(x)
         return self.zero
 
     def _is_identity(self, operation: str, source: int) -> bool:
         return operation == "skip_connect" and (self.stride == 1 or source > 1)
 
     def _key(self, operation: str, source: int) -> str:
-        return (
-            self.keys[source]
-            if self._is_identity(operation, source)
-            else f"{operation}({self.keys[source]})"
-        )
+        key = self.keys[source]
+        return key if self._is_identity(operation, source) else f"{operation}({key})"
 
     def _term(self, operation: str, source: int) -> Tensor | None:
         """The value that an edge adds to its node; None for zero."""
         pools = operation.startswith(("max_pool", "avg_pool"))
-        if operation == "none" or (
-            self.values[source] is None and (pools or operation == "skip_connect")
-        ):
+        keeps_zero = pools or operation == "skip_connect"
+        if operation == "none" or (self.values[source] is None and keeps_zero):
             return None
         x = self.value(source)
         if self._is_identity(operation, source):
@@ -147,11 +151,21 @@ def apply(net: Network, operation: str, x: Tensor, stride: int, affine: bool) ->
 
 
 def _separable(
-    net: Network, x: Tensor, kernel: int, stride: int, dilation: int, affine: bool
+    net: Network,
+    x: Tensor,
+    kernel: int,
+    stride: int,
+    dilation: int,
+    affine: bool,
 ) -> Tensor:
+    """A depthwise convolution, then a 1 × 1 convolution."""
     with net.block("separable"):
         x = net.conv(
-            net.relu(x), kernel=kernel, stride=stride, dilation=dilation, groups=int(x.shape[1])
+            net.relu(x),
+            kernel=kernel,
+            stride=stride,
+            dilation=dilation,
+            groups=int(x.shape[1]),
         )
         return net.conv_bn(x, kernel=1, affine=affine)
 
@@ -160,17 +174,16 @@ def _factorized(net: Network, x: Tensor, kernel: int, stride: int, affine: bool)
     """A 1 × kernel convolution, then a kernel × 1 convolution: `conv_7x1_1x7`."""
     with net.block("factorized"):
         x = net.op("Conv", net.relu(x), attrs=_line((1, kernel), (1, stride)))
-        return net.op(
-            "ConvBn",
-            x,
-            attrs=(*(() if affine else (("affine", 0),)), *_line((kernel, 1), (stride, 1))),
-        )
+        attrs = _line((kernel, 1), (stride, 1))
+        if not affine:
+            attrs = (("affine", 0), *attrs)
+        return net.op("ConvBn", x, attrs=attrs)
 
 
 def _line(kernel: tuple[int, int], strides: tuple[int, int]) -> Attrs:
-    return (
-        (("kernel", kernel),) if strides == (1, 1) else (("kernel", kernel), ("strides", strides))
-    )
+    """Attributes of a convolution along a row or a column; strides of 1 are left out."""
+    attrs: Attrs = (("kernel", kernel),)
+    return attrs if strides == (1, 1) else (*attrs, ("strides", strides))
 
 
 def factorized_reduce(net: Network, x: Tensor, channels: int, affine: bool = True) -> Tensor:

@@ -1,5 +1,11 @@
 """FBNet (Wu et al., CVPR 2019, arXiv 1812.03443) as in HW-NAS-Bench (arXiv 2103.10584): 22 layers
 of nine blocks.
+
+    image ─ conv ─ 1 ─ 4 ─ 4 ─ 4 ─ 4 ─ 4 ─ 1 layers ─ 1×1 conv ─ pooling, linear
+            16     16  24  32  64 112 184 352 channels
+
+    layer:  ┌─ 1×1 conv, e times the channels ─ k×k depthwise ─ 1×1 conv ─┐
+          ──┴─────────────────────────────────────────────────────────────+──   or a skip
 """
 
 from __future__ import annotations
@@ -83,9 +89,11 @@ class FBNet(SearchSpace):
     ) -> None:
         if skeleton not in SKELETONS:
             raise unknown("FBNet skeleton", skeleton, SKELETONS)
-        self.skeleton, self.width = skeleton, width
-        self.input_shape = tuple(input_shape or SKELETONS[skeleton].input_shape)
-        self.num_classes = SKELETONS[skeleton].num_classes if num_classes is None else num_classes
+        variant = SKELETONS[skeleton]
+        self.skeleton = skeleton
+        self.width = width
+        self.input_shape = tuple(input_shape or variant.input_shape)
+        self.num_classes = variant.num_classes if num_classes is None else num_classes
         if not (width > 0 and min(self.num_classes, *self.input_shape) > 0):
             raise InputError("fbnet: width, classes and input sizes must be positive")
 
@@ -108,18 +116,17 @@ class FBNet(SearchSpace):
 
     def build(self, trial: Trial, net: Network) -> Tensor:
         names = iter(self.ask(trial))
-        _, _, head, (stride, *strides) = SKELETONS[self.skeleton]
-        x = net.conv_bn_relu(net.input, self._channels(STAGES[0][0]), stride=stride)
+        variant = SKELETONS[self.skeleton]
+        stem_stride, *strides = variant.strides
+        stem = self._channels(STAGES[0][0])
+        x = net.conv_bn_relu(net.input, stem, stride=stem_stride)
         for (channels, layers), stage_stride in zip(STAGES, strides, strict=True):
             for layer in range(layers):
-                x = _layer(
-                    net,
-                    x,
-                    BLOCKS[next(names)],
-                    self._channels(channels),
-                    1 if layer else stage_stride,
-                )
-        return net.classifier(net.conv_bn_relu(x, self._channels(head), kernel=1))
+                block = BLOCKS[next(names)]
+                stride = 1 if layer else stage_stride
+                x = _layer(net, x, block, self._channels(channels), stride)
+        x = net.conv_bn_relu(x, self._channels(variant.head), kernel=1)
+        return net.classifier(x)
 
     def _channels(self, channels: int) -> int:
         return max(2, 2 * round(channels * self.width / 2))
@@ -131,9 +138,8 @@ class FBNet(SearchSpace):
             raise InputError(
                 f"an FBNet architecture has {LAYERS} blocks, not {len(names)}: {native[:200]!r}"
             )
-        return Architecture(
-            self.name, tuple((_choice(layer), name) for layer, name in enumerate(names))
-        )
+        choices = tuple((_choice(layer), name) for layer, name in enumerate(names))
+        return Architecture(self.name, choices)
 
     def format(self, arch: Architecture) -> str:
         """Write the block numbers as HW-NAS-Bench does: `[4, 8, …]`."""
@@ -169,11 +175,12 @@ def _layer(net: Network, x: Tensor, block: Block | None, channels: int, stride: 
     if block is None:
         return x if keeps_shape else net.conv_bn_relu(x, channels, kernel=1, stride=stride)
     with net.block("block"):
-        y = net.conv_bn(x, int(x.shape[1]) * block.expansion, kernel=1, groups=block.groups)
+        inner = int(x.shape[1]) * block.expansion
+        y = net.conv_bn(x, inner, kernel=1, groups=block.groups)
         with net.block("depthwise"):
             y = net.relu(y)
             if block.groups > 1:
                 y = net.channel_shuffle(y, block.groups)
-            y = net.conv_bn_relu(y, kernel=block.kernel, stride=stride, groups=int(y.shape[1]))
+            y = net.conv_bn_relu(y, kernel=block.kernel, stride=stride, groups=inner)
         y = net.conv_bn(y, channels, kernel=1, groups=block.groups)
         return net.add(x, y) if keeps_shape else y

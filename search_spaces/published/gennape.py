@@ -37,16 +37,14 @@ class Family(SearchSpace):
         num_classes: int = 10,
     ) -> None:
         self.channels = self.default_channels if channels is None else channels
-        if (
-            min(num_classes, *input_shape) < 1
-            or self.channels < 1
-            or self.channels % self.least_channels
-        ):
+        fits = self.channels > 0 and self.channels % self.least_channels == 0
+        if min(num_classes, *input_shape) < 1 or not fits:
             raise InputError(
                 f"{self.name}: classes and input sizes must be positive, channels a multiple of "
                 f"{self.least_channels}"
             )
-        self.input_shape, self.num_classes = tuple(input_shape), num_classes
+        self.input_shape = tuple(input_shape)
+        self.num_classes = num_classes
 
     @property
     def options(self) -> dict[str, Any]:
@@ -66,7 +64,6 @@ def literal(native: str, what: str) -> Any:
 
 
 # --- chains of operations: convolutions and at most one supplement
-# ---------------------------------------------------
 
 
 def suggest_operations(
@@ -82,12 +79,14 @@ def suggest_operations(
     """
     length = trial.suggest_int(f"{prefix}_operations", low, high)
     place = trial.suggest_int(f"{prefix}_supplement_at", -1, length - 1) if length > 1 else -1
-    return [
-        trial.suggest_categorical(f"{prefix}_supplement", supplements)
-        if i == place
-        else trial.suggest_categorical(f"{prefix}_convolution{i}", convolutions)
-        for i in range(length)
-    ]
+    operations = []
+    for i in range(length):
+        if i == place:
+            operation = trial.suggest_categorical(f"{prefix}_supplement", supplements)
+        else:
+            operation = trial.suggest_categorical(f"{prefix}_convolution{i}", convolutions)
+        operations.append(operation)
+    return operations
 
 
 def operation_choices(
@@ -95,22 +94,20 @@ def operation_choices(
 ) -> dict[str, Choice]:
     """The choices for which `suggest_operations` returns this chain."""
     place = next((i for i, name in enumerate(operations) if name in supplements), -1)
-    names = [
-        f"{prefix}_supplement" if i == place else f"{prefix}_convolution{i}"
-        for i in range(len(operations))
-    ]
-    where = {f"{prefix}_supplement_at": place} if len(operations) > 1 else {}
-    return {
-        f"{prefix}_operations": len(operations),
-        **where,
-        **dict(zip(names, operations, strict=True)),
-    }
+    choices: dict[str, Choice] = {f"{prefix}_operations": len(operations)}
+    if len(operations) > 1:
+        choices[f"{prefix}_supplement_at"] = place
+    for i, operation in enumerate(operations):
+        name = f"{prefix}_supplement" if i == place else f"{prefix}_convolution{i}"
+        choices[name] = operation
+    return choices
 
 
 def chosen_operations(chosen: Mapping[str, Choice], prefix: str) -> list[str]:
     """The chain that `suggest_operations` returned for these choices."""
     place = chosen.get(f"{prefix}_supplement_at", -1)
-    return [
-        chosen[f"{prefix}_supplement" if i == place else f"{prefix}_convolution{i}"]
-        for i in range(chosen[f"{prefix}_operations"])
-    ]
+    operations = []
+    for i in range(chosen[f"{prefix}_operations"]):
+        name = f"{prefix}_supplement" if i == place else f"{prefix}_convolution{i}"
+        operations.append(chosen[name])
+    return operations

@@ -2,9 +2,9 @@
 
 Three notations are read, followed by `, width=32, cells=8` if they do not contain the skeleton:
 
-    Genotype(normal=[('sep_conv_3x3', 1), …], normal_concat=[2, 3], reduce=[…],
-    reduce_concat=range(2, 4)) {"width": 32, "depth": 8, "genotype": {"normal": [["sep_conv_3x3",
-    1], …], "normal_concat": [2, 3], …}} [[(1, 3), (0, 2), …], [(0, 0), …]]
+    Genotype(normal=[('sep_conv_3x3', 1), …], normal_concat=[2, 3], reduce=[…], reduce_concat=[…])
+    {"width": 32, "depth": 8, "genotype": {"normal": [["sep_conv_3x3", 1], …], …}}
+    [[(1, 3), (0, 2), …], [(0, 0), …]]
 
 The first is that of DARTS (arXiv 1806.09055), which `write` produces. The second is the JSON of "On
 Network Design Spaces" (arXiv 1905.13214), alone or within a whole record. The third are NASLib's
@@ -59,9 +59,11 @@ def write(genotype: Genotype) -> str:
     fields = genotype._asdict()
     skeleton = {name: fields.pop(name) for name in ("width", "cells")}
     cells = ", ".join(f"{name}={list(value)}" for name, value in fields.items())
-    return ", ".join(
-        [f"Genotype({cells})", *(f"{k}={v}" for k, v in skeleton.items() if v is not None)]
-    )
+    written = f"Genotype({cells})"
+    for name, value in skeleton.items():
+        if value is not None:
+            written += f", {name}={value}"
+    return written
 
 
 def read(native: str) -> Genotype:
@@ -134,7 +136,6 @@ def _number(value: Any) -> int:
 
 
 # --- literals of Python and JSON, `Genotype(…)` and `range(…)`, without evaluating code
-# -------------------------------
 
 _JSON_NAMES = {"true": True, "false": False, "null": None}
 _CALLS: dict[str, Callable[..., Any]] = {
@@ -149,11 +150,11 @@ def _value(node: ast.expr) -> Any:
     if isinstance(node, ast.List | ast.Tuple):
         return [_value(element) for element in node.elts]
     if isinstance(node, ast.Dict):
-        return {
-            _value(key): _value(value)
-            for key, value in zip(node.keys, node.values, strict=True)
-            if key
-        }
+        entries = {}
+        for key, value in zip(node.keys, node.values, strict=True):
+            if key:  # None for `**other`
+                entries[_value(key)] = _value(value)
+        return entries
     if isinstance(node, ast.Name) and node.id in _JSON_NAMES:
         return _JSON_NAMES[node.id]
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _CALLS:

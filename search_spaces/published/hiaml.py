@@ -1,5 +1,8 @@
-"""HiAML (Mills et al., arXiv 2211.17226): four stages, each built from one of 14 small residual
-blocks.
+"""HiAML (Mills et al., AAAI 2023, arXiv 2211.17226): four stages, each built from one of 14 small
+residual blocks.
+
+    image ─ conv ─ A A ─ B B ─ C C ─ D D ─ pooling, linear
+            64     64    128   128   256 channels
 """
 
 from __future__ import annotations
@@ -65,16 +68,16 @@ class HiAML(Family):
 
     def ask(self, trial: Trial) -> list[str]:
         """Choose the block of every stage."""
-        return [
-            trial.suggest_categorical(f"stage{stage}", tuple(BLOCKS)) for stage in range(STAGES)
-        ]
+        names = tuple(BLOCKS)
+        return [trial.suggest_categorical(f"stage{stage}", names) for stage in range(STAGES)]
 
     def build(self, trial: Trial, net: Network) -> Tensor:
         x = net.conv_bn_relu(net.input, self.channels, stride=2)
         for stage, name in enumerate(self.ask(trial)):
             for index in range(BLOCKS_PER_STAGE):
+                reduces = stage % 2 == 1 and index == 0
                 with net.block("block"):
-                    x = _block(net, x, name, reduce=stage % 2 == 1 and index == 0)
+                    x = _block(net, x, name, reduces)
         return net.classifier(x)
 
     def parse(self, native: str) -> Architecture:
@@ -98,7 +101,8 @@ def _block(net: Network, x: Tensor, name: str, reduce: bool) -> Tensor:
     convolution does.
     """
     steps, outputs = BLOCKS[name]
-    values, full = [x], [reduce]
+    values = [x]
+    full = [reduce]  # True for values that are still to be reduced
 
     def total(sources: tuple[int, ...]) -> Tensor:
         """Sum of values; a single value is returned as it is, since the operation that reads it
@@ -106,25 +110,28 @@ def _block(net: Network, x: Tensor, name: str, reduce: bool) -> Tensor:
         """
         if len(sources) == 1:
             return values[sources[0]]
-        return net.add(
-            *(_convolve(net, values[s], "conv1x1", True) if full[s] else values[s] for s in sources)
-        )
+        terms = []
+        for source in sources:
+            value = values[source]
+            terms.append(_convolve(net, value, "conv1x1", True) if full[source] else value)
+        return net.add(*terms)
 
     for operation, sources in steps:
         keep = operation.endswith("_keep")
         late = len(sources) == 1 and full[sources[0]]
-        values.append(
-            _convolve(net, total(sources), operation.removesuffix("_keep"), late and not keep)
-        )
+        kind = operation.removesuffix("_keep")
+        values.append(_convolve(net, total(sources), kind, reduce=late and not keep))
         full.append(late and keep)
     return net.relu(total(outputs))
 
 
 def _convolve(net: Network, x: Tensor, operation: str, reduce: bool) -> Tensor:
-    channels, stride = int(x.shape[1]) * (2 if reduce else 1), 2 if reduce else 1
+    stride = 2 if reduce else 1
+    channels = stride * int(x.shape[1])
     if operation == "inception_s":
         with net.block("inception_s"):
             x = net.relu6(net.conv_bn(x, channels, kernel=(1, 3), stride=stride))
             return net.relu6(net.conv_bn(x, kernel=(3, 1)))
-    x = net.conv_bn(x, channels, kernel=3 if operation.startswith("conv3x3") else 1, stride=stride)
+    kernel = 3 if operation.startswith("conv3x3") else 1
+    x = net.conv_bn(x, channels, kernel=kernel, stride=stride)
     return net.relu6(x) if operation.endswith("_relu") else x

@@ -1,4 +1,14 @@
-"""Inception (Mills et al., arXiv 2211.17226): stages of blocks of one to four parallel paths."""
+"""Inception (Mills et al., AAAI 2023, arXiv 2211.17226): stages of blocks of one to four parallel
+paths.
+
+    image ─ conv ─ stage 1 ─ stage 2 ─ stage 3 ─ stage 4 ─ conv ─ pooling, linear
+            32     32        64        128       256       512 channels
+
+              ┌─ path ─┐
+    block:  ──┼─ path ─┼─ concat ─ 1×1 conv ─ + ──
+              ├────────┘                      │
+              └───────────────────────────────┘
+"""
 
 from __future__ import annotations
 
@@ -69,26 +79,27 @@ class Inception(Family):
 
     @property
     def size(self) -> int:
-        return prod(
-            (MAX_BLOCKS - MIN_BLOCKS + 1) * _count_blocks(self._width(stage))
-            for stage in range(STAGES)
-        )
+        lengths = MAX_BLOCKS - MIN_BLOCKS + 1
+        return prod(lengths * _count_blocks(self._width(stage)) for stage in range(STAGES))
 
     def _width(self, stage: int) -> int:
         return self.channels * 2**stage
 
     def ask(self, trial: Trial) -> list[tuple[int, list[Path]]]:
         """Choose the number of blocks of every stage, and the paths of each."""
-        return [
-            _suggest_stage(trial, f"stage{stage}", self._width(stage)) for stage in range(STAGES)
-        ]
+        stages = []
+        for stage in range(STAGES):
+            stages.append(_suggest_stage(trial, f"stage{stage}", self._width(stage)))
+        return stages
 
     def build(self, trial: Trial, net: Network) -> Tensor:
         x = _conv(net, net.input, self.channels, (3, 3))
         for stage, (blocks, paths) in enumerate(self.ask(trial)):
+            width = self._width(stage)
             for index in range(blocks):
+                stride = 2 if stage and not index else 1
                 with net.block("block"):
-                    x = _block(net, x, paths, self._width(stage), 2 if stage and not index else 1)
+                    x = _block(net, x, paths, width, stride)
         return net.classifier(_conv(net, x, 16 * self.channels, (3, 3)))
 
     def parse(self, native: str) -> Architecture:
@@ -116,15 +127,16 @@ class Inception(Family):
         """Write the list of the stages."""
         stages = []
         for blocks, paths in self.ask(ReplayChooser(arch.as_dict())):
-            written = [
-                {"ops": p.operations, "C_internal": p.inner, "C_out": p.outer} for p in paths
-            ]
+            written = []
+            for path in paths:
+                written.append(
+                    {"ops": path.operations, "C_internal": path.inner, "C_out": path.outer}
+                )
             stages.append({"n_blocks": blocks, "paths": written})
         return repr(stages)
 
 
 # --- choices
-# ---------------------------------------------------------------------------------------------------------
 
 
 def _widths(channels: int, paths: int, widest: int) -> list[int]:
@@ -132,7 +144,10 @@ def _widths(channels: int, paths: int, widest: int) -> list[int]:
     two quarters.
     """
     part = channels // (4 if paths == 3 else paths)
-    return [max(MIN_WIDTH, 2 * part if paths == 3 and p == widest else part) for p in range(paths)]
+    widths = [part] * paths
+    if paths == 3:
+        widths[widest] = 2 * part
+    return [max(MIN_WIDTH, width) for width in widths]
 
 
 def _suggest_stage(trial: Trial, prefix: str, channels: int) -> tuple[int, list[Path]]:
@@ -140,29 +155,36 @@ def _suggest_stage(trial: Trial, prefix: str, channels: int) -> tuple[int, list[
     blocks = trial.suggest_int(f"{prefix}_blocks", MIN_BLOCKS, MAX_BLOCKS)
     count = trial.suggest_int(f"{prefix}_paths", 1, len(OPERATIONS))
     differ = count == 3 and len(set(_widths(channels, 3, 0))) > 1
-    widths = _widths(channels, count, trial.suggest_int(f"{prefix}_widest", 0, 2) if differ else 0)
-    least, room = OPERATIONS[count]
+    widest = trial.suggest_int(f"{prefix}_widest", 0, 2) if differ else 0
+    fewest, room = OPERATIONS[count]
     paths: list[Path] = []
-    for p, outer in enumerate(widths):
-        path, high = f"{prefix}_path{p}", room - least * (count - p - 1)
-        operations = suggest_operations(trial, path, least, high, CONVOLUTIONS, SUPPLEMENTS)
-        scale = 0
-        if _resizable(operations):
-            scale = trial.suggest_int(f"{path}_inner", -1 if outer >= 2 * MIN_WIDTH else 0, 1)
-        paths.append(Path(operations, (outer // 2, outer, outer * 2)[scale + 1], outer))
+    for p, outer in enumerate(_widths(channels, count, widest)):
+        path = f"{prefix}_path{p}"
+        most = room - fewest * (count - p - 1)  # the paths after this one need their share
+        operations = suggest_operations(trial, path, fewest, most, CONVOLUTIONS, SUPPLEMENTS)
         room -= len(operations)
+        inner = outer
+        if _resizable(operations):
+            low = -1 if outer >= 2 * MIN_WIDTH else 0
+            scale = trial.suggest_int(f"{path}_inner", low, 1)
+            inner = (outer // 2, outer, outer * 2)[scale + 1]
+        paths.append(Path(operations, inner, outer))
     return blocks, paths
 
 
 def _stage_choices(prefix: str, stage: Any) -> dict[str, Choice]:
     """The choices for a stage of the notation, including some that `ask` may not make."""
     outer = [path["C_out"] for path in stage["paths"]]
-    choices = {f"{prefix}_blocks": stage["n_blocks"], f"{prefix}_paths": len(outer)}
+    choices: dict[str, Choice] = {}
+    choices[f"{prefix}_blocks"] = stage["n_blocks"]
+    choices[f"{prefix}_paths"] = len(outer)
     choices[f"{prefix}_widest"] = outer.index(max(outer, default=0))
     for p, path in enumerate(stage["paths"]):
-        scale = (path["C_internal"] > path["C_out"]) - (path["C_internal"] < path["C_out"])
-        choices |= operation_choices(f"{prefix}_path{p}", path["ops"], SUPPLEMENTS)
-        choices[f"{prefix}_path{p}_inner"] = scale
+        name = f"{prefix}_path{p}"
+        choices |= operation_choices(name, path["ops"], SUPPLEMENTS)
+        wider = path["C_internal"] > path["C_out"]
+        narrower = path["C_internal"] < path["C_out"]
+        choices[f"{name}_inner"] = wider - narrower
     return choices
 
 
@@ -176,11 +198,13 @@ def _resizable(operations: list[str]) -> bool:
 def _count_blocks(channels: int) -> int:
     """Number of different choices for a block."""
     total = 0
-    for count, (least, most) in OPERATIONS.items():
+    for count, (fewest, most) in OPERATIONS.items():
         widths = _widths(channels, count, 0)
-        lengths = [c for c in product(range(least, most + 1), repeat=count) if sum(c) <= most]
-        blocks = sum(prod(map(_count_paths, c, widths)) for c in lengths)
-        total += blocks * (3 if len(set(widths)) > 1 else 1)
+        blocks = 0
+        for lengths in product(range(fewest, most + 1), repeat=count):
+            if sum(lengths) <= most:
+                blocks += prod(map(_count_paths, lengths, widths))
+        total += blocks * (3 if len(set(widths)) > 1 else 1)  # any of three may be the widest
     return total
 
 
@@ -196,7 +220,6 @@ def _count_paths(length: int, outer: int) -> int:
 
 
 # --- network
-# ---------------------------------------------------------------------------------------------------------
 
 
 def _block(net: Network, x: Tensor, paths: list[Path], channels: int, stride: int) -> Tensor:
@@ -212,9 +235,11 @@ def _path(net: Network, x: Tensor, path: Path, stride: int) -> Tensor:
     strided = next(i for i, name in enumerate(path.operations) if name in CONVOLUTIONS)
     resizing = [i for i, name in enumerate(path.operations) if name in RESIZING]
     for i, name in enumerate(path.operations):
-        channels = (
-            path.inner if i == resizing[0] else path.outer if i == resizing[-1] else int(x.shape[1])
-        )
+        channels = int(x.shape[1])
+        if i == resizing[0]:
+            channels = path.inner
+        elif i == resizing[-1]:
+            channels = path.outer
         x = _operation(net, x, name, channels, stride if i == strided else 1)
     return x
 
@@ -228,17 +253,18 @@ def _operation(net: Network, x: Tensor, name: str, channels: int, stride: int) -
         return net.batch_norm(net.max_pool(x))
     if name.startswith("inception_s"):
         with net.block("inception_s"):
-            return _conv(
-                net, _conv(net, x, channels, row, (1, stride)), channels, column, (stride, 1)
-            )
+            x = _conv(net, x, channels, row, (1, stride))
+            return _conv(net, x, channels, column, (stride, 1))
     if name.startswith("inception_p"):
         with net.block("inception_p"):
             return _inception_p(net, x, channels, row, column, stride)
     if name.startswith("double"):
         with net.block("double"):
-            return _conv(net, _conv(net, x, channels, square), channels, square)
+            x = _conv(net, x, channels, square)
+            return _conv(net, x, channels, square)
     if name.startswith("depthwise"):
-        x = x if x.shape[1] == channels else net.conv(x, channels, kernel=1)
+        if x.shape[1] != channels:
+            x = net.conv(x, channels, kernel=1)
         return _conv(net, x, channels, square, (stride, stride), groups=channels)
     return _conv(net, x, channels, square, (stride, stride))
 
@@ -284,6 +310,13 @@ def _conv_bn(
     groups: int = 1,
 ) -> Tensor:
     conv = Convolution(
-        int(x.shape[1]), channels, kernel, strides, same_pads(kernel), (1, 1), groups, bias=True
+        int(x.shape[1]),
+        channels,
+        kernel,
+        strides,
+        same_pads(kernel),
+        (1, 1),
+        groups,
+        bias=True,
     )
     return net.batch_norm(net.op("Conv", x, attrs=conv.attrs))

@@ -1,5 +1,11 @@
 """NAS-Bench-101 (Ying et al., ICML 2019, arXiv 1902.09635): 423,624 cells of at most seven vertices
 and nine edges.
+
+    image ─ conv ─ 3 cells ─ max pool ─ 3 cells ─ max pool ─ 3 cells ─ pooling, linear
+            128    128       /2         256       /2         512 channels
+
+    cell:   input ─▶ 1×1 conv ─▶ vertices 1 to 5, each the sum of its sources through an operation
+                                 ─▶ output: their results concatenated, plus the input if it leads there
 """
 
 from __future__ import annotations
@@ -85,13 +91,12 @@ class NASBench101(SearchSpace):
                 "nasbench101: five vertices may share the channels: give at least 5, not "
                 f"{channels}"
             )
-        self.channels, self.stacks, self.modules, self.canonical = (
-            channels,
-            stacks,
-            modules,
-            canonical,
-        )
-        self.input_shape, self.num_classes = tuple(input_shape), num_classes
+        self.channels = channels
+        self.stacks = stacks
+        self.modules = modules
+        self.canonical = canonical
+        self.input_shape = tuple(input_shape)
+        self.num_classes = num_classes
 
     @property
     def size(self) -> int:
@@ -117,29 +122,32 @@ class NASBench101(SearchSpace):
         Edges are chosen from the output backwards. Every vertex before the target then needs only
         one more edge: an edge from the vertex before it connects both.
         """
-        operations = tuple(
-            [trial.suggest_categorical(f"op{v}", (*OPERATIONS, NONE)) for v in range(1, _OUTPUT)]
-        )
-        vertices = [
-            0,
-            *(v for v, operation in enumerate(operations, start=1) if operation != NONE),
-            _OUTPUT,
-        ]
+        options = (*OPERATIONS, NONE)
+        operations = []
+        vertices = [0]
+        for vertex in range(1, _OUTPUT):
+            operation = trial.suggest_categorical(f"op{vertex}", options)
+            operations.append(operation)
+            if operation != NONE:
+                vertices.append(vertex)
+        vertices.append(_OUTPUT)
         edges: set[tuple[int, int]] = set()
-        feeding, fed = {0}, set()
+        feeding = {0}  # vertices with an edge to a later one
+        fed = set()  # vertices with an edge from an earlier one
         for at in range(len(vertices) - 1, 0, -1):
             target = vertices[at]
             for source in vertices[at - 1 :: -1]:
+                # Each of the `at` vertices before the target may need one more edge.
                 if len(edges) + at > MAX_EDGES:
                     break
-                needed = (source == vertices[at - 1] and source not in feeding) or (
-                    source == 0 and target not in fed
-                )
+                last_chance = source == vertices[at - 1] and source not in feeding
+                last_source = source == 0 and target not in fed
+                needed = last_chance or last_source
                 if needed or trial.suggest_categorical(_name(source, target), (False, True)):
                     edges.add((source, target))
                     feeding.add(source)
                     fed.add(target)
-        return frozenset(edges), operations
+        return frozenset(edges), tuple(operations)
 
     def build(self, trial: Trial, net: Network) -> Tensor:
         channels = tuple(self.channels * 2**stack for stack in range(self.stacks))
@@ -159,19 +167,21 @@ class NASBench101(SearchSpace):
         """
         edges, operations = _read(native)
         edges = _prune(edges)
-        if not edges or len(edges) > MAX_EDGES:
-            problem = (
-                f"{len(edges)} edges, but {MAX_EDGES} at most"
-                if edges
-                else "no path from input to output"
-            )
+        problem = ""
+        if not edges:
+            problem = "no path from input to output"
+        elif len(edges) > MAX_EDGES:
+            problem = f"{len(edges)} edges, but {MAX_EDGES} at most"
+        if problem:
             raise InputError(f"not a NAS-Bench-101 cell: {problem}: {native[:200]!r}")
         kept = {vertex for edge in edges for vertex in edge}
-        given: dict[str, Any] = {
-            f"op{v}": operations[v] if v in kept else NONE for v in range(1, _OUTPUT)
-        }
-        given |= {_name(s, t): (s, t) in edges for t in range(MAX_VERTICES) for s in range(t)}
-        chooser = ReplayChooser(given)
+        choices: dict[str, Any] = {}
+        for vertex in range(1, _OUTPUT):
+            choices[f"op{vertex}"] = operations[vertex] if vertex in kept else NONE
+        for target in range(MAX_VERTICES):
+            for source in range(target):
+                choices[_name(source, target)] = (source, target) in edges
+        chooser = ReplayChooser(choices)
         self.ask(chooser)
         return Architecture(self.name, tuple(chooser.choices.items()))
 
@@ -180,7 +190,9 @@ class NASBench101(SearchSpace):
         operation.
         """
         edges, operations = self.ask(ReplayChooser(arch.as_dict()))
-        matrix = [[int((s, t) in edges) for t in range(MAX_VERTICES)] for s in range(MAX_VERTICES)]
+        matrix = [[0] * MAX_VERTICES for _ in range(MAX_VERTICES)]
+        for source, target in edges:
+            matrix[source][target] = 1
         inner = [OPERATIONS[0] if operation == NONE else operation for operation in operations]
         return repr({"matrix": matrix, "ops": ["input", *inner, "output"]})
 
@@ -190,7 +202,6 @@ def _name(source: int, target: int) -> str:
 
 
 # --- the order of the vertices
-# ---------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=4096)
@@ -204,16 +215,22 @@ def _cell(edges: Edges, operations: Operations, channels: tuple[int, ...], canon
         channels: output channels of every stack.
         canonical: order the vertices before they share the channels.
     """
+    # 1. The cell of the vertices that have an operation.
     inner = [v for v in range(1, _OUTPUT) if operations[v - 1] != NONE]
     number = {v: i for i, v in enumerate((0, *inner, _OUTPUT))}
-    named = sorted((number[s], number[t]) for s, t in edges)
-    sources = tuple(tuple(s for s, t in named if t == vertex) for vertex in number.values())
-    cell = Cell(sources, tuple((OPERATIONS.index(operations[v - 1]),) for v in inner))
+    sources: list[list[int]] = [[] for _ in number]
+    for source, target in sorted((number[s], number[t]) for s, t in edges):
+        sources[target].append(source)
+    labels = [(OPERATIONS.index(operations[v - 1]),) for v in inner]
+    cell = Cell(tuple(map(tuple, sources)), tuple(labels))
     if canonical:
         cell = _ordered(cell)
+    # 2. The channels of its vertices depend on their order, and then tell vertices apart.
     widths = [_widths(cell, c) for c in channels]
-    labels = zip(cell.labels, *(w[1:-1] for w in widths), strict=True)
-    return _ordered(cell._replace(labels=tuple((*label, *more) for label, *more in labels)))
+    wide_labels = []
+    for vertex, label in enumerate(cell.labels, start=1):
+        wide_labels.append((*label, *[own[vertex] for own in widths]))
+    return _ordered(cell._replace(labels=tuple(wide_labels)))
 
 
 def _ordered(cell: Cell) -> Cell:
@@ -227,27 +244,30 @@ def _ordered(cell: Cell) -> Cell:
     best: tuple[int, list[tuple[int, ...]]] | None = None
     for inner in permutations(range(1, cell.output)):
         number = (0, *inner, cell.output)
-        bits = 0
+        matrix = 0
         for source, target in edges:
             s, t = number[source], number[target]
             if s > t:
-                break
-            bits |= 1 << (s + t * (t - 1) // 2)
+                break  # no topological order
+            matrix |= _bit(s, t)
         else:
-            if best is None or bits <= best[0]:
+            if best is None or matrix <= best[0]:
                 labels = [label for _, label in sorted(zip(inner, cell.labels, strict=True))]
-                best = (bits, labels) if best is None else min(best, (bits, labels))
+                best = (matrix, labels) if best is None else min(best, (matrix, labels))
     assert best is not None
-    bits, labels = best
-    sources = tuple(
-        tuple(s for s in range(t) if bits >> (s + t * (t - 1) // 2) & 1)
-        for t in range(cell.output + 1)
-    )
-    return Cell(sources, tuple(labels))
+    matrix, labels = best
+    ordered = []
+    for t in range(cell.output + 1):
+        ordered.append(tuple(s for s in range(t) if matrix & _bit(s, t)))
+    return Cell(tuple(ordered), tuple(labels))
+
+
+def _bit(source: int, target: int) -> int:
+    """The entry of an edge in a matrix that is a binary number: column by column."""
+    return 1 << (source + target * (target - 1) // 2)
 
 
 # --- the network
-# -----------------------------------------------------------------------------------------------------
 
 
 def _widths(cell: Cell, channels: int) -> list[int]:
@@ -260,12 +280,12 @@ def _widths(cell: Cell, channels: int) -> list[int]:
     widths = [0] * cell.output + [channels]
     sharing = [source for source in cell.sources[cell.output] if source]
     for i, source in enumerate(sharing):
-        widths[source] = channels // len(sharing) + (i < channels % len(sharing))
+        share, remainder = divmod(channels, len(sharing))
+        widths[source] = share + (i < remainder)
     for vertex in range(cell.output - 1, 0, -1):
         if vertex not in sharing:
-            widths[vertex] = max(
-                widths[t] for t in range(vertex + 1, cell.output) if vertex in cell.sources[t]
-            )
+            successors = range(vertex + 1, cell.output)
+            widths[vertex] = max(widths[t] for t in successors if vertex in cell.sources[t])
     return widths
 
 
@@ -276,12 +296,12 @@ def _module(net: Network, x: Tensor, cell: Cell, stack: int, channels: int) -> T
     Projections are outside of the body, which is then the same whether or not the cell changes the
     number of channels.
     """
-    widths = [int(x.shape[1]), *(label[1 + stack] for label in cell.labels), channels]
-    projected = {
-        vertex: net.conv_bn_relu(x, widths[vertex], kernel=1)
-        for vertex, sources in enumerate(cell.sources)
-        if 0 in sources
-    }
+    inner = [label[1 + stack] for label in cell.labels]
+    widths = [int(x.shape[1]), *inner, channels]
+    projected = {}
+    for vertex, sources in enumerate(cell.sources):
+        if 0 in sources:
+            projected[vertex] = net.conv_bn_relu(x, widths[vertex], kernel=1)
     with net.block("body"):
         return _body(net, cell, widths, projected)
 
@@ -297,10 +317,13 @@ def _body(net: Network, cell: Cell, widths: list[int], projected: dict[int, Tens
                 if part not in cut:
                     cut[part] = net.slice(values[source], 1, 0, widths[vertex])
                 terms.append(cut[part])
-        values[vertex] = _operation(net, net.add(*terms), OPERATIONS[cell.labels[vertex - 1][0]])
+        operation = OPERATIONS[cell.labels[vertex - 1][0]]
+        values[vertex] = _operation(net, net.add(*terms), operation)
     last = [values[source] for source in cell.sources[cell.output] if source]
     terms = [net.concat(*last)] if len(last) > 1 else last
-    return net.add(*terms, *([projected[cell.output]] if cell.output in projected else []))
+    if cell.output in projected:
+        terms = [*terms, projected[cell.output]]
+    return net.add(*terms)
 
 
 def _operation(net: Network, x: Tensor, operation: str) -> Tensor:
@@ -310,7 +333,6 @@ def _operation(net: Network, x: Tensor, operation: str) -> Tensor:
 
 
 # --- the official notation
-# -------------------------------------------------------------------------------------------
 
 
 def _read(native: str) -> tuple[Edges, list[str]]:
@@ -330,13 +352,17 @@ def _read(native: str) -> tuple[Edges, list[str]]:
             "not a NAS-Bench-101 cell: matrix and ops must be of one size, 2 to 7: "
             f"{native[:200]!r}"
         )
-    if any(
-        matrix[s][t] not in ((0, 1) if s < t else (0,)) for s in range(size) for t in range(size)
-    ):
-        raise InputError(
-            "not a NAS-Bench-101 cell: the matrix must be 0 or 1, upper triangular: "
-            f"{native[:200]!r}"
-        )
+    number = [*range(size - 1), _OUTPUT]
+    edges = set()
+    for source, row in enumerate(matrix):
+        for target, entry in enumerate(row):
+            if entry not in ((0, 1) if source < target else (0,)):
+                raise InputError(
+                    "not a NAS-Bench-101 cell: the matrix must be 0 or 1, upper triangular: "
+                    f"{native[:200]!r}"
+                )
+            if entry:
+                edges.add((number[source], number[target]))
     if operations[0] != "input" or operations[-1] != "output":
         raise InputError(
             f"not a NAS-Bench-101 cell: ops must go from 'input' to 'output': {native[:200]!r}"
@@ -344,10 +370,7 @@ def _read(native: str) -> tuple[Edges, list[str]]:
     for operation in operations[1:-1]:
         if operation not in OPERATIONS:
             raise unknown("NAS-Bench-101 operation", str(operation), OPERATIONS)
-    number = [*range(size - 1), _OUTPUT]
-    return frozenset(
-        (number[s], number[t]) for s in range(size) for t in range(size) if matrix[s][t]
-    ), operations
+    return frozenset(edges), operations
 
 
 def _prune(edges: Edges) -> Edges:

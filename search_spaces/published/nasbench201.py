@@ -1,5 +1,12 @@
 """NAS-Bench-201 (Dong and Yang, ICLR 2020, arXiv 2001.00326): 15,625 cells of six edges with five
 operations each.
+
+    image ─ conv ─ 5 cells ─ reduction ─ 5 cells ─ reduction ─ 5 cells ─ BN, ReLU, pooling, linear
+                   16 channels           32                    64
+
+    cell:   0 ─▶ 1 ─▶ 2 ─▶ 3     and the edges 0 ─▶ 2, 0 ─▶ 3, 1 ─▶ 3
+
+Each edge has an operation, and a node is the sum of its edges.
 """
 
 from __future__ import annotations
@@ -25,9 +32,9 @@ class NASBench201(SearchSpace):
     classifier.
 
     Edges that have no effect on any value are omitted: `none` and pooled zeros add nothing, and
-        `skip_connect` adds the
-    terms of its source. Operations with unused results are kept, since published parameters and
-    latencies count them. There are 7,360 different networks, 6,040 with `prune`.
+    `skip_connect` adds the terms of its source. Operations with unused results are kept, since
+    published parameters and latencies count them. There are 7,360 different networks, 6,040 with
+    `prune`.
 
     Args:
         channels: channels of the first stage.
@@ -49,8 +56,11 @@ class NASBench201(SearchSpace):
             raise InputError(
                 "nasbench201: channels, cells, classes and input sizes must be positive"
             )
-        self.channels, self.cells, self.prune = channels, cells, prune
-        self.input_shape, self.num_classes = tuple(input_shape), num_classes
+        self.channels = channels
+        self.cells = cells
+        self.prune = prune
+        self.input_shape = tuple(input_shape)
+        self.num_classes = num_classes
 
     @property
     def size(self) -> int:
@@ -87,7 +97,7 @@ class NASBench201(SearchSpace):
 
     def parse(self, native: str) -> Architecture:
         """Read the official notation, `|op~0|+|op~0|op~1|+|op~0|op~1|op~2|`."""
-        found: Edges = {}
+        edges: Edges = {}
         for target, group in enumerate(native.split("+"), start=1):
             for part in group.strip("|").split("|"):
                 operation, _, source = part.partition("~")
@@ -97,29 +107,33 @@ class NASBench201(SearchSpace):
                     )
                 if operation not in OPERATIONS:
                     raise unknown("NAS-Bench-201 operation", operation, OPERATIONS)
-                found[int(source), target] = operation
-        if len(found) != len(EDGES):
+                edges[int(source), target] = operation
+        if len(edges) != len(EDGES):
             raise InputError(
-                f"not a NAS-Bench-201 architecture: {native[:200]!r} ({len(found)} of 6 edges)"
+                f"not a NAS-Bench-201 architecture: {native[:200]!r} ({len(edges)} of 6 edges)"
             )
-        return Architecture(self.name, tuple((_NAMES[edge], found[edge]) for edge in EDGES))
+        choices = tuple((_NAMES[edge], edges[edge]) for edge in EDGES)
+        return Architecture(self.name, choices)
 
     def format(self, arch: Architecture) -> str:
         """Write the official notation."""
         chosen = arch.as_dict()
-        nodes = (
-            "|".join(f"{chosen[_NAMES[source, target]]}~{source}" for source in range(target))
-            for target in (1, 2, 3)
-        )
-        return "+".join(f"|{node}|" for node in nodes)
+        nodes = []
+        for target in (1, 2, 3):
+            names = [chosen[_NAMES[source, target]] for source in range(target)]
+            operations = [f"{name}~{source}" for source, name in enumerate(names)]
+            nodes.append(f"|{'|'.join(operations)}|")
+        return "+".join(nodes)
 
 
 def _prune(edges: Edges) -> Edges:
     """Set edges to `none` if they lead to a node without a path to the output."""
     edges = dict(edges)
     for node in (2, 1):
-        if all(edges[node, later] == "none" for later in range(node + 1, 4)):
-            edges.update({(source, node): "none" for source in range(node)})
+        leaving = [edges[node, later] for later in range(node + 1, 4)]
+        if all(operation == "none" for operation in leaving):
+            for source in range(node):
+                edges[source, node] = "none"
     return edges
 
 

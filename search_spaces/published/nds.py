@@ -6,6 +6,13 @@ of nodes and output of a cell are those of its table. Operations, cells and skel
 its authors' code (facebookresearch/unnas), which equal those of DARTS (arXiv 1806.09055) except at
 odd sizes.
 
+    image ─ stem ─ normal cells ─ reduction cell ─ normal cells ─ reduction cell ─ normal cells ─
+    pooling, linear                 each cell reads the outputs of the two cells before it
+
+    cell:   0 ─┐  ┌─ op ─┐
+               ├──┤      +── node 2      and so on for nodes 3, 4, …; the output concatenates nodes
+            1 ─┘  └─ op ─┘
+
     space    operations  nodes  output        source
     nasnet   13          5      loose nodes   Zoph et al., arXiv 1707.07012
     amoeba    8          5      loose nodes   Real et al., arXiv 1802.01548
@@ -91,16 +98,16 @@ class CellSpace(SearchSpace):
         if skeleton not in get_args(Skeleton):
             raise unknown("skeleton", str(skeleton), get_args(Skeleton))
         imagenet = skeleton == "imagenet"
-        self.widths, self.depths = _values(width), _values(cells)
-        self.skeleton, self.affine = skeleton, affine
-        self.input_shape = tuple(input_shape or ((3, 224, 224) if imagenet else (3, 32, 32)))
+        self.widths = _values(width)
+        self.depths = _values(cells)
+        self.skeleton = skeleton
+        self.affine = affine
+        default_shape = (3, 224, 224) if imagenet else (3, 32, 32)
+        self.input_shape = tuple(input_shape or default_shape)
         self.num_classes = num_classes or (1000 if imagenet else 10)
         smallest = 17 if imagenet else 3
-        if (
-            len(self.input_shape) != 3
-            or self.input_shape[0] < 1
-            or min(self.input_shape[1:]) < smallest
-        ):
+        is_image = len(self.input_shape) == 3 and self.input_shape[0] > 0
+        if not is_image or min(self.input_shape[1:]) < smallest:
             raise InputError(
                 f"{self.name}: input_shape must be (channels, height, width), at least (1, "
                 f"{smallest}, {smallest})"
@@ -136,19 +143,19 @@ class CellSpace(SearchSpace):
         )
 
     def _edges(self, trial: Trial, kind: str) -> tuple[Edge, ...]:
-        return tuple(
-            (
-                trial.suggest_categorical(f"{name}_op", self.operations),
-                trial.suggest_int(f"{name}_input", 0, node - 1),
-            )
-            for name, node in self._questions(kind)
-        )
+        edges = []
+        for name, node in self._edge_names(kind):
+            operation = trial.suggest_categorical(f"{name}_op", self.operations)
+            source = trial.suggest_int(f"{name}_input", 0, node - 1)
+            edges.append((operation, source))
+        return tuple(edges)
 
-    def _questions(self, kind: str) -> list[tuple[str, int]]:
+    def _edge_names(self, kind: str) -> list[tuple[str, int]]:
         """Name and node of every edge: `normal_2a`, `normal_2b`, `normal_3a`, …"""
-        return [
-            (f"{kind}_{node}{branch}", node) for node in range(2, 2 + self.nodes) for branch in "ab"
-        ]
+        names = []
+        for node in range(2, 2 + self.nodes):
+            names += [(f"{kind}_{node}a", node), (f"{kind}_{node}b", node)]
+        return names
 
     def concat(self, edges: tuple[Edge, ...]) -> tuple[int, ...]:
         """The nodes that are concatenated to the output of a cell with these edges."""
@@ -182,26 +189,28 @@ class CellSpace(SearchSpace):
         """
         genotype = genotypes.read(native)
         choices: dict[str, Any] = {}
-        for name, values in (("width", self.widths), ("cells", self.depths)):
-            given = getattr(genotype, name)
-            if given is None and len(values) > 1:
+        for name, options in (("width", self.widths), ("cells", self.depths)):
+            value = getattr(genotype, name)
+            if value is None and len(options) > 1:
                 raise InputError(f"{self.name}: the genotype lacks {name}; append ', {name}=…'")
-            if given is not None and given not in values:
-                known = " or ".join(map(str, values))
+            if value is not None and value not in options:
+                shown = " or ".join(map(str, options))
                 raise InputError(
-                    f"{self.name}: the genotype has {name}={given}, but the space has "
-                    f"{name}={known}"
+                    f"{self.name}: the genotype has {name}={value}, but the space has "
+                    f"{name}={shown}"
                 )
-            if len(values) > 1:
-                choices[name] = given
+            if len(options) > 1:
+                choices[name] = value
         cells = {
             "normal": (genotype.normal, genotype.normal_concat),
             "reduce": (genotype.reduce, genotype.reduce_concat),
         }
         for kind, (edges, concat) in cells.items():
             self._check_cell(kind, edges, concat)
-            for (name, _), (operation, source) in zip(self._questions(kind), edges, strict=True):
-                choices |= {f"{name}_op": operation, f"{name}_input": source}
+            names = self._edge_names(kind)
+            for (name, _), (operation, source) in zip(names, edges, strict=True):
+                choices[f"{name}_op"] = operation
+                choices[f"{name}_input"] = source
         chooser = ReplayChooser(choices)
         self.ask(chooser)
         return Architecture(self.name, tuple(chooser.choices.items()))
@@ -222,13 +231,19 @@ class CellSpace(SearchSpace):
     def format(self, arch: Architecture) -> str:
         """Write the notation of DARTS, with the skeleton as keywords."""
         width, cells, normal, reduce = self.ask(ReplayChooser(arch.as_dict()))
-        return genotypes.write(
-            Genotype(normal, self.concat(normal), reduce, self.concat(reduce), width, cells)
+        genotype = Genotype(
+            normal=normal,
+            normal_concat=self.concat(normal),
+            reduce=reduce,
+            reduce_concat=self.concat(reduce),
+            width=width,
+            cells=cells,
         )
+        return genotypes.write(genotype)
 
 
-def _values(given: int | Sequence[int]) -> tuple[int, ...]:
-    return (given,) if isinstance(given, int) else tuple(given)
+def _values(values: int | Sequence[int]) -> tuple[int, ...]:
+    return (values,) if isinstance(values, int) else tuple(values)
 
 
 def _choose(trial: Trial, name: str, values: tuple[int, ...]) -> int:
@@ -240,11 +255,13 @@ class _Chain:
     """A sequence of cells; each reads the outputs of the two before it."""
 
     def __init__(self, net: Network, space: CellSpace, design: _Design) -> None:
-        self.net, self.space, self.design, self.channels = net, space, design, design.width
+        self.net = net
+        self.space = space
+        self.design = design
+        self.channels = design.width
         self.after_reduction = space.skeleton == "imagenet"
-        self.before, self.last = (
-            self._imagenet_stem() if self.after_reduction else self._cifar_stem()
-        )
+        stem = self._imagenet_stem if self.after_reduction else self._cifar_stem
+        self.before, self.last = stem()
 
     def _cifar_stem(self) -> tuple[Tensor, Tensor]:
         x = self.net.conv_bn(self.net.input, 3 * self.channels)
@@ -265,7 +282,9 @@ class _Chain:
             output = self.net.repeated(
                 "cell", _cell, inputs, self.channels, self.after_reduction, nodes
             )
-            self.before, self.last, self.after_reduction = self.last, output, kind == "reduce"
+            self.before = self.last
+            self.last = output
+            self.after_reduction = kind == "reduce"
 
 
 class _Cell(NamedTuple):
@@ -285,7 +304,12 @@ class _Cell(NamedTuple):
 
 
 def _cell(
-    net: Network, before: Tensor, last: Tensor, channels: int, after_reduction: bool, nodes: _Cell
+    net: Network,
+    before: Tensor,
+    last: Tensor,
+    channels: int,
+    after_reduction: bool,
+    nodes: _Cell,
 ) -> Tensor:
     """Build a cell on the outputs of the two cells before it, projected to equal size and to the
     cell's channels.

@@ -1,6 +1,13 @@
 """Once-for-all (Cai et al., ICLR 2020, arXiv 1908.09791): sub-networks of the three released
 supernets.
 
+    image ─ stem ─ stage ─ stage ─ stage ─ stage ─ … ─ head          r × r pixels
+                   d layers each; every layer has its kernel ks and expansion e
+
+    ofa-mbv3        MobileNetV3-Large: inverted residual layers, some with squeeze-and-excitation
+    ofa-proxyless   ProxylessNAS: inverted residual layers
+    ofa-resnet50    ResNet-50-D: bottleneck blocks; widths w are elastic, too
+
 The notation has the lists of the authors' `set_active_subnet`, with an entry per layer of the
 supernet, and resolution:
 
@@ -16,7 +23,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from math import prod
 from typing import Any, ClassVar, NamedTuple
 
 from search_spaces.choosers import Choice, ReplayChooser, Trial
@@ -57,7 +63,8 @@ class _OnceForAll(SearchSpace):
             raise InputError(
                 f"{self.name}: the number of classes must be positive, not {num_classes}"
             )
-        self.resolution, self.num_classes = resolution, num_classes
+        self.resolution = resolution
+        self.num_classes = num_classes
         largest = resolution or RESOLUTIONS[-1]
         self.input_shape = (3, largest, largest)
 
@@ -82,14 +89,14 @@ class _OnceForAll(SearchSpace):
     def parse(self, native: str) -> Architecture:
         """Read the lists; `r` may be omitted if the space fixes the resolution."""
         try:
-            given = ast.literal_eval(native)
+            network = ast.literal_eval(native)
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-            given = None
-        if not isinstance(given, dict) or {*given, "r"} != {*self.lists, "r"}:
+            network = None
+        if not isinstance(network, dict) or {*network, "r"} != {*self.lists, "r"}:
             raise InputError(
                 f"not a dictionary of the lists {', '.join(self.lists)} and of r: {native[:200]!r}"
             )
-        size = given.get("r", self.resolution)
+        size = network.get("r", self.resolution)
         if type(size) is not int:
             raise InputError(
                 f"{self.name}: the resolution r must be a whole number, not {str(size)[:50]}"
@@ -100,30 +107,28 @@ class _OnceForAll(SearchSpace):
             )
         choices: dict[str, Choice] = {"r": size}
         for key, (length, kind) in self.lists.items():
-            entries = given[key]
-            if (
-                not isinstance(entries, list)
-                or [type(entry) for entry in entries] != [kind] * length
-            ):
+            entries = network[key]
+            kinds = [type(entry) for entry in entries] if isinstance(entries, list) else None
+            if kinds != [kind] * length:
                 raise InputError(
                     f"{self.name}: {key!r} must be {length} {kind.__name__}s, not "
                     f"{str(entries)[:200]}"
                 )
-            choices |= {f"{key}{i}": entry for i, entry in enumerate(entries)}
+            for i, entry in enumerate(entries):
+                choices[f"{key}{i}"] = entry
         return self._chosen(ReplayChooser(choices))
 
     def format(self, arch: Architecture) -> str:
         """Write the lists."""
         chosen = arch.as_dict()
-        lists = {
-            key: [chosen.get(f"{key}{i}", kind(0)) for i in range(length)]
-            for key, (length, kind) in self.lists.items()
-        }
-        return repr({**lists, "r": chosen.get("r", self.resolution)})
+        network: dict[str, Any] = {}
+        for key, (length, kind) in self.lists.items():
+            network[key] = [chosen.get(f"{key}{i}", kind(0)) for i in range(length)]
+        network["r"] = chosen.get("r", self.resolution)
+        return repr(network)
 
 
 # --- MobileNetV3 and ProxylessNAS
-# ------------------------------------------------------------------------------------
 
 
 class Stage(NamedTuple):
@@ -163,9 +168,10 @@ class _MobileNet(_OnceForAll):
     @property
     def size(self) -> int:
         layer = len(KERNELS) * len(EXPANSIONS)
-        return self._resolutions * prod(
-            sum(layer**depth for depth in stage.depths) for stage in self.stages
-        )
+        size = self._resolutions
+        for stage in self.stages:
+            size *= sum(layer**depth for depth in stage.depths)
+        return size
 
     def _scaled(self, channels: int) -> int:
         return divisible(channels * self.width)
@@ -173,30 +179,28 @@ class _MobileNet(_OnceForAll):
     def ask(self, trial: Trial) -> list[list[tuple[int, int]]]:
         """Choose the size of the input, then kernel and expansion of every layer, by stage."""
         self._size(trial)
-        stages, position = [], 0
+        stages = []
+        first = 0  # number of the stage's first layer in the supernet
         for number, stage in enumerate(self.stages):
-            layers = range(
-                position, position + trial.suggest_categorical(f"d{number}", stage.depths)
-            )
-            stages.append([_ask_layer(trial, layer) for layer in layers])
-            position += max(stage.depths)
+            depth = trial.suggest_categorical(f"d{number}", stage.depths)
+            stages.append([_ask_layer(trial, first + i) for i in range(depth)])
+            first += max(stage.depths)
         return stages
 
     def _layers(self, trial: Trial, net: Network, x: Tensor) -> Tensor:
         for stage, layers in zip(self.stages, self.ask(trial), strict=True):
+            scaled = stage._replace(width=self._scaled(stage.width))
             for layer, (kernel, expansion) in enumerate(layers):
-                strided = stage._replace(
-                    width=self._scaled(stage.width), stride=1 if layer else stage.stride
-                )
+                strided = scaled._replace(stride=1) if layer else scaled
                 x = _inverted_residual(net, x, strided, kernel, expansion)
         return x
 
 
 def _ask_layer(trial: Trial, layer: int) -> tuple[int, int]:
     """Choose kernel and expansion of a layer."""
-    return trial.suggest_categorical(f"ks{layer}", KERNELS), trial.suggest_categorical(
-        f"e{layer}", EXPANSIONS
-    )
+    kernel = trial.suggest_categorical(f"ks{layer}", KERNELS)
+    expansion = trial.suggest_categorical(f"e{layer}", EXPANSIONS)
+    return kernel, expansion
 
 
 def _inverted_residual(
@@ -209,13 +213,11 @@ def _inverted_residual(
         with net.block("depthwise"):
             y = x
             if expansion != 1:
-                y = stage.activation(
-                    net, net.conv_bn(y, divisible(int(x.shape[1]) * expansion), kernel=1)
-                )
+                y = net.conv_bn(y, divisible(int(x.shape[1]) * expansion), kernel=1)
+                y = stage.activation(net, y)
             middle = int(y.shape[1])
-            y = stage.activation(
-                net, net.conv_bn(y, kernel=kernel, stride=stage.stride, groups=middle)
-            )
+            y = net.conv_bn(y, kernel=kernel, stride=stage.stride, groups=middle)
+            y = stage.activation(net, y)
         with net.block("project"):
             if stage.squeeze:
                 with net.block("squeeze"):
@@ -284,7 +286,6 @@ class OFAProxyless(_MobileNet):
 
 
 # --- ResNet-50
-# -------------------------------------------------------------------------------------------------------
 
 RATIOS = (0.2, 0.25, 0.35)
 WIDTHS = (0.65, 0.8, 1.0)
@@ -326,10 +327,10 @@ class OFAResNet50(_OnceForAll):
 
     @property
     def size(self) -> int:
-        stages = prod(
-            sum(len(RATIOS) ** (depth + more) for more in range(3)) for _, depth, _ in _STAGES
-        )
-        return self._resolutions * 2 * len(WIDTHS) ** 6 * stages
+        size = self._resolutions * 2 * len(WIDTHS) ** 6
+        for _, depth, _ in _STAGES:
+            size *= sum(len(RATIOS) ** (depth + more) for more in range(3))
+        return size
 
     def ask(self, trial: Trial) -> ResNet:
         """Choose the size of the input, then stem and stages."""
@@ -338,31 +339,35 @@ class OFAResNet50(_OnceForAll):
         def width(position: int) -> float:
             return WIDTHS[trial.suggest_categorical(f"w{position}", range(len(WIDTHS)))]
 
-        inner, residual, outer = width(0), trial.suggest_categorical("d0", (0, 2)), width(1)
+        inner = width(0)
+        residual = trial.suggest_categorical("d0", (0, 2))
+        outer = width(1)
         stages: list[tuple[float, list[float]]] = []
-        position = 0
+        first = 0  # number of the stage's first block in the supernet
         for number, (_, depth, _) in enumerate(_STAGES):
             wide = width(2 + number)
-            blocks = range(position, position + depth + trial.suggest_int(f"d{number + 1}", 0, 2))
-            stages.append(
-                (wide, [trial.suggest_categorical(f"e{block}", RATIOS) for block in blocks])
-            )
-            position += depth + 2
+            blocks = depth + trial.suggest_int(f"d{number + 1}", 0, 2)
+            ratios = []
+            for block in range(first, first + blocks):
+                ratios.append(trial.suggest_categorical(f"e{block}", RATIOS))
+            stages.append((wide, ratios))
+            first += depth + 2
         return ResNet(inner, bool(residual), outer, stages)
 
     def build(self, trial: Trial, net: Network) -> Tensor:
         chosen = self.ask(trial)
-        x = net.conv_bn_relu(net.input, divisible(divisible(64 * chosen.inner) // 2), stride=2)
+        stem = divisible(divisible(64 * chosen.inner) // 2)
+        x = net.conv_bn_relu(net.input, stem, stride=2)
         if chosen.residual:
             x = net.add(x, net.conv_bn_relu(x))
-        x = net.max_pool(net.conv_bn_relu(x, divisible(64 * chosen.outer)), stride=2)
+        x = net.conv_bn_relu(x, divisible(64 * chosen.outer))
+        x = net.max_pool(x, stride=2)
         for (channels, _, stride), (wide, ratios) in zip(_STAGES, chosen.stages, strict=True):
             scaled = divisible(channels * wide)
             for block, ratio in enumerate(ratios):
+                middle = divisible(round(scaled * ratio))
                 with net.block("block"):
-                    x = _bottleneck(
-                        net, x, scaled, divisible(round(scaled * ratio)), 1 if block else stride
-                    )
+                    x = _bottleneck(net, x, scaled, middle, 1 if block else stride)
         return net.classifier(x)
 
 

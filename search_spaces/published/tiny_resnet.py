@@ -1,4 +1,10 @@
-"""A small residual space, as an example of a plug-in and for tests."""
+"""A small residual space, as an example of a plug-in and for tests.
+
+image ─ conv ─ 1-3 blocks ─ conv, stride 2 ─ 1-3 blocks ─ conv, stride 2 ─ 1-3 blocks ─ classifier
+
+block:  ──┬─ conv ─ conv ─ + ─ ReLU ──
+          └────────────────┘
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Two-Path (Mills et al., arXiv 2211.17226): two parallel chains of blocks."""
+"""Two-Path (Mills et al., AAAI 2023, arXiv 2211.17226): two parallel chains of blocks.
+
+                      ┌─ 2-4 blocks ─┐
+image ─ conv ─ conv ──┤              ├─ concat ─ conv ─ pooling, linear
+                      └─ 2-4 blocks ─┘
+"""
 
 from __future__ import annotations
 
@@ -51,10 +56,14 @@ class TwoPath(Family):
 
     @property
     def size(self) -> int:
-        lone, more = len(CONVOLUTIONS), len(SUPPLEMENTS)
-        lengths = range(2, MAX_OPERATIONS + 1)
-        blocks = lone + sum(lone**n + n * more * lone ** (n - 1) for n in lengths)
-        return sum(comb(n, 2) * blocks**n for n in range(MIN_BLOCKS, MAX_BLOCKS + 1)) ** 2
+        convolutions, supplements = len(CONVOLUTIONS), len(SUPPLEMENTS)
+        blocks = convolutions  # of one operation
+        for n in range(2, MAX_OPERATIONS + 1):
+            blocks += convolutions**n + n * supplements * convolutions ** (n - 1)
+        paths = 0
+        for n in range(MIN_BLOCKS, MAX_BLOCKS + 1):
+            paths += comb(n, 2) * blocks**n  # two of the blocks reduce
+        return paths**2
 
     def ask(self, trial: Trial) -> list[Path]:
         """Choose both paths."""
@@ -63,42 +72,41 @@ class TwoPath(Family):
     def build(self, trial: Trial, net: Network) -> Tensor:
         x = net.relu6(net.conv_bn(net.input, self.channels))
         x = net.relu6(net.conv_bn(x, stride=2))
-        x = net.concat(*(_path(net, x, path) for path in self.ask(trial)))
-        return net.classifier(net.relu6(net.conv_bn(x, 16 * self.channels)))
+        ends = [_path(net, x, path) for path in self.ask(trial)]
+        x = net.conv_bn(net.concat(*ends), 16 * self.channels)
+        return net.classifier(net.relu6(x))
 
     def parse(self, native: str) -> Architecture:
         """Read the dictionary of the paths."""
         what = "a dictionary of path1, path1_reduce_inds, path2, path2_reduce_inds"
-        given = literal(native, what)
+        network = literal(native, what)
         keys = {name for path in PATHS for name in (path, f"{path}_reduce_inds")}
-        if not isinstance(given, dict) or given.keys() != keys:
+        if not isinstance(network, dict) or network.keys() != keys:
             raise InputError(f"not {what}: {native[:200]!r}")
         choices: dict[str, Choice] = {}
         for path in PATHS:
-            blocks, reduce = given[path], given[f"{path}_reduce_inds"]
-            lists = isinstance(blocks, list) and all(
-                isinstance(block, list) and block for block in blocks
-            )
+            blocks, reduce = network[path], network[f"{path}_reduce_inds"]
+            lists = isinstance(blocks, list)
+            lists = lists and all(isinstance(block, list) and block for block in blocks)
             if not lists or not isinstance(reduce, list) or len(reduce) != 2:
                 raise InputError(
                     f"two-path: {path} must be lists of operations, with 2 reduce_inds: "
                     f"{native[:200]!r}"
                 )
-            choices |= {
-                f"{path}_blocks": len(blocks),
-                f"{path}_reduce0": reduce[0],
-                f"{path}_reduce1": reduce[1],
-            }
+            choices[f"{path}_blocks"] = len(blocks)
+            choices[f"{path}_reduce0"] = reduce[0]
+            choices[f"{path}_reduce1"] = reduce[1]
             for b, operations in enumerate(blocks):
                 choices |= operation_choices(f"{path}_block{b}", operations, SUPPLEMENTS)
         return self.architecture(choices)
 
     def format(self, arch: Architecture) -> str:
         """Write the dictionary of the paths."""
-        chosen, written = arch.as_dict(), {}
+        chosen = arch.as_dict()
+        written = {}
         for path in PATHS:
-            blocks = range(chosen[f"{path}_blocks"])
-            written[path] = [chosen_operations(chosen, f"{path}_block{b}") for b in blocks]
+            names = [f"{path}_block{b}" for b in range(chosen[f"{path}_blocks"])]
+            written[path] = [chosen_operations(chosen, name) for name in names]
             written[f"{path}_reduce_inds"] = [chosen[f"{path}_reduce0"], chosen[f"{path}_reduce1"]]
         return repr(written)
 
@@ -114,10 +122,12 @@ def _ask_path(trial: Trial, name: str) -> Path:
     blocks = trial.suggest_int(f"{name}_blocks", MIN_BLOCKS, MAX_BLOCKS)
     first = trial.suggest_int(f"{name}_reduce0", 0, blocks - 2)
     second = trial.suggest_int(f"{name}_reduce1", first + 1, blocks - 1)
-    names = [f"{name}_block{b}" for b in range(blocks)]
-    operations = [
-        suggest_operations(trial, b, 1, MAX_OPERATIONS, CONVOLUTIONS, SUPPLEMENTS) for b in names
-    ]
+    operations = []
+    for b in range(blocks):
+        block = f"{name}_block{b}"
+        operations.append(
+            suggest_operations(trial, block, 1, MAX_OPERATIONS, CONVOLUTIONS, SUPPLEMENTS)
+        )
     return Path(operations, (first, second))
 
 
