@@ -35,8 +35,8 @@ from nas import (
     parse_objectives,
     search,
 )
-from nas.search.by_cost.loop import EPOCHS
 from nas.search.study.schema import COST_KEY
+from nas.search.trainings import EPOCHS
 from predictors.metrics import Metric, at_fidelity
 from predictors.rlm.predictor import BASE
 

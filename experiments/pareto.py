@@ -26,7 +26,7 @@ from experiments.runner import AsJson, FirstSeed, Jobs, Seeds, run_command
 from experiments.tables import Scores, Task, chosen, compute, show, summarize
 from experiments.variants import Independent
 from nas import Problem, Reference, TableEvaluator, load_benchmark, parse_objectives, search
-from nas.search.loop import RESULT_VERSION
+from nas.search.search import RESULT_VERSION
 from predictors.rlm.predictor import BASE, RLM
 
 if TYPE_CHECKING:

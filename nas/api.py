@@ -23,17 +23,17 @@ from nas.comparison.studies import Studies
 from nas.problem import Benchmark, Problem, load_benchmark
 from nas.ranking import rank_networks as rank
 from nas.report.folders import save_studies
-from nas.search.by_cost.loop import EPOCHS, run_search_by_cost
 from nas.search.confirming import check_confirm, confirm_front
-from nas.search.loop import run_search
 from nas.search.prior import PriorObservations, read_prior_observations
 from nas.search.progress import SearchProgress
 from nas.search.retraining import Retraining
 from nas.search.retraining import retrain as train_again
+from nas.search.search import SearchSettings, run_search
 from nas.search.study.files import network_name
 from nas.search.study.load import list_searches, read_search
 from nas.search.study.result import SearchResult
 from nas.search.study.schema import SOURCE_KEY, sampler_label
+from nas.search.trainings import EPOCHS
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
@@ -131,31 +131,8 @@ def search(
         storage = folder / "studies" / f"{label}-{seed}.journal"
     if folder is not None and weights is None and problem.evaluator.keeps_weights:
         weights = folder / "studies" / "weights" / f"{label}-{seed}"
-    shared: dict[str, Any] = {
-        "seed": seed,
-        "storage": storage,
-        "constraints": problem.constraints,
-        "progress": progress,
-        "name": name,
-        "weights": weights,
-        "jobs": jobs,
-        "callbacks": callbacks,
-        "depends": depends,
-    }
     if fidelities is None:
         _refuse(budget=budget, predictor=predictor, cost=None if cost == EPOCHS else cost)
-        result = run_search(
-            problem.space,
-            problem.objectives,
-            problem.evaluator,
-            sampler=sampler,
-            evaluations=DEFAULT_EVALUATIONS if evaluations is None else evaluations,
-            sampler_options=sampler_options,
-            prior=_prior(known, problem),
-            seconds=seconds,
-            patience=patience,
-            **shared,
-        )
     else:
         if budget is None or not isinstance(sampler, str):
             raise InputError(
@@ -171,17 +148,34 @@ def search(
             sampler_options=sampler_options,
             **unlimited,
         )
-        result = run_search_by_cost(
-            problem.space,
-            problem.objectives,
-            problem.evaluator,
-            sampler=sampler,
-            fidelities=fidelities,
-            budget=budget,
-            cost=cost,
-            predictor=predictor,
-            **shared,
-        )
+    settings = SearchSettings(
+        sampler=sampler,
+        evaluations=DEFAULT_EVALUATIONS if evaluations is None else evaluations,
+        fidelities=fidelities,
+        budget=budget or 0.0,
+        cost=cost,
+        predictor=predictor,
+        seed=seed,
+        sampler_options=sampler_options,
+        storage=storage,
+        name=name,
+        prior=_prior(known, problem),
+        seconds=seconds,
+        patience=patience,
+        weights=weights,
+        jobs=jobs,
+        prepares=seconds == 0,
+        depends=depends,
+    )
+    result = run_search(
+        problem.space,
+        problem.objectives,
+        problem.evaluator,
+        settings,
+        constraints=problem.constraints,
+        progress=progress,
+        callbacks=callbacks,
+    )
     result = confirm_front(result, problem.evaluator, confirm)
     if folder is not None:
         result.save(folder)

@@ -19,7 +19,6 @@ from nas.benchmarks import Benchmark, load_benchmark
 from nas.comparison.folders import claim, searched_table
 from nas.comparison.studies import Studies
 from nas.evaluation.log_file import LOG_NAME, log_to
-from nas.search.by_cost.loop import EPOCHS, SECONDS, run_search_by_cost
 from nas.search.confirming import check_confirm, confirm_front
 from nas.search.evaluators import (
     Evaluator,
@@ -27,19 +26,20 @@ from nas.search.evaluators import (
     PredictionEvaluator,
     TableEvaluator,
 )
-from nas.search.loop import run_search
 from nas.search.multi_fidelity import check_policy
 from nas.search.objectives import Constraint, parse_constraints, parse_objectives
 from nas.search.pareto import Reference
 from nas.search.prior import read_prior_observations
 from nas.search.progress import Progress, labelled
 from nas.search.samplers import check_sampler, is_guided
+from nas.search.search import SearchSettings, run_search
 from nas.search.study.load import is_untrusted, load_studies, read_study
 from nas.search.study.provenance import provenance_of
 from nas.search.study.result import SearchResult
 from nas.search.study.schema import RULED_OUT_KEY, SETTINGS_KEY, SearchAttributes, sampler_label
 from nas.search.study.trials import TrialReader, log_missing
 from nas.search.tracking import check_trackers, tracking
+from nas.search.trainings import EPOCHS, SECONDS
 from predictors.metrics import Metric
 from search_spaces import SearchSpace
 from search_spaces.common.errors import InputError
@@ -466,45 +466,31 @@ def _run_all(
             reader = TrialReader(space, goal.objectives, goal.constraints)
             label = f"{folder.resolve().name}-{name}-{seed}"
             with tracking(options.track, label, reader) as trackers:
-                if options.budget:
-                    found = run_search_by_cost(
-                        space,
-                        goal.objectives,
-                        evaluator,
-                        sampler=sampler,
-                        **options.budget._asdict(),
-                        seed=seed,
-                        storage=storage,
-                        constraints=goal.constraints,
-                        progress=shown,
-                        name=study,
-                        weights=weights,
-                        jobs=options.jobs,
-                        callbacks=trackers,
-                        prepares=options.prepares,
-                        depends=options.depends,
-                    )
-                else:
-                    found = run_search(
-                        space,
-                        goal.objectives,
-                        evaluator,
-                        sampler=sampler,
-                        evaluations=evaluations,
-                        seed=seed,
-                        sampler_options=sampler_options if is_guided(sampler) else None,
-                        storage=storage,
-                        name=study,
-                        constraints=goal.constraints,
-                        progress=shown,
-                        prior=prior,
-                        seconds=0 if options.prepares else options.seconds,
-                        patience=options.patience,
-                        jobs=options.jobs,
-                        weights=weights,
-                        callbacks=trackers,
-                        depends=options.depends,
-                    )
+                settings = SearchSettings(
+                    sampler=sampler,
+                    evaluations=evaluations,
+                    **(options.budget._asdict() if options.budget else {}),
+                    seed=seed,
+                    sampler_options=sampler_options if is_guided(sampler) else None,
+                    storage=storage,
+                    name=study,
+                    prior=prior,
+                    seconds=options.seconds,
+                    patience=options.patience,
+                    jobs=options.jobs,
+                    weights=weights,
+                    prepares=options.prepares,
+                    depends=options.depends,
+                )
+                found = run_search(
+                    space,
+                    goal.objectives,
+                    evaluator,
+                    settings,
+                    constraints=goal.constraints,
+                    progress=shown,
+                    callbacks=trackers,
+                )
             log_missing(folder / LOG_NAME, f"{name}-{seed}", found.study, reader)
             if not options.prepares:
                 found = confirm_front(found, evaluator, options.confirm, progress)

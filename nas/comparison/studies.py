@@ -14,6 +14,7 @@ from nas.search.pareto import Reference
 from nas.search.study.load import RecordedSpace
 from nas.search.study.networks import (
     DistinctNetwork,
+    RuledOut,
     distinct_networks,
     least_violating,
     mean,
@@ -82,7 +83,7 @@ class Studies:
     @property
     def networks(self) -> pd.DataFrame:
         """All networks of all searches, one row each, the front first."""
-        return networks_table(self.distinct, self.objectives)
+        return networks_table(self.distinct, self.objectives, self.ruled_out)
 
     @property
     def front(self) -> pd.DataFrame:
@@ -95,6 +96,11 @@ class Studies:
     def front_networks(self) -> list[DistinctNetwork]:
         """The Pareto front of all searches together."""
         return [network for network in self.distinct if network.on_front]
+
+    @property
+    def ruled_out(self) -> list[RuledOut]:
+        """Networks of all searches that broke a constraint before their training."""
+        return [network for search in self.searches for network in search.ruled_out]
 
     @property
     def first(self) -> SearchResult:
@@ -218,7 +224,7 @@ class Studies:
     @property
     def networks_csv(self) -> str:
         """All networks as CSV, with test scores of the front only."""
-        return networks_csv(self.distinct, self.objectives)
+        return networks_csv(self.distinct, self.objectives, self.ruled_out)
 
 
 def _finite(value: float) -> float | None:

@@ -128,8 +128,9 @@ def train(
         progress: called with the number of epochs done and the total.
         report: receives the mean validation score of the networks that train together, and may stop
             their training. If networks train one by one, only the first reports.
-        until: pause after this epoch. Scores are then those of the unfinished networks, and the
-            next call resumes from the checkpoint.
+        until: pause after this epoch; 0 to score a network with the weights that it inherits.
+            Scores are then those of the unfinished networks, and the next call resumes from the
+            checkpoint.
 
     Raises:
         InputError: the data do not match the network, an operator cannot be trained, the device is
@@ -154,7 +155,8 @@ def train(
         training = _Training(network, data, group, task, device, None if number else report)
         if path:
             training.restore(path)
-        while not training.finished and training.epoch < (until or task.epochs):
+        last = task.epochs if until is None else until
+        while not training.finished and training.epoch < last:
             with threads_for(training.multiply_adds):
                 training.run_epoch()
             if path:

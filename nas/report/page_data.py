@@ -17,8 +17,8 @@ from nas.report.collecting import Network, collect, labelled
 from nas.report.drawing import draw_blocks
 from nas.report.plots import metric_label
 from nas.report.proposals import propose
-from nas.search.by_cost.reading import is_by_cost, read_runs
 from nas.search.objectives import parse_constraints
+from nas.search.planners import is_by_cost, read_runs
 from nas.search.study.networks import ORIGIN_COLUMNS
 from nas.search.study.provenance import used_settings
 from nas.search.study.schema import IDENTITY_KEY, SETTINGS_KEY, SOURCE_KEY

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nas.report.collecting import Network, build
-from nas.search.by_cost.reading import is_by_cost, next_jobs
 from nas.search.evaluators import TableEvaluator
 from nas.search.multi_fidelity import BASELINES
+from nas.search.planners import is_by_cost, next_jobs
 from nas.search.rows import among_rows
 from nas.search.sampler import PredictorSampler
 from nas.search.samplers import create_sampler
 from nas.search.study.schema import SETTINGS_KEY
+from nas.search.trainings import NEW
 from predictors.registry import is_predictor
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ def _trainings(studies: Studies) -> list[Network]:
             job.architecture,
             space.format(job.architecture),
             predicted=job.predicted,
-            plan=f"to epoch {job.until}, " + (f"paused at {job.begun}" if job.begun else "new"),
+            plan=f"to epoch {job.until}, "
+            + ("new" if job.begun == NEW else f"paused at {job.begun}"),
         )
         for job in next_jobs(studies.first, _searched_space(studies), NEXT_TRAININGS)
     ]

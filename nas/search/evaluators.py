@@ -27,10 +27,11 @@ from nas.evaluation.int8 import score_metrics as int8_scores
 from nas.evaluation.measurement import known_metrics
 from nas.evaluation.metrics import check_metrics
 from nas.evaluation.trainable import Trainable
-from nas.search.by_cost.runs import Fidelities, Segment
 from nas.search.study.trial_logger import EvaluationLogger, plain_number
+from nas.search.trainings import Fidelities, Segment
 from predictors.checkpoint import checksum
 from predictors.metrics import Metric, at_fidelity, is_valid, split_fidelity
+from search_spaces import Subnetworks
 from search_spaces.common.errors import EvaluatorError, InputError
 from search_spaces.ir.text import fingerprint
 
@@ -606,6 +607,12 @@ class MeasuredEvaluator(NetworkEvaluator):
             raise InputError(
                 f"the last fidelity is {levels[-1]}, but a training has {epochs} epochs: give "
                 "--epochs"
+            )
+        inherits = isinstance(self.space, Subnetworks) and self.space.start == "inherited"
+        if levels[0] == 0 and not inherits:
+            raise InputError(
+                "fidelity 0 is a score before any training: it needs networks that inherit weights, "
+                "as of --model"
             )
         _check_trained(self.trained, self.metrics)
         self._check_pause_folder()

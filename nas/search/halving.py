@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nas.search.by_cost.runs import Fidelities, Job, Run, Runs
 from nas.search.candidates import random_unseen
+from nas.search.trainings import NEW, Fidelities, Job, Run, Runs
 
 if TYPE_CHECKING:
     from search_spaces import SearchSpace
@@ -72,13 +72,15 @@ class Halving:
         """Start a random new network; None if its first segment does not fit or the space is
         exhausted.
         """
-        if self.fidelities.epochs(0, self.levels[0]) > epochs_left:
+        # Epoch 0 costs nothing: a network begins there if it may also go on.
+        first = next(level for level in self.levels if level > 0)
+        if self.fidelities.epochs(NEW, first) > epochs_left:
             return None
         rng = np.random.default_rng([self.seed, len(runs)])
         architecture = random_unseen(self.space, runs.runs.keys(), rng)
         if architecture is None:
             return None
-        return Job(architecture, 0, self.levels[0])
+        return Job(architecture, NEW, self.levels[0])
 
 
 class Hyperband:
@@ -99,8 +101,10 @@ class Hyperband:
         # 1. A network belongs to the bracket of the fidelity to which it was trained first.
         members: dict[int, list[Run]] = {level: [] for level in self.brackets}
         for run in runs.trained:
-            first = min([*run.values, run.running or self.fidelities.last])
-            members[first].append(run)
+            levels = [*run.values, self.fidelities.last]
+            if run.running is not None:
+                levels.append(run.running)
+            members[min(levels)].append(run)
 
         # 2. Promote within the brackets.
         for level, bracket in self.brackets.items():
@@ -117,9 +121,9 @@ class Hyperband:
     def _epochs(self, run: Run) -> int:
         """Epochs of a network, including those of a running segment."""
         ends = set(run.values)
-        if run.running:
+        if run.running is not None:
             ends.add(run.running)
-        path = [0, *sorted(ends)]
+        path = [NEW, *sorted(ends)]
         return sum(self.fidelities.epochs(begun, until) for begun, until in pairwise(path))
 
 

@@ -6,18 +6,17 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nas.benchmarks import load_benchmark
 from nas.evaluation.measurement import measurement_of
-from nas.search.by_cost.loop import EPOCHS, SECONDS, run_search_by_cost
 from nas.search.evaluators import MeasuredEvaluator, PredictionEvaluator, TableEvaluator
-from nas.search.loop import run_search
 from nas.search.multi_fidelity import check_policy
 from nas.search.objectives import parse_constraints
 from nas.search.own_evaluator import FunctionEvaluator
 from nas.search.progress import SearchProgress
 from nas.search.samplers import check_sampler
+from nas.search.search import SearchSettings, run_search
 from nas.search.study.load import (
     RecordedSpace,
     is_untrusted,
@@ -28,6 +27,7 @@ from nas.search.study.provenance import Source, moved
 from nas.search.study.result import SearchResult
 from nas.search.study.schema import SearchAttributes
 from nas.search.study.trials import TrialReader
+from nas.search.trainings import EPOCHS, SECONDS
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
@@ -115,39 +115,32 @@ def join(
     )
     if weights is None and stored.weights_folder:
         weights = Path(stored.weights_folder)
-    shared: dict[str, Any] = {
-        "sampler": settings["sampler"],
-        "seed": settings["seed"],
-        "storage": storage,
-        "constraints": settings["constraints"],
-        "progress": progress,
-        "name": name,
-        "joins": True,
-        "weights": weights,
-        "jobs": jobs,
-        "share": share,
-        "depends": moved(stored.identity.get("depends", {}), depends),
-    }
-    if stored.budget is not None:
-        return run_search_by_cost(
-            result.space,
-            settings["objectives"],
-            opened,
-            fidelities=settings["fidelities"],
-            budget=stored.budget,
-            cost=settings["cost"],
-            **shared,
-        )
     until, patience = stored.limits.get("until", math.inf), stored.limits.get("patience", math.inf)
+    shared = SearchSettings(
+        sampler=settings["sampler"],
+        evaluations=stored.evaluations,
+        fidelities=settings.get("fidelities"),
+        budget=stored.budget or 0.0,
+        cost=settings.get("cost", EPOCHS),
+        seed=settings["seed"],
+        sampler_options=settings["sampler_options"],
+        storage=storage,
+        name=name,
+        seconds=until - time.time(),
+        patience=patience,
+        weights=weights,
+        jobs=jobs,
+        joins=True,
+        depends=moved(stored.identity.get("depends", {}), depends),
+    )
     return run_search(
         result.space,
         settings["objectives"],
         opened,
-        evaluations=stored.evaluations,
-        sampler_options=settings["sampler_options"],
-        seconds=until - time.time(),
-        patience=patience,
-        **shared,
+        shared,
+        constraints=settings["constraints"],
+        progress=progress,
+        share=share,
     )
 
 

@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 
 from nas.search.acquisition import Region, free_region, sample_improvements
-from nas.search.by_cost.runs import Fidelities, Job, Run, Runs
 from nas.search.candidates import Texts, best_first, evolve, random_unseen
 from nas.search.halving import Halving, Hyperband, best_order
 from nas.search.initial_design import initial_design
 from nas.search.pareto import hypervolume, infer_reference_point, non_dominated
 from nas.search.samplers import is_guided
 from nas.search.study.networks import repeat_exactly
+from nas.search.trainings import NEW, Fidelities, Job, Run, Runs
 from predictors import create, list_predictors
 from predictors.metrics import Metric, at_fidelity
 from search_spaces.common.errors import unknown
@@ -159,7 +159,7 @@ class ImprovementPerCost:
         if len(runs.trained) < self.n_startup and (job := self._start(runs, epochs_left)):
             return job
         for level in self.fidelities.levels[-2::-1]:
-            furthest = [max(run.reached, run.running or 0) for run in runs.runs.values()]
+            furthest = [run.furthest for run in runs.runs.values()]
             ahead = sum(epochs > level for epochs in furthest)
             if ahead < N_FULL and (job := self._continue_best(runs, level, epochs_left)):
                 return job
@@ -187,7 +187,7 @@ class ImprovementPerCost:
 
     def _start(self, runs: Runs, epochs_left: float) -> Job | None:
         """Start the next network of the initial design, or a random one after these."""
-        if not self._fits(0, epochs_left):
+        if not self._fits(NEW, epochs_left):
             return None
         if self._initial_design is None:
             rng = np.random.default_rng(self.seed)
@@ -200,7 +200,7 @@ class ImprovementPerCost:
             architecture = random_unseen(self.space, runs.runs.keys(), rng)
         if architecture is None:
             return None
-        return Job(architecture, 0, self.fidelities.levels[0])
+        return Job(architecture, NEW, self.fidelities.levels[0])
 
     def _continue_best(self, runs: Runs, level: int, epochs_left: float) -> Job | None:
         """Continue the network, of those paused at a fidelity, that adds most to the front at this
@@ -212,7 +212,7 @@ class ImprovementPerCost:
         ahead = [
             run
             for run in runs.runs.values()
-            if level in run.values and (run.running or run.reached > level)
+            if level in run.values and (run.running is not None or run.reached > level)
         ]
         losses = runs.losses([*paused, *ahead], level)  # (paused + ahead, m)
         finite = losses[np.isfinite(losses).all(axis=1)]
@@ -243,7 +243,7 @@ class ImprovementPerCost:
 
         # 2. What could be trained next: paused networks first, then new ones.
         paused = [run for run in runs.paused if self._fits(run.reached, epochs_left)]
-        new = self._new(fitted, runs, rng) if self._fits(0, epochs_left) else []
+        new = self._new(fitted, runs, rng) if self._fits(NEW, epochs_left) else []
         options = [*paused, *(Run(architecture) for architecture in new)]
         if not options:
             return []
@@ -333,7 +333,7 @@ class ImprovementPerCost:
         results = []
         for architecture, text in zip(started, texts, strict=True):
             for level, values in runs.runs[architecture].values.items():
-                if level:
+                if level != NEW:
                     accuracies = [values[metric] for metric in self.accuracies]
                     results.append(((text, level), accuracies))
         if not repeat_exactly(results):
@@ -453,7 +453,7 @@ def _is_open(job: Job, runs: Runs) -> bool:
     """True if the network is still where it was when the job was planned."""
     run = runs.runs.get(job.architecture)
     if run is None:
-        return job.begun == 0
+        return job.begun == NEW
     return run.reached == job.begun and run.running is None and not run.ended
 
 

@@ -14,11 +14,11 @@ from weakref import WeakKeyDictionary
 
 from nas.evaluation.measurement import Measurement, measurement_of
 from nas.evaluation.trainable import State, Trainable
-from nas.search.by_cost.runs import Fidelities, Segment
 from nas.search.evaluators import NetworkEvaluator, Values, spreads_of, values_of
 from nas.search.study.bound_values import FLOATS, BoundValues, bound_values
 from nas.search.study.schema import SCRIPT
 from nas.search.study.trial_logger import EvaluationLogger, plain_number, whole_epoch
+from nas.search.trainings import Fidelities, Segment
 from search_spaces.common.errors import EvaluatorError, InputError, exits_as_errors
 from search_spaces.common.plug_ins import function_from_file
 
@@ -50,7 +50,7 @@ class FunctionEvaluator(NetworkEvaluator):
         metrics: metrics that the function returns.
         measurement: what is measured before the function is called, such as latency.
         options: keyword arguments of the function.
-        checkpoints: folder for paused trainings in searches by cost (`nas.search.by_cost`). A
+        checkpoints: folder for paused trainings in searches by cost (`nas.search.multi_fidelity`). A
             function with the argument `checkpoint` gets a path there for each network. It loads
             that file if it exists, and writes it before it returns.
 

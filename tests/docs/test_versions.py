@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from nas.benchmarks.table import FORMAT_VERSION as TABLE
-from nas.search.loop import RESULT_VERSION as SEARCHES
+from nas.search.search import RESULT_VERSION as SEARCHES
 from predictors.checkpoint import FORMAT_VERSION as CHECKPOINT
 from predictors.registry import RESULT_VERSION as PREDICTORS
 from search_spaces.ir.text import TEXT_VERSION

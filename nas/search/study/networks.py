@@ -215,11 +215,38 @@ def least_violating(
     ]
 
 
+@dataclass(frozen=True)
+class RuledOut:
+    """A network that broke a constraint by its measured metrics, so that it was not trained.
+
+    Attributes:
+        notation: the architecture in the space's notation.
+        values: measured values by metric.
+        reason: the constraint that it broke, with the value.
+        sampler, seed, trial: where it comes from, as in `Evaluation`.
+    """
+
+    notation: str
+    values: dict[str, float]
+    reason: str
+    sampler: str
+    seed: int | str
+    trial: int
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """Notation, measured values and origin, with no evaluation."""
+        origin = zip(ORIGIN_COLUMNS, (self.sampler, self.seed, self.trial, 0), strict=True)
+        return {**dict(origin), "architecture": self.notation, **self.values}
+
+
 def networks_table(
-    networks: Sequence[DistinctNetwork], objectives: Sequence[Metric]
+    networks: Sequence[DistinctNetwork],
+    objectives: Sequence[Metric],
+    ruled_out: Sequence[RuledOut] = (),
 ) -> pd.DataFrame:
     """Networks as rows: `architecture` in the space's notation, metrics, and where the network
-    comes from.
+    comes from. Networks that were ruled out before their training come last.
 
     Missing values are NaN. Test scores and later measurements (`METRIC_again`) are those of the
     front only. A metric named like one of
@@ -241,12 +268,18 @@ def networks_table(
         *(name for row in metrics for name in row),
     ]
     rows = [{**network.origin, **row} for network, row in zip(networks, metrics, strict=True)]
+    rows += [network.row for network in ruled_out]
     return pd.DataFrame(rows, columns=list(dict.fromkeys([*names, *ORIGIN_COLUMNS])))
 
 
-def networks_csv(networks: Sequence[DistinctNetwork], objectives: Sequence[Metric]) -> str:
+def networks_csv(
+    networks: Sequence[DistinctNetwork],
+    objectives: Sequence[Metric],
+    ruled_out: Sequence[RuledOut] = (),
+) -> str:
     """The table as CSV, which `read_prior_observations` reads; missing values are empty."""
-    return str(networks_table(networks, objectives).to_csv(index=False, lineterminator="\n"))
+    table = networks_table(networks, objectives, ruled_out)
+    return str(table.to_csv(index=False, lineterminator="\n"))
 
 
 def _merged(evaluations: Sequence[Evaluation], objectives: Sequence[Metric]) -> DistinctNetwork:

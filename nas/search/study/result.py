@@ -22,6 +22,7 @@ from nas.search.study.networks import (
     DistinctNetwork,
     Evaluation,
     NetworkId,
+    RuledOut,
     distinct_networks,
     least_violating,
     networks_csv,
@@ -38,6 +39,7 @@ from nas.search.study.schema import (
     SPREAD_KEY,
     WEIGHTS_KEY,
     SearchAttributes,
+    TrialAttributes,
     sampler_label,
 )
 from nas.search.study.trials import is_evaluated
@@ -196,10 +198,10 @@ class SearchResult:
 
     @property
     def networks(self) -> pd.DataFrame:
-        """All evaluated networks with finite objectives, one row each, the front first. Columns as
-        in `front`.
+        """All evaluated networks with finite objectives, one row each, the front first, then those
+        that were ruled out before their training. Columns as in `front`.
         """
-        return networks_table(self.distinct, self.objectives)
+        return networks_table(self.distinct, self.objectives, self.ruled_out)
 
     def model(self, place: int, folder: str | Path = ".") -> nn.Module:
         """A network of the front as a `torch.nn.Module` in evaluation mode, with its trained
@@ -216,6 +218,32 @@ class SearchResult:
         if not 0 <= place < len(front):
             raise InputError(f"network {place}: the front has networks 0 to {len(front) - 1}")
         return trained_module(front[place], Path(folder))
+
+    @cached_property
+    def ruled_out(self) -> list[RuledOut]:
+        """The networks that broke a constraint by their measured metrics, so that they were not
+        trained, in the order of their trials.
+        """
+        settings = self.settings
+        networks: dict[Architecture, RuledOut] = {}
+        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.PRUNED,)):
+            attributes = TrialAttributes.of(trial)
+            if attributes.ruled_out is None:
+                continue
+            try:
+                architecture = self.space.architecture(trial.params)
+            except InputError:  # choices of another space
+                continue
+            network = RuledOut(
+                self.space.format(architecture),
+                attributes.values,
+                attributes.ruled_out,
+                sampler_label(settings.get("sampler", "")),
+                settings.get("seed", ""),
+                trial.number,
+            )
+            networks.setdefault(architecture, network)
+        return list(networks.values())
 
     @cached_property
     def distinct(self) -> list[DistinctNetwork]:
@@ -433,7 +461,7 @@ class SearchResult:
         }
         texts = {
             "front.csv": networks_csv(front, self.objectives),
-            "networks.csv": networks_csv(self.distinct, self.objectives),
+            "networks.csv": networks_csv(self.distinct, self.objectives, self.ruled_out),
             "summary.json": json.dumps(summary, indent=2) + "\n",
         }
         save_front(Path(folder), front, texts)

@@ -5,7 +5,7 @@ A search is an ordinary Optuna study. Its trials have parameters, values and con
 defines them, and Optuna's own tools can read them. What this project needs besides is stored in
 user attributes, which appear in Optuna's dashboards, and in two system attributes, which do not:
 
-    study   settings, source, identity   what the values depend on; another run must agree (`identity.py`)
+    study   settings, source, identity   what the values depend on; another run must agree (`provenance.py`)
             evaluations, limits, budget  when the search ends, for workers
             folders                      where weights and paused trainings are
             workers, stopped trainings   one key each, so that processes do not overwrite each other
@@ -63,7 +63,8 @@ EPOCH_KEY = "nas:epoch:"  # prefix, followed by a number: values by metric after
 FURTHER_KEY = "nas:further"  # values of metrics that are no objectives, such as test scores
 SPREAD_KEY = "nas:spread"  # by repeated metric: low value, high value, and what these are
 WEIGHTS_KEY = "nas:weights"  # path to which the trained weights were written
-BEGUN_KEY = "nas:begun"  # fidelity at which its training segment starts; 0 for a new network
+# Fidelity at which its training segment starts; -1 for a new network, in studies of earlier versions 0
+BEGUN_KEY = "nas:begun"
 UNTIL_KEY = "nas:until"  # fidelity at which its training segment ends
 VALUES_KEY = "nas:values"  # values by metric at the end of the segment
 COST_KEY = "nas:cost"  # cost of the segment, in the unit of the budget
@@ -195,6 +196,11 @@ class TrialAttributes:
     def cost(self) -> float:
         """Cost of the segment, in the unit of the budget."""
         return float(self.attributes.get(COST_KEY, 0.0))
+
+    @property
+    def values(self) -> dict[str, float]:
+        """Values by metric at the end of the segment, or before a training that was not begun."""
+        return dict(self.attributes.get(VALUES_KEY) or {})
 
     @property
     def ruled_out(self) -> str | None:

@@ -122,13 +122,16 @@ class TrialReader:
     def values(self, trial: FrozenTrial) -> np.ndarray:
         """Values (metrics,) of a finished trial in the metrics' own units.
 
-        NaN if unknown, as in a failed trial, and for values that are not valid: studies of a user's
+        Of a network that broke a constraint before its training, the measured ones. NaN if unknown,
+        as in a failed trial, and for values that are not valid: studies of a user's
         own and of earlier versions store them as results.
         """
         known: dict[str, float] = {}
         for constraint in self.constraints:
             if str(constraint) in trial.constraints:
                 known[constraint.metric] = constraint.value(trial.constraints[str(constraint)])
+        if RULED_OUT_KEY in trial.user_attrs:
+            known.update(trial.user_attrs[VALUES_KEY])
         known.update(
             zip((objective.name for objective in self.objectives), trial.values or (), strict=False)
         )
@@ -215,7 +218,9 @@ def describe_trial(trial: FrozenTrial, reader: TrialReader) -> str:
     if broken := trial.user_attrs.get(RULED_OUT_KEY):
         values.insert(0, f"not trained, since it breaks {broken}")
     elif UNTIL_KEY in trial.user_attrs:
-        values.insert(0, f"epochs {trial.user_attrs[BEGUN_KEY]} to {trial.user_attrs[UNTIL_KEY]}")
+        values.insert(
+            0, f"epochs {max(trial.user_attrs[BEGUN_KEY], 0)} to {trial.user_attrs[UNTIL_KEY]}"
+        )
     if reason := trial.user_attrs.get(FAILED_KEY):
         values.insert(0, f"failed: {reason}")
     if trial.user_attrs.get(REPEAT_KEY):

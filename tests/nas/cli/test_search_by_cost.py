@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nas import cli
-from nas.search.by_cost import loop
+from nas.search import search as search_loop
 from nas.search.study.load import load_studies
 from nas.search.study.schema import BUDGET_KEY, COST_KEY
 
@@ -64,7 +64,7 @@ def test_options_of_the_other_kind_of_search_are_refused_in_one_line(
 def test_constraints_that_no_network_satisfies_are_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(loop, "MAX_RULED_OUT", 4)
+    monkeypatch.setattr(search_loop, "MAX_RULED_OUT", 4)
     assert run(monkeypatch, *BY_COST, "--constraint", "params <= 5", "--out", str(tmp_path)) == 2
     assert (
         "none of 4 networks was trained: each breaks a constraint, the last one params <= 5: it is"

@@ -24,8 +24,8 @@ from typer.testing import CliRunner
 import nas
 from nas.cli import app
 from nas.search.joining import join
-from nas.search.loop import run_search
 from nas.search.own_evaluator import FunctionEvaluator
+from nas.search.search import SearchSettings, run_search
 from nas.search.study import provenance
 from nas.search.study.bound_values import bound_values
 from nas.search.study.provenance import content_hashes
@@ -119,10 +119,9 @@ def run(space: SearchSpace, function: Any, folder: Path, evaluations: int = 1, *
         space,
         "top1",
         evaluator,
-        sampler="random",
-        evaluations=evaluations,
-        storage=folder / "s.journal",
-        **more,
+        SearchSettings(
+            sampler="random", evaluations=evaluations, storage=folder / "s.journal", **more
+        ),
     )
 
 

@@ -17,7 +17,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import optuna
 import pytest
+import torch
 from optuna.trial import FrozenTrial, TrialState
+from torch import nn
 
 from nas import Problem, search
 from nas.evaluation.datasets import load_dataset
@@ -25,8 +27,7 @@ from nas.evaluation.measurement import Measurement
 from nas.evaluation.tasks import TrainingTask
 from nas.evaluation.trainable import Trainable
 from nas.evaluation.training import train
-from nas.search.by_cost import loop
-from nas.search.by_cost.runs import Fidelities
+from nas.search import planners
 from nas.search.evaluators import MeasuredEvaluator
 from nas.search.halving import Halving, best_order
 from nas.search.multi_fidelity import best_ratio
@@ -34,6 +35,8 @@ from nas.search.own_evaluator import FunctionEvaluator
 from nas.search.study.result import SearchResult
 from nas.search.study.schema import BEGUN_KEY, COST_KEY, FAILED_KEY, UNTIL_KEY, VALUES_KEY
 from nas.search.study.storage import prune_trial
+from nas.search.trainings import NEW, Fidelities
+from search_spaces import Subnetworks
 from search_spaces.common.errors import EvaluatorError, InputError
 from tests.nas.search.spaces import Widths
 
@@ -308,8 +311,8 @@ def test_better_fronts_come_first_and_broken_constraints_last() -> None:
 
 
 def test_separate_trainings_are_paid_from_the_beginning() -> None:
-    assert Fidelities.of((12, 200), continues=False).rest(0) == 212
-    assert Fidelities.of((12, 200), continues=True).rest(0) == 200
+    assert Fidelities.of((12, 200), continues=False).rest(NEW) == 212
+    assert Fidelities.of((12, 200), continues=True).rest(NEW) == 200
     assert Halving(Widths(), Fidelities.of((12, 200), False), 0, first=1).levels == (200,)
 
 
@@ -372,11 +375,11 @@ def test_the_last_fidelity_is_the_whole_training(tmp_path: Path) -> None:
 def test_a_training_goes_on_that_another_process_began_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    begin_trial, rivals = loop.begin_trial, []
+    begin_trial, rivals = planners.begin_trial, []
 
     def second(study: optuna.Study, template: FrozenTrial) -> optuna.Trial:
         """Another process stores and finishes each first stretch before this one stores it."""
-        if not template.user_attrs[BEGUN_KEY]:
+        if template.user_attrs[BEGUN_KEY] == NEW:
             rival = begin_trial(study, template)
             rivals.append(rival.number)
             rival.set_user_attr(COST_KEY, 1.0)
@@ -386,7 +389,7 @@ def test_a_training_goes_on_that_another_process_began_meanwhile(
             prune_trial(study, rival)
         return begin_trial(study, template)
 
-    monkeypatch.setattr(loop, "begin_trial", second)
+    monkeypatch.setattr(planners, "begin_trial", second)
     study = _search("asha", 60).study
     reasons = [
         trial.user_attrs[FAILED_KEY] for trial in study.trials if FAILED_KEY in trial.user_attrs
@@ -454,3 +457,42 @@ def test_kills_and_several_workers_lose_and_duplicate_nothing(tmp_path: Path) ->
     assert 180 < spent <= 200 + 9  # each further worker may add one stretch
     for params, until in stretches:  # no stretch without the ones before
         assert all((params, before) in stretches for before in (1, 3, 9) if before < until)
+
+
+# --- inherited weights
+
+
+def _inherited(folder: Path, **options: str) -> Problem:
+    """Sub-networks of a small network, which need no training to have a score."""
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(1, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.Linear(576, 10)
+    )
+    space = Subnetworks(net, torch.zeros(1, 1, 8, 8), name="net", **options)  # type: ignore[arg-type]
+    metrics = ("digits_accuracy", "params")
+    measurement = Measurement(metrics, load_dataset("digits"), (0,), TrainingTask(epochs=2))
+    return Problem(space, MeasuredEvaluator(space, measurement, folder), "digits_accuracy,params")
+
+
+def test_fidelity_0_is_the_score_of_inherited_weights(tmp_path: Path) -> None:
+    problem = _inherited(tmp_path)
+    found = search(problem, sampler="asha", fidelities=(0, 1, 2), budget=5)
+    trials = [trial for trial in found.study.trials if trial.user_attrs[UNTIL_KEY] == 0]
+    assert len(trials) >= 3, "of every three networks one goes on"
+    assert {trial.user_attrs[COST_KEY] for trial in trials} == {0}
+    assert all(list(trial.intermediate_values) == [0] for trial in trials)
+    first = problem.space.architecture(trials[0].params)
+    data = load_dataset("digits")
+    scored = train(Trainable.of(problem.space, first), data, task=TrainingTask(epochs=0))
+    assert trials[0].user_attrs[VALUES_KEY]["digits_accuracy"] == pytest.approx(
+        scored.validation[0]
+    )
+    begun = {t.user_attrs[UNTIL_KEY]: t.user_attrs[BEGUN_KEY] for t in found.study.trials}
+    assert begun == {0: NEW, 1: 0, 2: 1}
+    assert sum(trial.user_attrs[COST_KEY] for trial in found.study.trials) <= 5
+
+
+def test_fidelity_0_needs_inherited_weights(tmp_path: Path) -> None:
+    problem = _inherited(tmp_path, start="fresh")
+    with pytest.raises(InputError, match="fidelity 0 is a score before any training"):
+        search(problem, sampler="asha", fidelities=(0, 2), budget=3)

@@ -16,7 +16,7 @@ from nas import Problem, search
 from nas.benchmarks.table import Benchmark, Header, Table
 from nas.evaluation.latency import LatencyTask
 from nas.evaluation.measurement import Measurement
-from nas.search.by_cost import loop
+from nas.search import search as search_loop
 from nas.search.evaluators import TableEvaluator
 from nas.search.own_evaluator import FunctionEvaluator
 from nas.search.study.networks import repeat_exactly
@@ -151,7 +151,7 @@ def test_a_network_that_violates_a_measured_constraint_is_not_trained() -> None:
 def test_a_search_ends_if_no_network_satisfies_the_constraints(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(loop, "MAX_RULED_OUT", 5)
+    monkeypatch.setattr(search_loop, "MAX_RULED_OUT", 5)
     found = _search("random", Trainings(), Widths(), constraints="params <= 1")
     assert [trial.state for trial in found.study.trials] == [TrialState.PRUNED] * 5
 

@@ -19,9 +19,10 @@ from optuna.trial import FixedTrial, TrialState
 
 from nas import Problem, search
 from nas.search import joining
-from nas.search.loop import MAX_FRUITLESS, run_search
+from nas.search.planners import MAX_FRUITLESS
 from nas.search.rows import among_rows
 from nas.search.sampler import PredictorSampler
+from nas.search.search import SearchSettings, run_search
 from nas.search.study.trials import TrialReader
 from nas.search.tracking import TrackedTrial
 from predictors import create
@@ -234,8 +235,7 @@ def test_a_table_without_some_rows_is_searched_whole(sampler: str) -> None:
         among_rows(space, rows),
         "quality:max,params",
         Numbered(space),
-        sampler=sampler,
-        evaluations=1000,
+        SearchSettings(sampler=sampler, evaluations=1000),
     )
     assert set(result.evaluated.architectures) == set(rows)
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from nas import Evaluator, Problem, search
-from nas.search.loop import MAX_FAILURES
 from nas.search.objectives import parse_constraints, parse_objectives
+from nas.search.search import MAX_FAILURES
 from nas.search.study.load import read_search
 from nas.search.study.storage import JournalFile
 from nas.search.study.trial_logger import EvaluationLogger

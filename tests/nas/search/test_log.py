@@ -130,7 +130,7 @@ def test_a_log_that_cannot_be_written_any_more_does_not_end_the_search(
 
 
 def test_of_two_processes_of_a_search_one_logs_until_it_ends(tmp_path: Path) -> None:
-    log, path = logging.getLogger("nas.search.loop"), tmp_path / "nas.log"
+    log, path = logging.getLogger("nas.search.search"), tmp_path / "nas.log"
     with log_to(path):
         log.info("first")
         second = _LogFile(path, encoding="utf-8", delay=True)  # as another process opens it

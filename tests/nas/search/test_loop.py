@@ -29,7 +29,7 @@ from nas import (
     parse_objectives,
     search,
 )
-from nas.search.loop import MAX_REPEATS
+from nas.search.planners import MAX_REPEATS
 from nas.search.progress import FRAME_POINTS, SearchProgress
 from nas.search.study.schema import REPEAT_KEY
 from nas.search.study.storage import open_storage

@@ -33,11 +33,16 @@ if TYPE_CHECKING:
     from search_spaces import Architecture
 
 
+EPOCHS, SECONDS = "epochs", "seconds"  # units of cost; any other is a metric, the cost of an epoch
+NEW = -1  # instead of a fidelity: the training has not begun
+
+
 class Fidelities(NamedTuple):
     """Epochs at which trainings may pause.
 
     Attributes:
-        levels: rising epochs; the last is the full training.
+        levels: rising epochs; the last is the full training. Epoch 0 is a network with inherited
+            weights before any training.
         continues: True if a training resumes where it paused. Otherwise, as in tables of separate
             trainings, each fidelity costs all epochs from the first on.
     """
@@ -50,9 +55,10 @@ class Fidelities(NamedTuple):
         """Check and make fidelities.
 
         Raises:
-            InputError: unless the levels rise and are 1 or more.
+            InputError: unless the levels rise from 0 or more to 1 or more.
         """
-        if not levels or levels[0] < 1 or any(a >= b for a, b in pairwise(levels)):
+        is_rising = all(a < b for a, b in pairwise(levels))
+        if not levels or levels[0] < 0 or levels[-1] < 1 or not is_rising:
             raise InputError(
                 f"fidelities {','.join(map(str, levels))}: give rising whole numbers, such as "
                 "12,200"
@@ -70,7 +76,13 @@ class Fidelities(NamedTuple):
 
     def epochs(self, begun: int, until: int) -> int:
         """Epochs of one segment."""
-        return until - begun if self.continues else until
+        return until - max(begun, 0) if self.continues else until
+
+    def begun(self, stored: int) -> int:
+        """The fidelity at which a stored segment starts. Earlier versions stored 0 for a new
+        network.
+        """
+        return stored if stored >= self.levels[0] else NEW
 
     def rest(self, begun: int) -> int:
         """Epochs of all segments from `begun` to the last fidelity, with a pause at each fidelity
@@ -84,12 +96,19 @@ class Segment(NamedTuple):
     """A part of a training, from one fidelity to the next.
 
     Attributes:
-        until: epoch at which the training pauses, or ends.
+        begun: the fidelity at which it starts; `NEW` for a network that has not been trained.
+        until: the fidelity at which the training pauses, or ends.
         is_last: True if it ends there.
     """
 
+    begun: int
     until: int
     is_last: bool
+
+    @property
+    def is_first(self) -> bool:
+        """True if the network has not been trained."""
+        return self.begun == NEW
 
 
 class Job(NamedTuple):
@@ -97,7 +116,7 @@ class Job(NamedTuple):
 
     Attributes:
         architecture: the network.
-        begun: the fidelity at which the segment starts, 0 for a new network.
+        begun: the fidelity at which the segment starts, `NEW` for a new network.
         until: the fidelity at which the segment ends; None to stop the training for good.
         predicted: mean and standard deviation of each metric at the last fidelity, if a predictor
             decided. The standard deviation of a known value is 0.
@@ -115,7 +134,7 @@ class Run:
 
     Attributes:
         architecture: the network.
-        values: values by fidelity and metric. Fidelity 0 holds the metrics that need no training,
+        values: values by fidelity and metric. `NEW` holds the metrics that need no training,
             of a network that broke a constraint by them.
         running: the fidelity at which the running segment ends; None if none runs.
         ended: True if the training failed or was stopped.
@@ -130,13 +149,18 @@ class Run:
 
     @property
     def reached(self) -> int:
-        """The highest fidelity with values; 0 for none."""
-        return max(self.values, default=0)
+        """The highest fidelity with values; `NEW` for none."""
+        return max(self.values, default=NEW)
+
+    @property
+    def furthest(self) -> int:
+        """The highest fidelity that is reached or on the way."""
+        return self.reached if self.running is None else max(self.reached, self.running)
 
     @property
     def ruled_out(self) -> bool:
         """True if the network broke a constraint before its training."""
-        return 0 in self.values
+        return NEW in self.values
 
 
 class Runs:
@@ -182,7 +206,7 @@ class Runs:
         failed = FAILED_KEY in attrs
         if trial.state == TrialState.FAIL and not failed:
             return  # its process ended, and another trial repeats the segment
-        begun, until = attrs[BEGUN_KEY], attrs[UNTIL_KEY]
+        begun, until = self.fidelities.begun(attrs[BEGUN_KEY]), attrs[UNTIL_KEY]
         run = self.runs.setdefault(architecture, Run(architecture))
         self.jobs.setdefault((architecture, until), trial.number)
         if not trial.state.is_finished():
@@ -191,7 +215,7 @@ class Runs:
             return
         self.spent += attrs.get(COST_KEY, 0.0)
         if RULED_OUT_KEY in attrs:
-            run.values[0], run.ended = attrs[VALUES_KEY], True
+            run.values[NEW], run.ended = attrs[VALUES_KEY], True
             return
         epochs = self.fidelities.epochs(begun, until)
         self.epochs += epochs
@@ -201,7 +225,7 @@ class Runs:
             run.ended = True
         else:
             run.values[until] = attrs[VALUES_KEY]
-            run.epoch_cost = attrs[COST_KEY] / epochs
+            run.epoch_cost = attrs[COST_KEY] / epochs if epochs else run.epoch_cost
 
     def __len__(self) -> int:
         return len(self.runs)
@@ -223,7 +247,7 @@ class Runs:
         return [
             r
             for r in self.runs.values()
-            if 0 < r.reached < last and r.running is None and not r.ended
+            if NEW < r.reached < last and r.running is None and not r.ended
         ]
 
     def losses(self, runs: Sequence[Run], level: int) -> np.ndarray:

@@ -1,0 +1,556 @@
+"""The search: ask for a network, evaluate it, tell the study.
+
+There is one loop. An ordinary search trains each network to the end; a search with fidelities trains
+it from one fidelity to the next, and only full trainings count for the front. What is evaluated next
+is a planner's decision (`nas.search.planners`). Everything that must survive the process is in the
+study (`nas.search.study`).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import optuna
+from optuna.trial import TrialState
+
+from nas.evaluation.metrics import check_metrics
+from nas.search.evaluators import Evaluator, as_evaluator
+from nas.search.history import History
+from nas.search.objectives import (
+    ConstraintsLike,
+    ObjectivesLike,
+    parse_constraints,
+    parse_objectives,
+)
+from nas.search.planners import Planner, PolicyPlanner, SamplerPlanner
+from nas.search.prior import PriorObservations, add_prior_observations
+from nas.search.progress import SearchProgress, watched
+from nas.search.rows import among_rows
+from nas.search.study.files import WeightFolder
+from nas.search.study.provenance import check_same, is_unused, note_unknown, provenance_of
+from nas.search.study.result import SearchResult
+from nas.search.study.schema import (
+    CHECKPOINTS_KEY,
+    FAILED_KEY,
+    IDENTITY_KEY,
+    REPEAT_KEY,
+    RULED_OUT_KEY,
+    SETTINGS_KEY,
+    SOURCE_KEY,
+    VALUES_KEY,
+    WEIGHTS_FOLDER_KEY,
+    sampler_label,
+)
+from nas.search.study.storage import address, fail_trial, name_metrics, open_storage, prune_trial
+from nas.search.study.trial_logger import TrialLogger
+from nas.search.study.trials import TrialReader, describe_trial, has_result, why_pruned
+from nas.search.study.workers import FATAL, Share, Worker, check_jobs, helpers
+from nas.search.trainings import EPOCHS, Segment
+from predictors.metrics import is_valid
+from search_spaces.common.errors import EvaluatorError, InputError, StorageError, describe
+from search_spaces.common.threads import with_few_threads
+from search_spaces.repeatable import check_repeatable
+
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
+    from optuna.storages import BaseStorage
+    from optuna.trial import FrozenTrial
+
+    from predictors import Predictor
+    from predictors.metrics import Metric
+    from search_spaces import Architecture, SearchSpace
+
+log = logging.getLogger(__name__)
+RESULT_VERSION = 17  # raise it whenever a search with the same seed evaluates other architectures
+MAX_FAILURES = 10  # after so many failed evaluations in a row, the search ends with an error
+# After so many networks in a row that break a constraint before their training, the search ends
+MAX_RULED_OUT = 1000
+_POLL_SECONDS = 0.2  # between two checks whether other workers have finished
+
+Callback = Callable[[optuna.Study, "FrozenTrial"], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchSettings:
+    """How a problem is searched.
+
+    Attributes:
+        sampler: a name of `nas.search.samplers.list_samplers()`, `FILE.py:CLASS`, or any Optuna
+            sampler; with fidelities, name of a predictor, which predicts learning curves to choose
+            what improves the front most per cost, or a baseline: asha, hyperband or random.
+        evaluations: number of evaluations in the study, without prior observations.
+        fidelities: rising epochs at which a training may pause; the last is the full training. None
+            to train every network to the end.
+        budget: of a search with fidelities, in the unit of the cost, instead of `evaluations`. No
+            segment starts that would exceed it at the mean cost per epoch so far, but each further
+            process may add one.
+        cost: "epochs", "seconds" (of training, as measured), or a metric of the evaluator that
+            gives the cost of an epoch.
+        predictor: makes the predictor of each fit of a search with fidelities; by default a new one
+            of the sampler's name.
+        seed: of a sampler given by name, and of the loop's own random choices.
+        sampler_options: further options of `nas.search.samplers.create_sampler` for a sampler given
+            by name.
+        storage: None (in memory), a path (journal file), a database URL or an Optuna storage.
+        name: the study's name in the storage.
+        prior: prior observations, in the order of the evaluator's metrics. They come first and do
+            not count.
+        seconds: time limit since this call, after which no evaluation starts; not with fidelities.
+        patience: the search ends after so many evaluations in a row that do not improve the front;
+            not with fidelities.
+        weights: folder for the trained weights of the front, not shared with other searches.
+        jobs: processes that share the search. More than one needs a storage, a sampler given by
+            name, and an evaluator that another process can open (`Evaluator.source`). GPUs are
+            assigned to them in turn.
+        joins: this process joins a search that another one started, perhaps on another machine.
+        prepares: only store the search, for workers, which have no time limit.
+        depends: files and folders that the evaluator or `build` reads, such as a configuration. The
+            search resumes only with the same contents.
+    """
+
+    sampler: str | BaseSampler
+    evaluations: int = 0
+    fidelities: Sequence[int] | None = None
+    budget: float = 0.0
+    cost: str = EPOCHS
+    predictor: Callable[[], Predictor] | None = None
+    seed: int = 0
+    sampler_options: Mapping[str, Any] | None = None
+    storage: str | Path | BaseStorage | None = None
+    name: str = "search"
+    prior: PriorObservations | None = None
+    seconds: float = math.inf
+    patience: float = math.inf
+    weights: str | Path | None = None
+    jobs: int = 1
+    joins: bool = False
+    prepares: bool = False
+    depends: Iterable[str | Path] = ()
+
+
+@with_few_threads
+def run_search(
+    space: SearchSpace,
+    objectives: ObjectivesLike,
+    evaluator: Evaluator,
+    settings: SearchSettings,
+    *,
+    constraints: ConstraintsLike = None,
+    progress: Callable[[SearchProgress], None] | None = None,
+    callbacks: Sequence[Callback] = (),
+    share: Share | None = None,
+) -> SearchResult:
+    """Evaluate distinct architectures until the search's limits, and return the result.
+
+    An architecture that the sampler proposes again gets its stored values and does not count. A
+    network whose measured metrics break a constraint is not trained and does not count; the search
+    ends after `MAX_RULED_OUT` of them in a row. The search ends early if the space has fewer
+    architectures. An evaluation fails if it raises an exception or returns a value that is not
+    valid: not a number, or above `predictors.metrics.MAX_VALUE`. A failed evaluation counts, its
+    reason is stored, and ten in a row end the search. An evaluation that raises
+    `optuna.TrialPruned` has failed, too, but any number of them may follow each other. A trial whose
+    choices `build` rejects fails without counting, but a search ends after
+    `nas.search.planners.MAX_FRUITLESS` trials in a row that are rejected or repeat an architecture.
+
+    With a storage, an interrupted search resumes, even after SIGKILL: the trial that was being
+    evaluated is finished first, and nothing is evaluated twice. Several processes may work on one
+    study. An uninterrupted search gives the same result for the same seed.
+
+    Args:
+        space: the search space.
+        objectives: metric names, see `nas.search.objectives.parse_objectives`.
+        evaluator: gives at least the metrics of objectives and constraints.
+        settings: how the problem is searched.
+        constraints: such as `"pixel3_latency_ms <= 8"`. Architectures that violate one stay off the
+            front.
+        progress: called with the progress at the start, after each evaluation, and, by another
+            thread, when other processes finish evaluations in the meantime.
+        callbacks: called with the study and each trial that has finished since this call, in any
+            process, as in Optuna's `Study.optimize`. For trackers see `nas.search.tracking`.
+        share: what this process may evaluate, in addition to the limits of the search; it is used
+            up.
+
+    Returns:
+        The evaluated architectures, their values and the Pareto front.
+
+    Raises:
+        InputError: bad settings, a stored study with other settings, networks or data
+            (`nas.search.study.provenance`), an unusable storage, or ten failed evaluations in a
+            row.
+    """
+    # 1. The problem. A table with missing rows is a space of its own.
+    evaluator = as_evaluator(evaluator)
+    space = among_rows(space, evaluator.rows)
+    reader = TrialReader(space, parse_objectives(objectives), parse_constraints(constraints))
+    check_metrics(reader.metrics, evaluator.metrics)
+    check_repeatable(space)
+
+    # 2. The study, which remembers all that its values depend on.
+    provenance = provenance_of(
+        space, reader.objectives, reader.constraints, evaluator, settings.depends
+    )
+    storage, name = settings.storage, settings.name
+    if storage is not None:
+        note_unknown(space, evaluator)
+    by_name = settings.predictor or settings.sampler
+    check_jobs(settings.jobs, storage, by_name, provenance["source"])
+    planner = _planner(space, reader, evaluator, settings)
+    provenance["settings"] |= planner.settings
+    study = open_study(
+        storage, name, reader.objectives, planner.sampler, provenance, settings.joins
+    )
+    if settings.prior:
+        add_prior_observations(study, reader, settings.prior, evaluator.metrics)
+    if not settings.joins:
+        planner.store_limits(study)
+        if evaluator.checkpoints and settings.fidelities:
+            study.set_user_attr(CHECKPOINTS_KEY, str(Path(evaluator.checkpoints).absolute()))
+        if settings.weights:
+            study.set_user_attr(WEIGHTS_FOLDER_KEY, str(Path(settings.weights).absolute()))
+    if settings.prepares:
+        return SearchResult.of_study(study, reader)
+
+    # 3. The loop of this process, beside those of helpers and of workers elsewhere.
+    weights = WeightFolder(Path(settings.weights)) if settings.weights else None
+    depends = provenance["identity"]["depends"]
+    others = helpers(settings.jobs - 1, evaluator, storage, name, share, depends)
+    with others, Worker(study) as worker:
+        loop = _Loop(study, reader, evaluator, planner, worker, weights, callbacks)
+        # In memory, nobody else finishes anything.
+        shared = progress if storage is not None else None
+        with watched(shared, loop.look) as report:
+            loop.run(report or progress, share or Share())
+    return SearchResult.of_study(study, reader)
+
+
+def _planner(
+    space: SearchSpace, reader: TrialReader, evaluator: Evaluator, settings: SearchSettings
+) -> Planner:
+    """What decides about the next trial."""
+    if settings.fidelities is None:
+        until = math.inf if settings.prepares else time.time() + settings.seconds
+        return SamplerPlanner(
+            space,
+            reader,
+            sampler=settings.sampler,
+            options=settings.sampler_options,
+            seed=settings.seed,
+            evaluations=settings.evaluations,
+            until=until,
+            patience=settings.patience,
+        )
+    if not isinstance(settings.sampler, str):
+        raise InputError("fidelities need a sampler given by name")
+    return PolicyPlanner(
+        space,
+        reader,
+        evaluator,
+        policy=settings.sampler,
+        fidelities=settings.fidelities,
+        budget=settings.budget,
+        cost=settings.cost,
+        seed=settings.seed,
+        predictor=settings.predictor,
+    )
+
+
+def open_study(
+    storage: str | Path | BaseStorage | None,
+    name: str,
+    objectives: Sequence[Metric],
+    sampler: BaseSampler,
+    provenance: dict[str, Any],
+    joins: bool,
+) -> optuna.Study:
+    """Load or create the study.
+
+    Args:
+        provenance: settings, source and identity, see
+            `nas.search.study.provenance.provenance_of`.
+        joins: this process joins a search that another one started.
+
+    Raises:
+        InputError: the stored study is already in use with another provenance, or was not made by a
+            search.
+    """
+    directions = [objective.direction for objective in objectives]
+    study = optuna.create_study(
+        storage=open_storage(storage),
+        sampler=sampler,
+        study_name=name,
+        directions=directions,
+        load_if_exists=True,
+    )
+    keys = {"settings": SETTINGS_KEY, "source": SOURCE_KEY, "identity": IDENTITY_KEY}
+    stored = {part: study.user_attrs.get(key) for part, key in keys.items()}
+    is_foreign = [direction.name.lower() for direction in study.directions] != directions
+    if stored["settings"] is None and (is_foreign or study.get_trials(deepcopy=False)):
+        raise InputError(
+            f"study {name!r} in {address(storage)} was not made by a search: give another name or "
+            "storage"
+        )
+
+    # Settings may change as long as nothing has been evaluated.
+    is_same_kind = (stored["source"] or {}).keys() == provenance["source"].keys()
+    has_changed = stored["settings"] not in (None, provenance["settings"])
+    if has_changed and is_same_kind and not joins and is_unused(study):
+        check_same(address(storage), {**provenance, "settings": stored["settings"]}, provenance)
+        for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            fail_trial(study, trial)
+        stored["settings"] = None
+
+    if stored["settings"] is None:
+        # Settings last: a study that has them has the other parts, too.
+        for part, key in reversed(keys.items()):
+            study.set_user_attr(key, provenance[part])
+        name_metrics(study, [objective.name for objective in objectives])
+    else:
+        known = {part: value or {} for part, value in stored.items()}
+        check_same(address(storage), known, provenance, joins)
+    return study
+
+
+class _Loop:
+    """The loop of one process: ask, evaluate, tell."""
+
+    def __init__(
+        self,
+        study: optuna.Study,
+        reader: TrialReader,
+        evaluator: Evaluator,
+        planner: Planner,
+        worker: Worker,
+        weights: WeightFolder | None,
+        callbacks: Sequence[Callback],
+    ) -> None:
+        self.study, self.reader, self.evaluator = study, reader, evaluator
+        self.planner, self.worker = planner, worker
+        self.weights, self.callbacks = weights, callbacks
+        settings = study.user_attrs[SETTINGS_KEY]
+        self.label = f"{sampler_label(settings['sampler'])}-{settings['seed']}"  # in the log
+        # Only a training that would be saved rules out a network.
+        self.saves_training = any(metric in evaluator.trained for metric in reader.metrics)
+        self.history = History(study, reader)
+        for trial in self.history.update():
+            self._settle_weights(trial)
+        # The cause of earlier failures may have been fixed.
+        self.history.failures.clear()
+        self.history.ruled_out_in_a_row = 0
+        planner.begin(study, self.history, worker)
+        self._last = SearchProgress(0, 0, 0, 0.0, {})  # as reported
+
+    def run(self, progress: Callable[[SearchProgress], None] | None, share: Share) -> None:
+        """Evaluate until the search, or the share of this process, ends."""
+        if progress:
+            progress(self._progress())
+        while not self.planner.is_over and not share.is_used_up:
+            self.worker.reclaim_stale_trials()
+            self._check_failures()
+            if self.history.ruled_out_in_a_row >= MAX_RULED_OUT:
+                log.warning(
+                    "%s: %d networks in a row broke a constraint before their training: the search "
+                    "ends",
+                    self.label,
+                    self.history.ruled_out_in_a_row,
+                )
+                return
+
+            # 1. Ask. Without a trial, other processes have to finish theirs first.
+            trial = self.planner.next_trial()
+            if trial is None:
+                had_others = self._has_others()
+                if self._sync() and progress:
+                    progress(self._progress())
+                if not had_others and not self._has_others():
+                    return
+                time.sleep(_POLL_SECONDS)
+                continue
+
+            # 2. Evaluate and tell.
+            if self.worker.is_fatal(trial):
+                self._fail(trial, FATAL)
+                self._sync()
+                continue
+            with self.worker.evaluating(trial):
+                is_evaluation = self._evaluate(trial)
+
+            # 3. Read what this process and others have told.
+            share.evaluations -= is_evaluation
+            self._sync()
+            self.planner.note_step()
+            if is_evaluation and progress:
+                progress(self._progress())
+
+    def _has_others(self) -> bool:
+        """True if other processes evaluate something."""
+        return self.worker.others_at_work(self.history.running) > 0
+
+    def _check_failures(self) -> None:
+        """Raise InputError after too many failures in a row."""
+        failures = self.history.failures
+        if len(failures) >= MAX_FAILURES:
+            raise InputError(
+                f"{len(failures)} evaluations in a row failed; the last: {failures[-1]}"
+            )
+
+    def look(self) -> SearchProgress:
+        """The progress with what other processes have finished since the last report; another
+        thread may call it.
+        """
+        done = self.planner.done_in(self.study.get_trials(deepcopy=False))
+        return self._last._replace(done=max(self._last.done, done))
+
+    def _progress(self) -> SearchProgress:
+        front, objectives = self.history.front, self.reader.objectives
+        losses = front.points.min(axis=0).tolist() if len(front.points) else []
+        best = {o.name: o.sign * loss for o, loss in zip(objectives, losses, strict=False)}
+        done, total = self.planner.done
+        self._last = SearchProgress(done, total, len(front.points), front.hypervolume, best)
+        return self._last
+
+    # --- one trial
+
+    def _evaluate(self, trial: optuna.Trial) -> bool:
+        """Evaluate a trial and tell the study. False if it evaluated no new network."""
+        # 1. The network, unless `build` rejects the choices.
+        try:
+            architecture = self.reader.space.choose(trial)
+            segment = self.planner.segment(trial)
+        except InputError as error:
+            self.planner.rejected.append(describe(error))
+            self._fail(trial, self.planner.rejected[-1])
+            return False
+        self.reader.remember(architecture)
+
+        # 2. A network that is known is not evaluated again.
+        if architecture in self.history.values:
+            trial.set_user_attr(REPEAT_KEY, True)
+            self._complete(trial, self.history.values[architecture])
+            return False
+        if architecture in self.history.ruled_out:
+            trial.set_user_attr(REPEAT_KEY, True)
+            prune_trial(self.study, trial)
+            return False
+
+        # 3. What needs no training, then the training.
+        logger = TrialLogger(self.study, trial, self.weights)
+        started, observed = time.monotonic(), dict[str, float]()
+        try:
+            before = self.planner.observed(architecture, segment)
+            observed = self.evaluator.measure(architecture, logger) if before is None else before
+            if before is None and (broken := self._broken(observed)):
+                self.planner.pay(trial, None, time.monotonic() - started, observed)
+                self._rule_out(trial, observed, broken)
+                return False
+            values = self.evaluator.train(architecture, observed, logger, segment)
+        except (StorageError, EvaluatorError):
+            raise
+        except Exception as error:
+            seconds = time.monotonic() - started
+            self.planner.pay(trial, segment, seconds, observed, logger.reported)
+            is_pruned = isinstance(error, optuna.TrialPruned)
+            self._fail(trial, why_pruned(error) if is_pruned else describe(error))
+            return True
+
+        # 4. The values, of a training that pauses or that has ended.
+        self.planner.pay(trial, segment, time.monotonic() - started, values)
+        self._tell(trial, architecture, segment, values, logger)
+        return True
+
+    def _broken(self, observed: Mapping[str, float]) -> str:
+        """The constraint that measured values break, with the value; "" if there is none, or if no
+        training would be saved.
+        """
+        for constraint in self.reader.constraints if self.saves_training else ():
+            value = observed.get(constraint.metric, math.nan)
+            if constraint.violation(np.array(value)) > 0:
+                return f"{constraint}: it is {value:g}"
+        return ""
+
+    def _rule_out(self, trial: optuna.Trial, observed: Mapping[str, float], broken: str) -> None:
+        """End a trial before its training. Predictors learn from the measured values."""
+        valid = {metric: float(value) for metric, value in observed.items() if is_valid(value)}
+        trial.set_user_attr(VALUES_KEY, valid)
+        trial.set_user_attr(RULED_OUT_KEY, broken)
+        self._set_constraints(trial, valid)
+        prune_trial(self.study, trial)
+
+    def _tell(
+        self,
+        trial: optuna.Trial,
+        architecture: Architecture,
+        segment: Segment | None,
+        values: Mapping[str, float],
+        logger: TrialLogger,
+    ) -> None:
+        """Store the values of a training."""
+        row = np.array([values[metric] for metric in self.reader.metrics])
+        if segment is None or segment.is_last:
+            logger.identify_architecture(self.reader.space, architecture)
+        if reason := self.reader.reason(row):
+            self._fail(trial, reason)
+            return
+        if segment is None:
+            self._complete(trial, row)
+            return
+        trial.set_user_attr(VALUES_KEY, {metric: float(value) for metric, value in values.items()})
+        if not segment.is_last:
+            prune_trial(self.study, trial)
+            return
+        self._complete(trial, row)
+        self.evaluator.forget(architecture)
+
+    def _complete(self, trial: optuna.Trial, row: np.ndarray) -> None:
+        """Finish a trial with values (metrics,); as failed if one is not valid."""
+        # Another worker may have reclaimed and finished the trial if this one sent no heartbeat for
+        # too long.
+        if reason := self.reader.reason(row):
+            self._fail(trial, reason)
+            return
+        self._set_constraints(trial, dict(zip(self.reader.metrics, row.tolist(), strict=True)))
+        objectives = row[: len(self.reader.objectives)].tolist()
+        self.study.tell(trial, objectives, skip_if_finished=True)
+
+    def _set_constraints(self, trial: optuna.Trial, values: Mapping[str, float]) -> None:
+        """Store how far the values are from each bound."""
+        stored = trial.constraints if self.reader.constraints else {}
+        for constraint in self.reader.constraints:
+            if str(constraint) not in stored and constraint.metric in values:
+                violation = constraint.violation(np.array(values[constraint.metric]))
+                trial.set_constraint(str(constraint), float(violation))
+
+    def _fail(self, trial: optuna.Trial, reason: str) -> None:
+        trial.set_user_attr(FAILED_KEY, reason)
+        self.study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
+
+    # --- what all processes have told
+
+    def _sync(self) -> bool:
+        """Handle the trials that any process has finished since the last call: weights, log,
+        callbacks. True if there are any with results.
+        """
+        finished = self.history.update()
+        for trial in finished:
+            self._settle_weights(trial)
+        results = [trial for trial in finished if has_result(trial)]
+        for trial in results:
+            log.info("%s, %s", self.label, describe_trial(trial, self.reader))
+            for callback in self.callbacks:
+                callback(self.study, trial)
+        return bool(results)
+
+    def _settle_weights(self, trial: FrozenTrial) -> None:
+        """Keep the weights of a finished trial if it is on the front; remove those of dominated and
+        failed trials.
+        """
+        architecture = self.reader.architecture(trial.params)
+        if self.weights and architecture is not None:
+            losses = self.history.front_losses(trial)
+            self.weights.settle(architecture, trial.number, losses)
