@@ -476,7 +476,7 @@ def _inherited(folder: Path, **options: str) -> Problem:
 
 def test_fidelity_0_is_the_score_of_inherited_weights(tmp_path: Path) -> None:
     problem = _inherited(tmp_path)
-    found = search(problem, sampler="asha", fidelities=(0, 1, 2), budget=5)
+    found = search(problem, sampler="asha", fidelities=(0, 2), budget=4)
     trials = [trial for trial in found.study.trials if trial.user_attrs[UNTIL_KEY] == 0]
     assert len(trials) >= 3, "of every three networks one goes on"
     assert {trial.user_attrs[COST_KEY] for trial in trials} == {0}
@@ -488,8 +488,8 @@ def test_fidelity_0_is_the_score_of_inherited_weights(tmp_path: Path) -> None:
         scored.validation[0]
     )
     begun = {t.user_attrs[UNTIL_KEY]: t.user_attrs[BEGUN_KEY] for t in found.study.trials}
-    assert begun == {0: NEW, 1: 0, 2: 1}
-    assert sum(trial.user_attrs[COST_KEY] for trial in found.study.trials) <= 5
+    assert begun == {0: NEW, 2: 0}
+    assert sum(trial.user_attrs[COST_KEY] for trial in found.study.trials) <= 4
 
 
 def test_fidelity_0_needs_inherited_weights(tmp_path: Path) -> None:
