@@ -86,7 +86,8 @@ class RegressionPredictor(SamplingPredictor):
         kept = np.sort(order[within_limit.any(0)])
         points = [architectures[i] for i in kept]
         self._names = self._select(points)
-        self._store(self._encode(points), {name: column[kept] for name, column in values.items()})
+        of_points = {name: column[kept] for name, column in values.items()}
+        self._store(self._encode(points), of_points)
         return self
 
     def _store(self, points: np.ndarray, values: dict[str, np.ndarray]) -> None:
@@ -113,7 +114,8 @@ class RegressionPredictor(SamplingPredictor):
 
     def _rows(self, *metrics: str) -> np.ndarray:
         """Row numbers of up to `max_points` points that have all these metrics."""
-        rows = np.flatnonzero(~np.isnan([self._values[name] for name in metrics]).any(0))
+        is_missing = np.isnan([self._values[name] for name in metrics])  # (metrics, N)
+        rows = np.flatnonzero(~is_missing.any(0))
         if len(rows) > self.max_points:
             rows = np.sort(np.random.default_rng(self.seed).permutation(rows)[: self.max_points])
         return rows
@@ -124,9 +126,10 @@ class RegressionPredictor(SamplingPredictor):
         varying = scale > 0
         standard = (inputs - center) / np.where(varying, scale, 1.0)
         standard = standard / max(1, varying.sum()) ** 0.5
-        z = [self._transforms[name].to_z(values)[:, None] for name, values in covariates.items()]
-        constant = np.zeros((len(inputs), 1))  # scikit-learn needs at least one input
-        return np.concatenate([standard, constant, *z], 1)
+        columns = [np.zeros(len(inputs))]  # scikit-learn needs at least one input
+        for name, values in covariates.items():
+            columns.append(self._transforms[name].to_z(values))
+        return np.concatenate([standard, np.stack(columns, 1)], 1)
 
     # --- predicting
 

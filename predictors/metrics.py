@@ -138,7 +138,9 @@ class Metric:
         """Name for predictors, with the kind if the name does not imply it: the decoding order
         depends on the kind.
         """
-        return self.name if self.kind == guess(self.name).kind else f"{self.name}:{self.kind}"
+        if self.kind == guess(self.name).kind:
+            return self.name
+        return f"{self.name}:{self.kind}"
 
     def __str__(self) -> str:
         """The text that `parse` reads back."""
@@ -215,7 +217,9 @@ def split_fidelity(name: str) -> tuple[str, float]:
     name has none.
     """
     match = _FIDELITY.fullmatch(name)
-    return (match[1], float(match[2] or match[3])) if match else (name, math.inf)
+    if match is None:
+        return name, math.inf
+    return match[1], float(match[2] or match[3])
 
 
 def at_fidelity(name: str, fidelity: int) -> str:

@@ -80,8 +80,9 @@ class TargetTransform:
 
         # 1. A constant is z = 0, and stays close to itself for any z.
         if np.ptp(distinct) <= ROUNDING * np.abs(distinct).max():
-            tiny = 1e-9 * (abs(float(distinct[0])) or 1.0)
-            return cls(distinct[0] + np.array([-tiny, tiny]), np.array([-1.0, 1.0]), pivot)
+            constant = float(distinct[0])
+            tiny = 1e-9 * (abs(constant) or 1.0)
+            return cls._linear(constant, tiny, pivot)
 
         # 2. By rank: knots at up to MAX_KNOTS distinct values, spread over the ranks.
         if by_rank:
@@ -94,7 +95,13 @@ class TargetTransform:
         center = float(np.median(values))
         low, high = np.quantile(values, CENTRAL)
         spread = max((high - low) / 2, MIN_SPREAD * float(values.std()))
-        return cls(np.array([center - spread, center + spread]), np.array([-1.0, 1.0]), pivot)
+        return cls._linear(center, spread, pivot)
+
+    @classmethod
+    def _linear(cls, center: float, spread: float, pivot: float) -> Self:
+        """The linear map with z = ±1 one spread from the center."""
+        knots = np.array([center - spread, center + spread])
+        return cls(knots, np.array([-1.0, 1.0]), pivot)
 
     def to_z(self, values: np.ndarray) -> np.ndarray:
         """z of values of any shape; NaN stays NaN."""
@@ -137,17 +144,20 @@ def _warp(values: np.ndarray, pivot: float) -> np.ndarray:
     logs = np.log(np.maximum(values, MIN_RANGE))
     if np.isinf(pivot):
         return logs
-    # The tangent of both is pivot + (values - pivot) at the pivot.
-    return np.where(values < pivot, pivot * (1 + logs - np.log(pivot)), values)
+    # Both have value `pivot` and slope 1 at the pivot.
+    below = pivot * (1 + logs - np.log(pivot))
+    return np.where(values < pivot, below, values)
 
 
 def _unwarp(warped: np.ndarray, pivot: float) -> np.ndarray:
     """The inverse of `_warp`."""
     if pivot <= 0:
         return warped
-    logs = warped if np.isinf(pivot) else warped / pivot - 1 + np.log(pivot)
-    powers = np.exp(logs.clip(-MAX_LOG, MAX_LOG))
-    return powers if np.isinf(pivot) else np.where(warped < pivot, powers, warped)
+    if np.isinf(pivot):
+        return np.exp(warped.clip(-MAX_LOG, MAX_LOG))
+    logs = warped / pivot - 1 + np.log(pivot)
+    below = np.exp(logs.clip(-MAX_LOG, MAX_LOG))
+    return np.where(warped < pivot, below, warped)
 
 
 def _interpolate(x: np.ndarray, knots: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -155,9 +165,16 @@ def _interpolate(x: np.ndarray, knots: np.ndarray, values: np.ndarray) -> np.nda
     them.
     """
     outer = max(1, len(knots) // 10)
-    low_slope = (values[outer] - values[0]) / (knots[outer] - knots[0])
-    high_slope = (values[-1] - values[-1 - outer]) / (knots[-1] - knots[-1 - outer])
+    low_slope = _slope(knots, values, 0, outer)
+    high_slope = _slope(knots, values, -1 - outer, -1)
     inside = np.interp(x, knots, values)
     below = low_slope * np.minimum(x - knots[0], 0)
     above = high_slope * np.maximum(x - knots[-1], 0)
     return inside + below + above
+
+
+def _slope(knots: np.ndarray, values: np.ndarray, first: int, last: int) -> float:
+    """Mean slope between two knots."""
+    rise = values[last] - values[first]
+    run = knots[last] - knots[first]
+    return rise / run

@@ -55,7 +55,9 @@ def draw_by_text(
     """A random array per text, drawn by a generator that text and seed determine."""
     drawn = {}
     for text in set(texts):
-        drawn[text] = draw(np.random.default_rng([*seed, zlib.crc32(text.encode())]))
+        of_text = zlib.crc32(text.encode())
+        rng = np.random.default_rng([*seed, of_text])
+        drawn[text] = draw(rng)
     return [drawn[text] for text in texts]
 
 
@@ -91,8 +93,9 @@ def conditional_errors(covariance: np.ndarray, known: np.ndarray, noise: np.ndar
         mean = known[rows][:, :, ~free] @ weights.T  # (rows, s or 1, f)
 
         # 3. A draw.
+        standard = noise[rows][:, :, free]  # (rows, s, f)
         errors = np.zeros((len(rows), *noise.shape[1:]))
-        errors[:, :, free] = mean + noise[rows][:, :, free] @ spread.T
+        errors[:, :, free] = mean + standard @ spread.T
         drawn[rows] = errors
     return drawn
 

@@ -163,7 +163,8 @@ class GNN(SamplingPredictor):
 
         # 2. Two members share a fold: their difference has twice the variance among members.
         pairs = errors[: self.members // 2 * 2].reshape(-1, 2, *targets.shape)
-        apart = (pairs[:, 0] - pairs[:, 1]).reshape(-1, targets.shape[1])  # (K n / 2, M)
+        apart = pairs[:, 0] - pairs[:, 1]
+        apart = apart.reshape(-1, targets.shape[1])  # (K n / 2, M)
         errors = errors.reshape(-1, targets.shape[1])  # (K n, M)
         covariance = _moments(errors, _PRIOR_NOISE) - _moments(apart, 0.0) / 2
 
@@ -294,7 +295,9 @@ def held_out(n: int, members: int, folds: int, rng: np.random.Generator) -> np.n
     Two members share a fold, so that their difference there measures the variance among members on
     unseen data.
     """
-    fold = rng.permutation(n) % folds if n >= 2 * folds else np.full(n, -1)
+    fold = np.full(n, -1)  # in no fold
+    if n >= 2 * folds:
+        fold = rng.permutation(n) % folds
     return np.stack([fold == member // 2 for member in range(members)])
 
 
@@ -366,10 +369,13 @@ def _loss(predicted: Tensor, target: Tensor, weights: Tensor) -> Tensor:
         weights: (K, b, M), 0 where a target is unused.
     """
     squares = weights * (predicted - target) ** 2
-    squared = squares.sum((1, 2)) / weights.sum((1, 2)).clamp(min=1)  # (K,)
+    used = weights.sum((1, 2)).clamp(min=1)  # (K,)
+    squared = squares.sum((1, 2)) / used
     # Pairs of texts of which the first should be predicted higher by a margin.      (K, b, b, M)
     is_higher = target[:, None] > target[None]
     pairs = is_higher * weights[:, :, None] * weights[:, None]
-    short = F.relu(MARGIN - (predicted[:, :, None] - predicted[:, None]))
-    hinge = (pairs * short).sum((1, 2, 3)) / pairs.sum((1, 2, 3)).clamp(min=1)  # (K,)
+    difference = predicted[:, :, None] - predicted[:, None]
+    short = F.relu(MARGIN - difference)
+    count = pairs.sum((1, 2, 3)).clamp(min=1)  # (K,)
+    hinge = (pairs * short).sum((1, 2, 3)) / count
     return squared.sum() + hinge.sum()

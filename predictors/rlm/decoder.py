@@ -50,11 +50,16 @@ def grammar() -> np.ndarray:
 
 def write_numbers(z: np.ndarray) -> np.ndarray:
     """Tokens (…, NUMBER_LENGTH) of finite z (…), rounded and clipped to ±`MAX_NUMBER`."""
-    hundredths = np.rint(np.clip(z, -MAX_NUMBER, MAX_NUMBER) * 100).astype(np.int64)
+    clipped = np.clip(z, -MAX_NUMBER, MAX_NUMBER)
+    hundredths = np.rint(clipped * 100).astype(np.int64)
     size = np.abs(hundredths)
-    sign = np.where(hundredths < 0, MINUS, PLUS)
-    units, tenths, last = size // 100, size // 10 % 10, size % 10
-    return np.stack([sign, ZERO + units, ZERO + tenths, ZERO + last], -1)
+    tokens = [
+        np.where(hundredths < 0, MINUS, PLUS),
+        ZERO + size // 100,
+        ZERO + size // 10 % 10,
+        ZERO + size % 10,
+    ]
+    return np.stack(tokens, -1)
 
 
 def read_numbers(tokens: np.ndarray) -> np.ndarray:
@@ -96,7 +101,8 @@ class NumberDecoder(nn.Module):
             conditions: (R, d), see `conditions`.
             tokens: (R, L), of which the first is `START`.
         """
-        x = self.token(tokens) + self.place.weight[: tokens.shape[1]] + conditions[:, None]
+        places = self.place.weight[: tokens.shape[1]]  # (L, d)
+        x = self.token(tokens) + places + conditions[:, None]  # (R, L, d)
         for layer in self.layers:
             x, _ = layer(x)
         return self.head(self.norm(x))
@@ -115,7 +121,8 @@ class NumberDecoder(nn.Module):
         Returns:
             Logits (R, NUMBER_TOKENS) of the next token, and keys and values including this token.
         """
-        x = (self.token(token) + self.place.weight[place] + conditions)[:, None]  # (R, 1, d)
+        x = self.token(token) + self.place.weight[place] + conditions  # (R, d)
+        x = x[:, None]
         present = []
         for i, layer in enumerate(self.layers):
             x, keys = layer(x, past[i] if past else None)
@@ -141,7 +148,8 @@ class NumberLayer(nn.Module):
         Returns:
             The tokens after this layer, and the keys and values of all tokens.
         """
-        projected = self.project(self.attention_norm(x)).unflatten(-1, (3, self.heads, -1))
+        projected = self.project(self.attention_norm(x))  # (R, L, 3d)
+        projected = projected.unflatten(-1, (3, self.heads, -1))
         query, key, value = projected.permute(2, 0, 3, 1, 4)  # each (R, h, L, H)
         if past is not None:
             key = torch.cat([past[0], key], 2)  # (R, h, P + L, H)
@@ -154,6 +162,9 @@ class NumberLayer(nn.Module):
 
 
 # --- samples of one metric
+
+SMALLEST = 1e-300  # probability that is divided by
+BELOW_ONE = 1 - 1e-12  # largest quantile
 
 
 @torch.inference_mode()
@@ -205,16 +216,19 @@ def _pick(logits: Tensor, prefix: Tensor, place: int, quantile: Tensor) -> tuple
     if place == 0:
         minus = probability[prefix, MINUS]  # (S,)
         negative = quantile < minus
-        mirrored = 1 - quantile / minus.clamp_min(1e-300)
-        upwards = (quantile - minus) / (1 - minus).clamp_min(1e-300)
+        mirrored = 1 - quantile / minus.clamp_min(SMALLEST)
+        upwards = (quantile - minus) / (1 - minus).clamp_min(SMALLEST)
         within = torch.where(negative, mirrored, upwards)
-        return torch.where(negative, MINUS, PLUS), within.clamp(0, 1 - 1e-12)
+        sign = torch.where(negative, MINUS, PLUS)
+        return sign, within.clamp(0, BELOW_ONE)
     total = probability.cumsum(-1)[prefix]  # (S, NUMBER_TOKENS)
     token = torch.searchsorted(total, quantile[:, None], right=True)[:, 0]
-    token = token.clamp(ZERO, NUMBER_TOKENS - 1)
-    share = probability[prefix, token]  # (S,)
-    start = total.gather(-1, token[:, None])[:, 0] - share
-    return token, ((quantile - start) / share.clamp_min(1e-300)).clamp(0, 1 - 1e-12)
+    token = token.clamp(ZERO, NUMBER_TOKENS - 1)  # (S,)
+    share = probability[prefix, token]
+    end = total.gather(-1, token[:, None])[:, 0]
+    start = end - share
+    within = (quantile - start) / share.clamp_min(SMALLEST)
+    return token, within.clamp(0, BELOW_ONE)
 
 
 # --- coupling of the samples of different networks
@@ -260,7 +274,8 @@ def couple_samples(examples: np.ndarray, size: tuple[int, int], seed: Sequence[i
         return np.cos(at @ frequencies + phases) @ weights  # (m, M s)
 
     # 3. What must be subtracted for the draws to be 0 at the examples.                   (n, M s)
-    kernel = np.exp(-distances / (2 * scale)) + OWN_VARIANCE * np.eye(len(points))
+    kernel = np.exp(-distances / (2 * scale))
+    kernel = kernel + OWN_VARIANCE * np.eye(len(points))
     correction = solve(kernel, prior(points), assume_a="pos")
 
     def quantiles(states: np.ndarray, texts: Sequence[str]) -> np.ndarray:
@@ -268,10 +283,12 @@ def couple_samples(examples: np.ndarray, size: tuple[int, int], seed: Sequence[i
         queries = learned_features(states).astype(float)
         near = np.exp(-squared_distances(queries, points) / (2 * scale))  # (q, n)
         own = draw_by_text(texts, seed, lambda rng: rng.standard_normal(metrics * samples))
-        errors = prior(queries) - near @ correction + np.sqrt(OWN_VARIANCE) * np.array(own)
+        shared = prior(queries) - near @ correction
+        errors = shared + np.sqrt(OWN_VARIANCE) * np.array(own)
 
         # 5. Their ranks among the samples of a query and metric.                        (q, M, s)
-        ranks = errors.reshape(len(texts), metrics, samples).argsort(2).argsort(2)
+        errors = errors.reshape(len(texts), metrics, samples)
+        ranks = errors.argsort(2).argsort(2)
         return (ranks.swapaxes(1, 2) + 0.5) / samples  # (q, s, M)
 
     return quantiles

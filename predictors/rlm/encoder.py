@@ -153,7 +153,8 @@ class TextEncoder(nn.Module):
 
         # 4. Pool the whole text and K soft windows along it.                    (B, (1 + K) * D)
         centers = torch.linspace(0, 1, self.config.windows)
-        window = torch.exp(-WINDOW_SHARPNESS * (batch.position[:, None] - centers) ** 2)  # (n, K)
+        distance = batch.position[:, None] - centers
+        window = torch.exp(-WINDOW_SHARPNESS * distance**2)  # (n, K)
         in_windows = _sums(window, batch.shared, len(x))  # (m, K)
         weights = [flow.times, *in_windows.T[..., None]]  # (1 + K) times (m, 1)
         weighted = torch.cat([x * weight for weight in weights], 1)
@@ -225,7 +226,8 @@ class Flow:
         source, target = self.ends
         read = _sums(x[source] * self.weights[1], target, len(x))
         readers = _sums(x[target] * self.weights[0], source, len(x))
-        mean = _sums(x * self.times, self.text, len(self.sizes)) / self.sizes  # (B, D)
+        total = _sums(x * self.times, self.text, len(self.sizes))
+        mean = total / self.sizes  # (B, D)
         return torch.cat([x, read, readers, mean[self.text]], 1)
 
 
@@ -298,7 +300,8 @@ class T5GemmaReader:
                     f"{self.limit}"
                 )
         size = self.encoder.config.encoder.hidden_size
-        states = np.zeros((len(ids), size + QUALITY + COUNTS + NEIGHBOURS + COMMON), np.float32)
+        others = QUALITY + COUNTS + NEIGHBOURS + COMMON
+        states = np.zeros((len(ids), size + others), np.float32)
         by_length = sorted(range(len(ids)), key=lambda i: len(ids[i]))  # little padding in a batch
         for start in range(0, len(by_length), BACKBONE_TEXTS):
             rows = by_length[start : start + BACKBONE_TEXTS]

@@ -88,12 +88,17 @@ def _farthest_points(points: np.ndarray, count: int) -> np.ndarray:
     """Row numbers (count,) by farthest-point sampling (Gonzalez 1985), beginning with the row
     nearest to the mean.
     """
-    first = int(((points - points.mean(0)) ** 2).sum(1).argmin())
+
+    def squared_distances_to(point: np.ndarray) -> np.ndarray:
+        return ((points - point) ** 2).sum(1)  # (N,)
+
+    first = int(squared_distances_to(points.mean(0)).argmin())
     chosen = [first]
-    distance = ((points - points[first]) ** 2).sum(1)  # (N,) to the nearest chosen one
+    nearest = squared_distances_to(points[first])  # (N,) to the nearest chosen one
     while len(chosen) < count:
-        chosen.append(int(distance.argmax()))
-        distance = np.minimum(distance, ((points - points[chosen[-1]]) ** 2).sum(1))
+        farthest = int(nearest.argmax())
+        chosen.append(farthest)
+        nearest = np.minimum(nearest, squared_distances_to(points[farthest]))
     return np.array(chosen)
 
 
@@ -382,7 +387,9 @@ class FittedContext:
 
     def _rows_with(self, rows: np.ndarray, metric: str) -> np.ndarray:
         known = ~np.isnan(self.values[metric])
-        return rows[known[rows]] if known[rows].any() else np.flatnonzero(known)[:MAX_EXAMPLES]
+        if known[rows].any():
+            return rows[known[rows]]
+        return np.flatnonzero(known)[:MAX_EXAMPLES]
 
     def _projected(self, rows: np.ndarray, covariates: list[str]) -> ProjectedExamples:
         """Features and kernels of these rows.

@@ -110,8 +110,16 @@ class ContextReader(nn.Module):
 
         # 2. One token per example: its features, its target, what the regression says of it.
         z = targets.clamp(-MAX_TARGET, MAX_TARGET)
-        waves = [torch.sin(2 * z), torch.cos(2 * z)]
-        number = torch.stack([z, z.clamp(-1, 1), z.square() / 4, *waves], -1)  # (B, n, 5)
+        number = torch.stack(
+            [
+                z,
+                z.clamp(-1, 1),
+                z.square() / 4,
+                torch.sin(2 * z),
+                torch.cos(2 * z),
+            ],
+            -1,
+        )  # (B, n, 5)
         x = self.place(features) + self.number(number)  # (B, n, D)
         x = x + self.regressed(regressed) + self.role[0]
 
@@ -140,7 +148,8 @@ def _kernel_scales(kernels: int) -> Tensor:
     # 1. One scale per kind of feature.                                                        (F,)
     sizes = (sum(AXES), len(AXES) * WHITENED, COVARIATES, COMMON, 3)
     levels = (1 / AXIS_SCALE, 0.05, 0.3, 0.1, 0.01)
-    row = torch.cat([torch.full((size,), level) for size, level in zip(sizes, levels, strict=True)])
+    parts = [torch.full((size,), level) for size, level in zip(sizes, levels, strict=True)]
+    row = torch.cat(parts)
 
     # 2. Of the axes, each kernel reads some parts: structure, quality, counts, neighbours.
     part = torch.arange(len(AXES)).repeat_interleave(torch.tensor(AXES))  # (sum(AXES),)
@@ -209,7 +218,8 @@ class ContextAttention(nn.Module):
         key = split_heads(key, self.heads)  # (B, h, n, H)
         projected = split_heads(self.place(features), self.heads)  # (B, h, n, distance)
         half_square = projected.square().sum(-1, keepdim=True) / 2
-        key = torch.cat([key * key.shape[-1] ** -0.5, projected, -half_square], -1)
+        scaled = key * key.shape[-1] ** -0.5
+        key = torch.cat([scaled, projected, -half_square], -1)
         # A softmax over n keys flattens as n grows (arXiv 2501.19399): a learned multiple of log n
         # sharpens it.
         growth = torch.log(torch.tensor(key.shape[2] / REFERENCE_EXAMPLES))
@@ -220,7 +230,8 @@ class ContextAttention(nn.Module):
         """Output (B, m, D) for tokens y (B, m, D) with features (B, m, F)."""
         query = split_heads(self.query(y), self.heads)  # (B, h, m, H)
         projected = split_heads(self.place(features), self.heads)  # (B, h, m, distance)
-        query = torch.cat([query, projected, torch.ones_like(projected[..., :1])], -1)
+        one = torch.ones_like(projected[..., :1])
+        query = torch.cat([query, projected, one], -1)
         # Values as wide as keys: only then is the matrix of logits never stored.
         size = keys.value.shape[-1]
         value = functional.pad(keys.value, (0, keys.key.shape[-1] - size))
@@ -255,7 +266,8 @@ class LeastSquares(nn.Module):
         key = self._key(y, features)
         value = split_heads(self.value(y), self.heads)
         eye = torch.eye(key.shape[-1], device=key.device)
-        gram = key.mT @ key + self.penalty.exp()[:, None, None] * eye
+        penalty = self.penalty.exp()[:, None, None]  # (h, 1, 1)
+        gram = key.mT @ key + penalty * eye
         inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram))
         return RidgeFit(inverse, inverse @ (key.mT @ value), key, value)
 

@@ -145,7 +145,8 @@ class Projection(NamedTuple):
         for i, (axes, (projected, _)) in enumerate(zip(self.axes, projections, strict=True)):
             _fill(features, COLUMNS.axes[i], projected * AXIS_SCALE)
             leading = projected[:, :WHITENED]  # (m, WHITENED)
-            _fill(features, COLUMNS.whitened[i], leading / axes.spread[: leading.shape[1]])
+            whitened = leading / axes.spread[:WHITENED]
+            _fill(features, COLUMNS.whitened[i], whitened)
 
         # 3. Covariates, of which the unknown ones are 0, the mean of z.                     (m, k)
         filled = np.nan_to_num(covariates)
@@ -184,10 +185,12 @@ def _principal_axes(centered: np.ndarray, count: int) -> tuple[np.ndarray, np.nd
     # The smaller of both products has the same eigenvalues: (n, n) or (S, S).
     few_rows = n < size
     product = centered @ centered.T / n if few_rows else centered.T @ centered / n
-    variances, vectors = np.linalg.eigh(product)
-    variances, vectors = variances[::-1][:count], vectors[:, ::-1][:, :count]
+    variances, vectors = np.linalg.eigh(product)  # in rising order
+    variances = variances[::-1][:count]
+    vectors = vectors[:, ::-1][:, :count]
     kept = variances > MIN_VARIANCE * max(variances[0], 1e-12)
-    variances, vectors = variances[kept], vectors[:, kept]
+    variances = variances[kept]
+    vectors = vectors[:, kept]
     if few_rows:
         vectors = centered.T @ vectors / np.sqrt(n * variances)  # (S, k)
     # The sign of an eigenvector is arbitrary: let its largest entry be positive.
@@ -265,7 +268,8 @@ class KernelRegression(nn.Module):
         spread = 0.1 * torch.randn(scales.shape)
         self.log_scales = nn.Parameter(scales.log() - log_lengths[:, None] + spread)
         self.log_linear = nn.Parameter(torch.full((heads,), -1.0) + 2 * log_lengths)
-        self.log_penalty = nn.Parameter(torch.tensor([0.03, 0.15]).log().repeat(heads)[:heads])
+        penalties = torch.tensor([0.03, 0.15]).repeat(heads)[:heads]  # of heads in turn
+        self.log_penalty = nn.Parameter(penalties.log())
         self.log_sharpness = nn.Parameter(torch.zeros(1))
         # log of the stacking's penalty for 100 examples, and its slope by log n
         self.stacking = nn.Parameter(torch.tensor([-1.2, -1.0]))
@@ -344,7 +348,8 @@ class KernelRegression(nn.Module):
 
     def _trust(self, errors: Tensor, n: int) -> Tensor:
         """Weights (B, h) of the heads by their errors (B, h) on n examples."""
-        return torch.softmax(-self.log_sharpness.exp() * 0.5 * n**0.5 * errors, -1)
+        sharpness = self.log_sharpness.exp()
+        return torch.softmax(-sharpness * 0.5 * n**0.5 * errors, -1)
 
     def _stack(self, predicted: Tensor, errors: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Stack the heads' leave-one-out predictions (B, h, n).

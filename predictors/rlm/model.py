@@ -123,7 +123,8 @@ def task_loss(reader: ContextReader, decoder: NumberDecoder, tasks: Sequence[Tas
     # 2. The numbers that they should write, L tokens each; each token is written after the last.
     numbers = write_numbers(np.concatenate([task.query_targets for task in tasks]))
     tokens = torch.from_numpy(numbers)  # (B q, L)
-    before = torch.cat([torch.full_like(tokens[:, :1], START), tokens[:, :-1]], 1).to(device)
+    start = torch.full_like(tokens[:, :1], START)
+    before = torch.cat([start, tokens[:, :-1]], 1).to(device)
 
     # 3. Cross-entropy of each token among those that the grammar allows.                  (B q, L)
     logits = decoder(decoder.conditions(hidden), before)  # (B q, L, NUMBER_TOKENS)
@@ -219,7 +220,10 @@ def fit_kernels(
 def _draw_tasks(states: np.ndarray, targets: np.ndarray, rng: np.random.Generator) -> list[Task]:
     """`TASKS` random splits of random rows, each for a random metric."""
     count = min(len(states), MAX_ROWS)  # examples plus queries of each task
-    n = int(rng.integers(2, max(3, count - max(1, count // 4)))) if count > 4 else 2
+    n = 2  # examples; at least a quarter of the rows are queries
+    if count > 4:
+        most_examples = max(3, count - max(1, count // 4))
+        n = int(rng.integers(2, most_examples))
     tasks = []
     for _ in range(TASKS):
         column = targets[:, rng.integers(targets.shape[1])]
@@ -228,7 +232,14 @@ def _draw_tasks(states: np.ndarray, targets: np.ndarray, rng: np.random.Generato
         covariates = np.zeros((count, 0))
         projection = Projection.fit(states[rows[:n]], covariates[:n])
         features = projection(states[rows], covariates)
-        tasks.append(Task(features[:n], column[rows[:n]], features[n:], column[rows[n:]]))
+        targets_of_rows = column[rows]
+        task = Task(
+            examples=features[:n],
+            example_targets=targets_of_rows[:n],
+            queries=features[n:],
+            query_targets=targets_of_rows[n:],
+        )
+        tasks.append(task)
     return tasks
 
 

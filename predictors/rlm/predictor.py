@@ -252,8 +252,15 @@ class RLM(SamplingPredictor):
         if new:
             states = _as_stored(self._reader.states(new))
             self._cache.update(zip(new, states, strict=True))
-        size = next(iter(self._cache.values())).shape[0] if self._cache else 0
-        return np.array([self._cache[text] for text in texts], np.float32).reshape(len(texts), size)
+        if not texts:
+            return np.empty((0, self._state_size()), np.float32)
+        return np.array([self._cache[text] for text in texts], np.float32)
+
+    def _state_size(self) -> int:
+        """Size of a state; 0 while no text has been read."""
+        for state in self._cache.values():
+            return len(state)
+        return 0
 
     # --- predicting
 
@@ -370,5 +377,6 @@ class RLM(SamplingPredictor):
 
 def _as_stored(states: np.ndarray) -> np.ndarray:
     """States (n, S) as checkpoints store them: all but the common numbers have 16 bits."""
-    states[:, :-COMMON] = states[:, :-COMMON].clip(-MAX_HALF, MAX_HALF).astype(np.float16)
+    rounded = states[:, :-COMMON].clip(-MAX_HALF, MAX_HALF).astype(np.float16)
+    states[:, :-COMMON] = rounded
     return states

@@ -32,6 +32,7 @@ from search_spaces.ir.text.program import MAX_DEPTH, Block, Program, bind, opera
 
 BUCKETS = 8192  # of hashed words; bucket 0 is padding
 MAX_TOKENS = 60_000
+MAX_PLAIN_NUMBER = 1e30  # larger numbers in other texts are read as this one
 
 # --- sizes of a token
 OPERATOR_NUMBERS = 9  # log2 of costs and sizes
@@ -130,20 +131,18 @@ def tokenize_graph(graph: Graph) -> Tokens:
 
 def _tokenize_plain(text: str) -> Tokens:
     """The tokens of any other text: one per word, each of which reads the one before."""
-    found = _WORD.findall(text)
-    n = len(found)
+    parts = _WORD.findall(text)
+    n = len(parts)
     if n > MAX_TOKENS:
         raise InputError(f"the text has {n} words, numbers and signs; the limit is {MAX_TOKENS}")
-    is_number = [word[0].isdecimal() for word in found]
     # Every number is the same word "#"; its size is in the token's numbers, as that of operators.
-    words = np.array(
-        [bucket("#" if numeric else word) for word, numeric in zip(found, is_number, strict=True)]
-    )
+    words = np.zeros(n, np.int64)
     numbers = np.zeros((n, OPERATOR_NUMBERS), np.float32)
-    numbers[:, 0] = [
-        log2(1 + min(float(word), 1e30)) if numeric else 0.0
-        for word, numeric in zip(found, is_number, strict=True)
-    ]
+    for i, part in enumerate(parts):
+        is_number = part[0].isdecimal()
+        words[i] = bucket("#" if is_number else part)
+        if is_number:
+            numbers[i, 0] = log2(1 + min(float(part), MAX_PLAIN_NUMBER))
     edges = np.stack([np.arange(n - 1), np.arange(1, n)])
     sketches = [
         token_type_sketch(*token_type) for token_type in zip(words[:, None], numbers, strict=True)
