@@ -27,8 +27,8 @@ import numpy as np
 from predictors.features import kind_attributes
 from search_spaces import read
 from search_spaces.common.errors import InputError
-from search_spaces.ir.graph import Attrs, Graph, Shape, Value
-from search_spaces.ir.text.program import MAX_DEPTH, Block, Program, bind, operator_outcome
+from search_spaces.ir.graph import MAX_DEPTH, Attrs, Graph, Shape, Value
+from search_spaces.ir.text.program import Block, Program, bind, operator_outcome
 
 BUCKETS = 8192  # of hashed words; bucket 0 is padding
 MAX_TOKENS = 60_000

@@ -23,12 +23,11 @@ from math import prod
 from typing import Generic, NamedTuple, TypeVar
 
 from search_spaces.common.errors import InputError
-from search_spaces.ir.graph import Attrs, Graph, Node, Shape, Value
+from search_spaces.ir.graph import MAX_DEPTH, Attrs, Graph, Node, Shape, Value
 from search_spaces.ir.ops import canonical_attrs, multiply_accumulates, output_shape, weights
 
 PARAMETRIC = frozenset({"channels", "features", "kernel"})
 """Attributes that may be parameters of a function."""
-MAX_DEPTH = 32  # nested function calls
 MAX_CALLS = 100_000  # calls that are run in one program; equal ones may count once
 MAX_NODES = 100_000  # nodes of an expanded network
 

@@ -4,6 +4,8 @@ text and back.
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import onnx
 import pytest
@@ -18,8 +20,15 @@ from search_spaces import (
     params,
     to_text,
 )
-from search_spaces.ir.costs import graph_peak_activations
+from search_spaces.ir import ops
+from search_spaces.ir.costs import graph_flops, graph_params, graph_peak_activations
+from search_spaces.ir.graph import Attrs, Shape, count
 from search_spaces.ir.onnx import from_model, to_model
+from search_spaces.ir.ops import OPERATORS
+from search_spaces.ir.ops.operator import ExportedNode, Exporter, Operator, Weight, same_shape
+from search_spaces.ir.text import compact, expand
+from search_spaces.ir.text import read as read_text
+from search_spaces.ir.text import write as write_text
 from search_spaces.testing import check_space
 
 
@@ -45,6 +54,42 @@ class EveryOperator(SearchSpace):
 
 def test_every_operator_conforms() -> None:
     check_space(EveryOperator(), count=2)
+
+
+def test_every_operator_is_in_one_family_alone() -> None:
+    names = Counter(operator.name for family in ops._FAMILIES for operator in family.OPERATORS)
+    assert names.keys() == OPERATORS.keys()
+    assert set(names.values()) == {1}
+
+
+def test_an_operator_is_added_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Builder, costs, text and ONNX follow from its facts."""
+    onnxruntime = pytest.importorskip("onnxruntime", reason="the model is run")
+
+    def weights(attrs: Attrs, shapes: tuple[Shape, ...]) -> tuple[Weight, ...]:
+        return (Weight("scale", (int(shapes[0][1]), 1, 1), "ones"),)
+
+    def write(exporter: Exporter, node: ExportedNode) -> None:
+        exporter.add("Mul", node.name, [*node.inputs, *node.weights], node.output)
+
+    operator = Operator(
+        name="ChannelScale",
+        own_attributes={},
+        infer_own_shape=same_shape,
+        weights=weights,
+        count=lambda node: count(node.output),
+        write=write,
+    )
+    monkeypatch.setitem(OPERATORS, "ChannelScale", operator)
+    net = Network((3, 4, 4), num_classes=2)
+    graph = net.graph(net.op("ChannelScale", net.input))
+    assert (graph_params(graph), graph_flops(graph)) == (3, 48)
+    text = write_text(compact(graph))
+    assert "net.ChannelScale (x)" in text
+    assert expand(read_text(text)).nodes == graph.nodes
+    session = onnxruntime.InferenceSession(to_model(graph).SerializeToString())
+    x = np.random.default_rng(0).normal(size=(2, 3, 4, 4)).astype(np.float32)
+    np.testing.assert_allclose(session.run(None, {"input": x})[0], x, rtol=1e-6)
 
 
 def test_a_value_is_held_until_it_is_read_for_the_last_time() -> None:
