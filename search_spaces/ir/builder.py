@@ -27,12 +27,11 @@ class Tensor(NamedTuple):
     shape: Shape
 
 
-_tensor: Callable[[tuple[int, Shape]], Tensor] = partial(
-    tuple.__new__, Tensor
-)  # in two thirds of the time
+# Creates a tensor from a tuple of its fields, in two thirds of the time
+_tensor: Callable[[tuple[int, Shape]], Tensor] = partial(tuple.__new__, Tensor)
 
 
-class _Copied(NamedTuple):
+class _BuiltBlock(NamedTuple):
     """The nodes of a repeated block, to be copied.
 
     Attributes:
@@ -54,13 +53,26 @@ class _Copied(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _conv_attrs(
-    in_channels: int, channels: int, kernel: tuple[int, int], strides: tuple[int, int], dilations: tuple[int, int],
-    group: int, bias: bool, pads: tuple[int, int, int, int] | None,
-) -> Attrs:  # fmt: skip
-    padding = pads or same_pads(kernel, dilations)
-    return Convolution(
-        in_channels, channels, kernel, strides, padding, dilations, group, bias
-    ).attrs
+    in_channels: int,
+    channels: int,
+    kernel: tuple[int, int],
+    strides: tuple[int, int],
+    dilations: tuple[int, int],
+    group: int,
+    bias: bool,
+    pads: tuple[int, int, int, int] | None,
+) -> Attrs:
+    conv = Convolution(
+        in_channels=in_channels,
+        channels=channels,
+        kernel=kernel,
+        strides=strides,
+        pads=pads or same_pads(kernel, dilations),
+        dilations=dilations,
+        group=group,
+        bias=bias,
+    )
+    return conv.attrs
 
 
 _NO_AFFINE: Attrs = (("affine", 0),)
@@ -107,7 +119,7 @@ class Network:
         self._shapes: list[Shape] = [self.input.shape]
         self._scope: tuple[str, ...] = ()
         self._blocks: Counter[tuple[tuple[str, ...], str]] = Counter()
-        self._copied: dict[Hashable, _Copied] = {}
+        self._built: dict[Hashable, _BuiltBlock] = {}
 
     def __getattr__(self, name: str) -> NoReturn:
         methods = [method for method in dir(type(self)) if not method.startswith("_")]
@@ -139,41 +151,52 @@ class Network:
             InputError: if `build` reads a tensor that is not among `inputs`: a copy would read
                 another one.
         """
-        same = tuple([inputs.index(x) for x in inputs])
-        key = (build, tuple([x.shape for x in inputs]), same, settings)
+        # Equal blocks have equal settings and input shapes, and the same inputs twice.
+        shapes = tuple([x.shape for x in inputs])
+        repeated_inputs = tuple([inputs.index(x) for x in inputs])
+        key = (build, shapes, repeated_inputs, settings)
         with self.block(name):
-            if key in self._copied:
-                return self._copy(self._copied[key], inputs)
-            node, value = len(self._nodes), len(self._shapes)
+            if key in self._built:
+                return self._copy(self._built[key], inputs)
+            first_node, first_value = len(self._nodes), len(self._shapes)
             output = build(self, *inputs, *settings)
-            own, used = (
-                {x.number for x in inputs},
-                [v for added in self._nodes[node:] for v in added.inputs],
-            )
-            if any(v < value and v not in own for v in (*used, output.number)):
+            nodes = self._nodes[first_node:]
+            # It must read nothing from before but its inputs.
+            own = {x.number for x in inputs}
+            reads = [output.number]
+            for added in nodes:
+                reads += added.inputs
+            if any(value < first_value and value not in own for value in reads):
                 raise InputError(
                     f"block {name!r} reads a tensor that is not one of its inputs: add it to "
                     "`inputs`"
                 )
-            made = _Copied(
-                inputs, value, self._nodes[node:], self._shapes[value:], output, len(self._scope)
+            self._built[key] = _BuiltBlock(
+                inputs=inputs,
+                first=first_value,
+                nodes=nodes,
+                shapes=self._shapes[first_value:],
+                output=output,
+                depth=len(self._scope),
             )
-            self._copied[key] = made
             return output
 
-    def _copy(self, block: _Copied, inputs: tuple[Tensor, ...]) -> Tensor:
+    def _copy(self, block: _BuiltBlock, inputs: tuple[Tensor, ...]) -> Tensor:
+        """Add the block's nodes again, with other inputs."""
         first, scope, depth = block.first, self._scope, block.depth
         shift = len(self._shapes) - first
         number = {old.number: new.number for old, new in zip(block.inputs, inputs, strict=True)}
-        for op, read, made, attrs, inner in block.nodes:
-            if len(read) == 1:
-                copied: tuple[int, ...] = (number.get(read[0], read[0] + shift),)
+        for op, reads, outputs, attrs, inner_scope in block.nodes:
+            if len(reads) == 1:  # most nodes; a list would take longer
+                copied: tuple[int, ...] = (number.get(reads[0], reads[0] + shift),)
             else:
-                copied = tuple([number.get(v, v + shift) for v in read])
-            self._nodes.append(node((op, copied, (made[0] + shift,), attrs, scope + inner[depth:])))
+                copied = tuple([number.get(value, value + shift) for value in reads])
+            full_scope = scope + inner_scope[depth:]
+            self._nodes.append(node((op, copied, (outputs[0] + shift,), attrs, full_scope)))
         self._shapes += block.shapes
         output = block.output.number
-        return Tensor(output + shift if output >= first else number[output], block.output.shape)
+        copied_output = output + shift if output >= first else number[output]
+        return Tensor(copied_output, block.output.shape)
 
     def op(self, op: str, *inputs: Tensor, attrs: Attrs | Mapping[str, Any] = ()) -> Tensor:
         """Add any supported operator.
@@ -187,54 +210,86 @@ class Network:
             InputError: if the operator is not supported, or attributes and shapes do not match.
         """
         if not isinstance(attrs, tuple):
-            attrs = tuple(
-                sorted(
-                    [(name, tuple(v) if isinstance(v, list) else v) for name, v in attrs.items()]
-                )
-            )
+            values = {n: tuple(v) if isinstance(v, list) else v for n, v in attrs.items()}
+            attrs = tuple(sorted(values.items()))
         number = len(self._shapes)
-        if len(inputs) == 1:
-            read: tuple[int, ...] = (inputs[0].number,)
+        if len(inputs) == 1:  # most nodes; a list would take longer
+            reads: tuple[int, ...] = (inputs[0].number,)
             shape = output_shape(op, attrs, (inputs[0].shape,))
         else:
-            read = tuple([x.number for x in inputs])
+            reads = tuple([x.number for x in inputs])
             shape = output_shape(op, attrs, tuple([x.shape for x in inputs]))
-        self._nodes.append(node((op, read, (number,), attrs, self._scope)))
+        self._nodes.append(node((op, reads, (number,), attrs, self._scope)))
         self._shapes.append(shape)
         return _tensor((number, shape))
 
     def conv(
-        self, x: Tensor, channels: int | None = None, kernel: int | tuple[int, int] = 3, stride: int = 1,
-        dilation: int = 1, groups: int = 1, bias: bool = False, pads: tuple[int, int, int, int] | None = None,
-    ) -> Tensor:  # fmt: skip
-        """Convolution. `pads` are top, left, bottom, right; by default they keep the size at stride
-        1 (odd kernels).
+        self,
+        x: Tensor,
+        channels: int | None = None,
+        kernel: int | tuple[int, int] = 3,
+        stride: int = 1,
+        dilation: int = 1,
+        groups: int = 1,
+        bias: bool = False,
+        pads: tuple[int, int, int, int] | None = None,
+    ) -> Tensor:
+        """Convolution.
+
+        `pads` are top, left, bottom, right; by default they keep the size at stride 1 (odd
+        kernels).
         """
-        return self.op(
-            "Conv", x, attrs=self._conv(x, channels, kernel, stride, dilation, groups, bias, pads)
-        )
+        attrs = self._conv(x, channels, kernel, stride, dilation, groups, bias, pads)
+        return self.op("Conv", x, attrs=attrs)
 
     def _conv(
-        self, x: Tensor, channels: int | None, kernel: int | tuple[int, int], stride: int, dilation: int, groups: int,
-        bias: bool = False, pads: tuple[int, int, int, int] | None = None,
-    ) -> Attrs:  # fmt: skip
+        self,
+        x: Tensor,
+        channels: int | None,
+        kernel: int | tuple[int, int],
+        stride: int,
+        dilation: int,
+        groups: int,
+        bias: bool = False,
+        pads: tuple[int, int, int, int] | None = None,
+    ) -> Attrs:
         width = int(x.shape[1])
         return _conv_attrs(
-            width, channels or width, pair(kernel), pair(stride), pair(dilation), groups, bias, pads
+            width,
+            channels or width,
+            pair(kernel),
+            pair(stride),
+            pair(dilation),
+            groups,
+            bias,
+            pads,
         )
 
     def conv_bn(
-        self, x: Tensor, channels: int | None = None, kernel: int | tuple[int, int] = 3, stride: int = 1,
-        dilation: int = 1, groups: int = 1, affine: bool = True,
-    ) -> Tensor:  # fmt: skip
+        self,
+        x: Tensor,
+        channels: int | None = None,
+        kernel: int | tuple[int, int] = 3,
+        stride: int = 1,
+        dilation: int = 1,
+        groups: int = 1,
+        affine: bool = True,
+    ) -> Tensor:
         """Convolution without bias, then batch normalization; see `batch_norm` for `affine`."""
         attrs = self._conv(x, channels, kernel, stride, dilation, groups)
-        return self.op("ConvBn", x, attrs=attrs if affine else tuple(sorted((*attrs, *_NO_AFFINE))))
+        if not affine:
+            attrs = tuple(sorted((*attrs, *_NO_AFFINE)))
+        return self.op("ConvBn", x, attrs=attrs)
 
     def conv_bn_relu(
-        self, x: Tensor, channels: int | None = None, kernel: int | tuple[int, int] = 3, stride: int = 1,
-        dilation: int = 1, groups: int = 1,
-    ) -> Tensor:  # fmt: skip
+        self,
+        x: Tensor,
+        channels: int | None = None,
+        kernel: int | tuple[int, int] = 3,
+        stride: int = 1,
+        dilation: int = 1,
+        groups: int = 1,
+    ) -> Tensor:
         """Convolution without bias, batch normalization, then ReLU."""
         return self.relu(self.conv_bn(x, channels, kernel, stride, dilation, groups))
 
@@ -309,17 +364,15 @@ class Network:
         """
         means = self.relu(self.conv(self.global_avg_pool(x), hidden, kernel=1, bias=True))
         weights = self.conv(means, int(x.shape[1]), kernel=1, bias=True)
-        return self.mul(
-            x, self.hard_sigmoid(weights) if gate == "hard_sigmoid" else self.sigmoid(weights)
-        )
+        activation = self.hard_sigmoid if gate == "hard_sigmoid" else self.sigmoid
+        return self.mul(x, activation(weights))
 
     def slice(self, x: Tensor, axis: int, start: int, end: int) -> Tensor:
         """Elements start to end - 1 along an axis (1: channels, 2: rows, 3: columns)."""
         if (start, end) == (0, x.shape[axis]):
             return x
-        return self.op(
-            "Slice", x, attrs=(("axes", (axis,)), ("ends", (end,)), ("starts", (start,)))
-        )
+        attrs: Attrs = (("axes", (axis,)), ("ends", (end,)), ("starts", (start,)))
+        return self.op("Slice", x, attrs=attrs)
 
     def channel_shuffle(self, x: Tensor, groups: int) -> Tensor:
         """Interleave `groups` groups of channels (ShuffleNet, arXiv 1707.01083)."""
@@ -331,7 +384,9 @@ class Network:
 
     def linear(self, x: Tensor, features: int, bias: bool = True) -> Tensor:
         """Linear layer on the last dimension."""
-        attrs: Attrs = (("features", features),) if bias else (("bias", 0), ("features", features))
+        attrs: Attrs = (("features", features),)
+        if not bias:
+            attrs = (("bias", 0), *attrs)
         return self.op("Linear", x, attrs=attrs)
 
     def classifier(self, x: Tensor) -> Tensor:

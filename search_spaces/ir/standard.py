@@ -24,6 +24,7 @@ IR_VERSION = 10
 OPSET = 21
 NEWEST_OPSET = onnx.defs.onnx_opset_version()
 _EXACT_INTEGERS = 1 << 24  # smaller integers are exact in float32
+_MAX_OPERANDS = 1000
 _SYMMETRIC = frozenset({"Add", "Mul", "Equal", "And", "Or"})
 
 
@@ -34,58 +35,61 @@ def schema(op: str) -> OpSchema | None:
     """
     for version in (OPSET, NEWEST_OPSET):
         if onnx.defs.has(op, version):
-            found = onnx.defs.get_schema(op, version)
-            return None if found.deprecated else found
+            op_schema = onnx.defs.get_schema(op, version)
+            return None if op_schema.deprecated else op_schema
     return None
+
+
+def _required_schema(op: str) -> OpSchema:
+    """The operator's schema; InputError if there is none."""
+    op_schema = schema(op)
+    if op_schema is None:
+        raise InputError(
+            f"operator {op} is not supported: neither ONNX nor the text's net domain has it"
+        )
+    return op_schema
 
 
 @lru_cache(maxsize=1024)
 def opset(op: str) -> int:
     """The opset that a model with this operator needs: 21, or the later one that introduced it."""
-    found = schema(op)
-    return max(OPSET, found.since_version) if found else OPSET
+    op_schema = schema(op)
+    return max(OPSET, op_schema.since_version) if op_schema else OPSET
 
 
 @lru_cache(maxsize=1024)
 def operand_names(op: str) -> tuple[str, ...]:
     """Names of the operands in order, including a variadic last one."""
-    found = schema(op)
-    return tuple(operand.name for operand in found.inputs) if found else ()
+    op_schema = schema(op)
+    return tuple(operand.name for operand in op_schema.inputs) if op_schema else ()
 
 
 @lru_cache(maxsize=1024)
 def single_operands(op: str) -> tuple[str, ...]:
     """Names of the operands that are not variadic; InputError for an unknown operator."""
-    found = schema(op)
-    if found is None:
-        raise InputError(
-            f"operator {op} is not supported: neither ONNX nor the text's net domain has it"
-        )
+    op_schema = _required_schema(op)
     variadic = OpSchema.FormalParameterOption.Variadic
-    return tuple(operand.name for operand in found.inputs if operand.option != variadic)
+    return tuple(operand.name for operand in op_schema.inputs if operand.option != variadic)
 
 
 @lru_cache(maxsize=1024)
 def defaults(op: str) -> dict[str, object]:
     """Default values of the operator's attributes, in the form of `attribute_value`."""
-    found = schema(op)
-    attributes = found.attributes if found else {}
-    return {
-        name: attribute_value(op, a.default_value)
-        for name, a in attributes.items()
-        if a.default_value.name
-    }
+    op_schema = schema(op)
+    values: dict[str, object] = {}
+    for name, attribute in op_schema.attributes.items() if op_schema else ():
+        if attribute.default_value.name:
+            values[name] = attribute_value(op, attribute.default_value)
+    return values
 
 
 @lru_cache(maxsize=65536)
 def is_standard(op: str, names: tuple[str, ...], inputs: int) -> bool:
     """True if ONNX's operator has all these attributes and needs no more than `inputs` operands."""
-    found = schema(op)
-    return (
-        found is not None
-        and all(name in found.attributes for name in names)
-        and inputs >= found.min_input
-    )
+    op_schema = schema(op)
+    if op_schema is None or inputs < op_schema.min_input:
+        return False
+    return all(name in op_schema.attributes for name in names)
 
 
 def attribute_value(op: str, attr: onnx.AttributeProto) -> Value:
@@ -95,20 +99,19 @@ def attribute_value(op: str, attr: onnx.AttributeProto) -> Value:
         InputError: for tensors, subgraphs, and strings that the text cannot hold.
     """
     value = helper.get_attribute_value(attr)
-    if attr.type == onnx.AttributeProto.FLOAT:
-        return shortest(value)
-    if attr.type == onnx.AttributeProto.FLOATS:
-        return tuple(map(shortest, value))
-    if attr.type in (onnx.AttributeProto.STRING, onnx.AttributeProto.STRINGS):
-        return (
-            _plain(op, attr.name, value)
-            if isinstance(value, bytes)
-            else tuple(_plain(op, attr.name, v) for v in value)
-        )
-    if attr.type == onnx.AttributeProto.INT:
+    kinds = onnx.AttributeProto
+    if attr.type == kinds.INT:
         return int(value)
-    if attr.type == onnx.AttributeProto.INTS:
+    if attr.type == kinds.INTS:
         return tuple(value)
+    if attr.type == kinds.FLOAT:
+        return shortest(value)
+    if attr.type == kinds.FLOATS:
+        return tuple(map(shortest, value))
+    if attr.type == kinds.STRING:
+        return _plain(op, attr.name, value)
+    if attr.type == kinds.STRINGS:
+        return tuple([_plain(op, attr.name, item) for item in value])
     raise InputError(f"attribute {attr.name} of {op} is of a kind that the text cannot hold")
 
 
@@ -136,14 +139,15 @@ def number(value: float) -> int | float:
 
 def numbers(array: np.ndarray) -> Value:
     """A constant operand of at most one dimension as the value of an attribute."""
-    values = [number(v) for v in array.ravel().tolist()]
+    values = [number(item) for item in array.ravel().tolist()]
     if array.ndim == 0:
         return values[0]
-    return tuple(values) if all(isinstance(v, int) for v in values) else tuple(map(float, values))
+    if all(isinstance(value, int) for value in values):
+        return tuple(values)
+    return tuple(map(float, values))
 
 
 # --- operands
-# --------------------------------------------------------------------------------------------------------
 
 
 class Call(NamedTuple):
@@ -172,35 +176,42 @@ def call(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Call:
     Raises:
         InputError: if the operator does not have an attribute, operand or output.
     """
-    formal = single_operands(op)
-    found = schema(op)
-    assert found is not None
-    given: dict[str, Any] = dict(attrs)
-    output, at = given.pop("output", 0), given.pop("positions", None)
-    constants = {formal.index(name): given.pop(name) for name in list(given) if name in formal}
-    if wrong := [name for name in given if name not in found.attributes]:
+    formal, op_schema = single_operands(op), _required_schema(op)
+    # 1. The attributes: which output is used, where the inputs stand, constant operands by
+    #    position, and those of the schema.
+    values: dict[str, Any] = dict(attrs)
+    output = values.pop("output", 0)
+    positions = values.pop("positions", None)
+    constants = {formal.index(name): values.pop(name) for name in list(values) if name in formal}
+    wrong = [name for name in values if name not in op_schema.attributes]
+    if wrong:
         raise InputError(f"{op} has no attribute or operand {wrong[0]!r}")
-    if at is None:
-        free = (i for i in range(len(shapes) + len(constants)) if i not in constants)
-        at = tuple(next(free) for _ in shapes)
-    if (
-        len(at) != len(shapes)
-        or len({*at, *constants}) < len(at) + len(constants)
-        or max(at, default=0) > 1000
-    ):
-        raise InputError(
-            f"{op} takes {len(at)} operands at positions {list(at)}, but {len(shapes)} are given"
-        )
-    if not 0 <= output < len(found.outputs):
+    if not 0 <= output < len(op_schema.outputs):
         raise InputError(f"{op} has no output {output}")
-    operands: list[int | np.ndarray | None] = [None] * (max((*at, *constants), default=-1) + 1)
-    for i, position in enumerate(at):
+    # 2. The inputs stand in order between the constants, unless `positions` says otherwise.
+    if positions is None:
+        free = (i for i in range(len(shapes) + len(constants)) if i not in constants)
+        positions = tuple([next(free) for _ in shapes])
+    are_distinct = len({*positions, *constants}) == len(positions) + len(constants)
+    is_in_range = max(positions, default=0) <= _MAX_OPERANDS
+    if len(positions) != len(shapes) or not are_distinct or not is_in_range:
+        raise InputError(
+            f"{op} takes {len(positions)} operands at positions {list(positions)}, but "
+            f"{len(shapes)} are given"
+        )
+    # 3. All operands. Constants have the element type of inputs with the same type variable.
+    types = {
+        _type_name(op_schema, position): element_type(shape)
+        for position, shape in zip(positions, shapes, strict=True)
+    }
+    count = max((*positions, *constants), default=-1) + 1
+    operands: list[int | np.ndarray | None] = [None] * count
+    for i, position in enumerate(positions):
         operands[position] = i
-    types = {_type_name(found, p): element_type(shapes[i]) for i, p in enumerate(at)}
     for position, value in constants.items():
         element = operand_type(op, position, types)
         operands[position] = np.array(value, numpy_type(element))
-    return Call(tuple(operands), tuple(given.items()), output)
+    return Call(tuple(operands), tuple(values.items()), output)
 
 
 def arrange(op: str, inputs: dict[int, int], attrs: dict[str, Any], count: int) -> tuple[int, ...]:
@@ -217,42 +228,47 @@ def arrange(op: str, inputs: dict[int, int], attrs: dict[str, Any], count: int) 
     """
     formal = single_operands(op)
     if op in _SYMMETRIC and "A" in attrs and "B" not in attrs:
-        attrs["B"], inputs = attrs.pop("A"), {0: inputs[1]}
+        attrs["B"] = attrs.pop("A")
+        inputs = {0: inputs[1]}
     positions = tuple(sorted(inputs))
     free = [i for i in range(count + 1) if i >= len(formal) or formal[i] not in attrs]
     if positions != tuple(free[: len(positions)]):
         attrs["positions"] = positions
-    return tuple([inputs[i] for i in positions])
+    return tuple([inputs[position] for position in positions])
 
 
-def _type_name(found: OpSchema, position: int) -> str:
+def _type_name(op_schema: OpSchema, position: int) -> str:
     """The type variable of an operand (`T`), or its only type (`tensor(int64)`)."""
-    return found.inputs[min(position, len(found.inputs) - 1)].type_str if found.inputs else ""
+    if not op_schema.inputs:
+        return ""
+    last = len(op_schema.inputs) - 1  # may be variadic
+    return op_schema.inputs[min(position, last)].type_str
 
 
 @lru_cache(maxsize=1024)
 def type_names(op: str) -> tuple[str, ...]:
     """The type variables of the operator's operands, in order."""
-    found = schema(op)
-    return tuple(operand.type_str for operand in found.inputs) if found else ()
+    op_schema = schema(op)
+    return tuple(operand.type_str for operand in op_schema.inputs) if op_schema else ()
 
 
 @lru_cache(maxsize=4096)
 def is_result(op: str, position: int) -> bool:
     """True if an output has the element type of the operand."""
-    found = schema(op)
-    return found is not None and _type_name(found, position) in {
-        output.type_str for output in found.outputs
-    }
+    op_schema = schema(op)
+    if op_schema is None:
+        return False
+    return _type_name(op_schema, position) in {output.type_str for output in op_schema.outputs}
 
 
 @lru_cache(maxsize=1024)
 def makes_tensors(op: str) -> bool:
     """True if outputs of the operator may be tensors; others are sequences, optionals or maps."""
-    found = schema(op)
-    return found is None or any(
-        t.startswith("tensor") for output in found.outputs for t in output.types
-    )
+    op_schema = schema(op)
+    if op_schema is None:
+        return True
+    types = [name for output in op_schema.outputs for name in output.types]
+    return any(name.startswith("tensor") for name in types)
 
 
 def operand_type(op: str, position: int, types: dict[str, str]) -> str:
@@ -266,13 +282,15 @@ def operand_type(op: str, position: int, types: dict[str, str]) -> str:
         position: position of the operand.
         types: element types by type variable.
     """
-    found = schema(op)
-    assert found is not None
-    name = _type_name(found, position)
-    if name in types:
-        return types[name]
-    allowed = [t.removeprefix("tensor(").removesuffix(")") for t in found.inputs[position].types]
-    return next((t for t in ("float", "int64") if t in allowed), sorted(allowed)[0])
+    op_schema = _required_schema(op)
+    variable = _type_name(op_schema, position)
+    if variable in types:
+        return types[variable]
+    allowed = [
+        name.removeprefix("tensor(").removesuffix(")") for name in op_schema.inputs[position].types
+    ]
+    frequent = [element for element in ("float", "int64") if element in allowed]
+    return (frequent or sorted(allowed))[0]
 
 
 @lru_cache(maxsize=64)
@@ -296,7 +314,6 @@ def numpy_type(element: str) -> np.dtype:
 
 
 # --- shapes
-# ----------------------------------------------------------------------------------------------------------
 
 
 def type_proto(shape: Shape) -> onnx.TypeProto:
@@ -307,10 +324,10 @@ def type_proto(shape: Shape) -> onnx.TypeProto:
 
 def output_names(op: str, output: int, name: str) -> list[str]:
     """Names of the operator's outputs if only one is used, which is called `name`."""
-    found = schema(op)
-    assert found is not None
-    count = max(found.min_output, output + 1)
-    return [name if i == output else f"{name}_unused{i}" for i in range(count)]
+    count = max(_required_schema(op).min_output, output + 1)
+    names = [f"{name}_unused{i}" for i in range(count)]
+    names[output] = name
+    return names
 
 
 @lru_cache(maxsize=65536)
@@ -321,30 +338,33 @@ def infer(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
         InputError: if the operator does not take these attributes and shapes, or the rank of the
             output is unknown.
     """
-    called = call(op, attrs, shapes)
-    found = schema(op)
-    assert found is not None
-    names = ["" if operand is None else f"i{i}" for i, operand in enumerate(called.operands)]
-    types, data = {}, {}
-    for name, operand in zip(names, called.operands, strict=True):
+    called, op_schema = call(op, attrs, shapes), _required_schema(op)
+    # 1. A node with a name per operand, their types, and the numbers of constants.
+    names: list[str] = []
+    types: dict[str, onnx.TypeProto] = {}
+    data: dict[str, TensorProto] = {}
+    for i, operand in enumerate(called.operands):
+        name = "" if operand is None else f"i{i}"
+        names.append(name)
         if isinstance(operand, np.ndarray):
             data[name] = onnx.numpy_helper.from_array(operand)
             types[name] = helper.make_tensor_type_proto(data[name].data_type, operand.shape)
         elif operand is not None:
             types[name] = type_proto(shapes[operand])
-    outputs = output_names(op, called.output, "y")
-    given: dict[str, Any] = dict(called.attrs)
-    node = helper.make_node(op, names, outputs, **given)
+    attributes: dict[str, Any] = dict(called.attrs)
+    node = helper.make_node(op, names, output_names(op, called.output, "y"), **attributes)
+    # 2. ONNX's inference.
     versions = [helper.make_opsetid("", opset(op))]
     try:
         inferred = onnx.shape_inference.infer_node_outputs(
-            found, node, types, data, None, versions, IR_VERSION
+            op_schema, node, types, data, None, versions, IR_VERSION
         )
     except Exception as error:  # of several kinds, most of them from the native library
         raise InputError(
             f"{op} does not take shapes {_listed(shapes)}: {' '.join(str(error).split())[:160]}"
         ) from error
     shape = shape_of(inferred.get("y", onnx.TypeProto()))
+    # 3. A shape that a text can show.
     if shape is None:
         raise InputError(
             f"{op}: the shape of the output depends on the data, so the text cannot show it"
@@ -373,7 +393,6 @@ def _listed(shapes: tuple[Shape, ...]) -> str:
 
 
 # --- canonical attributes
-# --------------------------------------------------------------------------------------------
 
 # Constant operands that are equivalent to omitting them.
 _OPERAND_DEFAULTS = {("Pad", "constant_value"): 0, ("Trilu", "k"): 0}
@@ -381,35 +400,35 @@ _OPERAND_DEFAULTS = {("Pad", "constant_value"): 0, ("Trilu", "k"): 0}
 
 @lru_cache(maxsize=65536)
 def canonical(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Attrs:
-    """The attributes in their shortest form: sorted, without defaults, axes counted from the
-    front.
+    """The attributes in their shortest form.
+
+    They are sorted, without defaults, and axes are counted from the front.
     """
     formal, default = operand_names(op), defaults(op)
-    first = formal[0] if formal else ""
-    rank = len(shapes[0]) if shapes and not any(name == first for name, _ in attrs) else 0
+    is_first_constant = bool(formal) and any(name == formal[0] for name, _ in attrs)
+    rank = len(shapes[0]) if shapes and not is_first_constant else 0
     kept: dict[str, Value] = {}
     for name, value in attrs:
+        # 1. Numbers: constant operands as integers where possible, attributes by their schema.
         if name in formal:
             value = _whole(value)
-            if _OPERAND_DEFAULTS.get((op, name)) == value:
-                continue
         elif isinstance(value, int) and _is_float(op, name):
             value = float(value)
+        # 2. Axes from the front.
         value = _from_front(op, name, value, rank, default.get(name))
-        reverses = (op, name) == ("Transpose", "perm") and value == tuple(range(rank))[::-1]
-        if default.get(name) != value and not _omitted(op, name, value) and not reverses:
+        # 3. No defaults.
+        is_default = default.get(name) == value
+        if not is_default and not _is_omitted(op, name, value, rank):
             kept[name] = value
     return tuple(sorted(kept.items()))
 
 
 @lru_cache(maxsize=4096)
 def _is_float(op: str, name: str) -> bool:
-    found = schema(op)
-    return (
-        found is not None
-        and name in found.attributes
-        and found.attributes[name].type == OpSchema.AttrType.FLOAT
-    )
+    op_schema = schema(op)
+    if op_schema is None or name not in op_schema.attributes:
+        return False
+    return op_schema.attributes[name].type == OpSchema.AttrType.FLOAT
 
 
 def _whole(value: Any) -> Value:
@@ -420,28 +439,34 @@ def _whole(value: Any) -> Value:
 
 
 def _from_front(op: str, name: str, value: Any, rank: int, default: object) -> Value:
+    """The value of an attribute, with axes counted from the front."""
     if op == "Flatten" and isinstance(value, int):  # its axis may also be the rank
         return value + rank if value < 0 else value
     if name == "axis" and rank and isinstance(value, int) and op != "OneHot":
         axis = value % rank if -rank <= value < rank else value
-        return default if isinstance(default, int) and default % rank == axis else axis
+        is_default = isinstance(default, int) and default % rank == axis
+        return default if is_default else axis  # type: ignore[return-value]
     if name == "axes" and rank and isinstance(value, tuple):
         span = rank + len(value) if op == "Unsqueeze" else rank
         axes = [axis % span if -span <= axis < span else axis for axis in value]
-        return tuple(sorted(axes) if op.startswith(("Reduce", "Squeeze", "Unsqueeze")) else axes)
+        is_set = op.startswith(("Reduce", "Squeeze", "Unsqueeze"))
+        return tuple(sorted(axes) if is_set else axes)
     return value
 
 
-def _omitted(op: str, name: str, value: object) -> bool:
+def _is_omitted(op: str, name: str, value: object, rank: int) -> bool:
+    """True for values without a default in ONNX's schema that are equivalent to omitting them."""
+    if (op, name) in _OPERAND_DEFAULTS:
+        return _OPERAND_DEFAULTS[op, name] == value
+    if (op, name) == ("Transpose", "perm"):
+        return value == tuple(range(rank))[::-1]
     return op != "Pad" and neutral(name, value)  # Pad needs its operand `pads`
 
 
 def neutral(name: str, value: object) -> bool:
-    """True for attributes without a default in ONNX's schema that are equivalent to omitting
-    them.
-    """
+    """True for lists of attributes of windows that are equivalent to omitting them."""
     if not isinstance(value, tuple) or not value:
         return False
-    return (name in ("strides", "dilations") and set(value) == {1}) or (
-        name in ("pads", "output_padding") and set(value) == {0}
-    )
+    if name in ("strides", "dilations"):
+        return set(value) == {1}
+    return name in ("pads", "output_padding") and set(value) == {0}

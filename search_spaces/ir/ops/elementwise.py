@@ -5,6 +5,7 @@ Operands broadcast to one shape. A constant operand of one number is an attribut
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -212,72 +213,164 @@ def _write_zero(exporter: Exporter, node: ExportedNode) -> None:
 # --- the operators
 
 
-def _elementwise(name: str, **facts: object) -> Operator:
-    """An operator that is computed if its operands are known."""
-    return Operator(name=name, folded_size=broadcast_size, **facts)  # type: ignore[arg-type]
+def _computed(*operators: Operator) -> tuple[Operator, ...]:
+    """Operators that are computed if all operands are known."""
+    return tuple([replace(operator, folded_size=broadcast_size) for operator in operators])
 
 
 _ARITHMETIC = (
-    _elementwise(
-        "Add",
-        commutative=True,
-        broadcasts=True,
-        infer_shape=_infer_broadcast("Add"),
-        read=_read_add,
-    ),
-    _elementwise("Sub", broadcasts=True, infer_shape=_infer_broadcast("Sub"), read=_read_sub),
-    _elementwise(
-        "Mul",
-        commutative=True,
-        broadcasts=True,
-        infer_shape=_infer_broadcast("Mul"),
-        read=_read_mul,
-    ),
-    _elementwise("Div", broadcasts=True, infer_shape=_infer_broadcast("Div"), read=_read_div),
-    _elementwise("Sum", commutative=True, infer_shape=_infer_broadcast("Sum")),
-    _elementwise(
-        "Max",
-        commutative=True,
-        infer_shape=_infer_broadcast("Max"),
-        read=_read_extremum("min"),
-    ),
-    _elementwise(
-        "Min",
-        commutative=True,
-        infer_shape=_infer_broadcast("Min"),
-        read=_read_extremum("max"),
+    *_computed(
+        Operator(
+            name="Add",
+            commutative=True,
+            broadcasts=True,
+            infer_shape=_infer_broadcast("Add"),
+            read=_read_add,
+        ),
+        Operator(
+            name="Sub",
+            broadcasts=True,
+            infer_shape=_infer_broadcast("Sub"),
+            read=_read_sub,
+        ),
+        Operator(
+            name="Mul",
+            commutative=True,
+            broadcasts=True,
+            infer_shape=_infer_broadcast("Mul"),
+            read=_read_mul,
+        ),
+        Operator(
+            name="Div",
+            broadcasts=True,
+            infer_shape=_infer_broadcast("Div"),
+            read=_read_div,
+        ),
+        Operator(
+            name="Sum",
+            commutative=True,
+            infer_shape=_infer_broadcast("Sum"),
+        ),
+        Operator(
+            name="Max",
+            commutative=True,
+            infer_shape=_infer_broadcast("Max"),
+            read=_read_extremum("min"),
+        ),
+        Operator(
+            name="Min",
+            commutative=True,
+            infer_shape=_infer_broadcast("Min"),
+            read=_read_extremum("max"),
+        ),
+        Operator(name="Pow", broadcasts=True),
+        *named("Mod"),
     ),
     Operator(name="Mean", commutative=True),
-    *[_elementwise(name, broadcasts=True) for name in ("Pow", "Equal", "Greater", "Less")],
-    *[_elementwise(name, broadcasts=True) for name in ("Where", "And", "Or")],
-    *[_elementwise(name) for name in ("GreaterOrEqual", "LessOrEqual", "Mod", "Not", "Xor")],
-    *named("BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "IsInf", "IsNaN"),
+)
+_LOGIC = (
+    *_computed(
+        Operator(name="And", broadcasts=True),
+        Operator(name="Or", broadcasts=True),
+        Operator(name="Where", broadcasts=True),
+        Operator(name="Equal", broadcasts=True),
+        Operator(name="Greater", broadcasts=True),
+        Operator(name="Less", broadcasts=True),
+        *named("GreaterOrEqual", "LessOrEqual", "Not", "Xor"),
+    ),
+    *named(
+        "BitShift",
+        "BitwiseAnd",
+        "BitwiseNot",
+        "BitwiseOr",
+        "BitwiseXor",
+        "IsInf",
+        "IsNaN",
+    ),
 )
 _FUNCTIONS = (
-    *[_elementwise(name) for name in ("Abs", "Ceil", "Cos", "Erf", "Exp", "Floor", "Log", "Neg")],
-    *[_elementwise(name) for name in ("Reciprocal", "Round", "Sign", "Sin", "Sqrt")],
-    *named("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cosh", "Sinh", "Tan"),
+    *_computed(
+        *named(
+            "Abs",
+            "Ceil",
+            "Cos",
+            "Erf",
+            "Exp",
+            "Floor",
+            "Log",
+            "Neg",
+            "Reciprocal",
+            "Round",
+            "Sign",
+            "Sin",
+            "Sqrt",
+        )
+    ),
+    *named(
+        "Acos",
+        "Acosh",
+        "Asin",
+        "Asinh",
+        "Atan",
+        "Atanh",
+        "Cosh",
+        "Sinh",
+        "Tan",
+    ),
 )
 _ACTIVATIONS = (
-    _elementwise("Sigmoid", infer_shape=same_shape),
-    _elementwise("Tanh", infer_shape=same_shape),
-    _elementwise(
-        "Clip",
-        in_net_domain=True,
-        infer_shape=same_shape,
-        read=_read_clip,
-        settings=(1, 2),
-        rearranges=True,
+    *_computed(
+        Operator(name="Sigmoid", infer_shape=same_shape),
+        Operator(name="Tanh", infer_shape=same_shape),
+        Operator(
+            name="Clip",
+            in_net_domain=True,
+            infer_shape=same_shape,
+            read=_read_clip,
+            settings=(1, 2),
+            rearranges=True,
+        ),
     ),
-    *[
-        Operator(name=name, infer_shape=same_shape)
-        for name in ("Relu", "HardSigmoid", "HardSwish", "Softmax")
-    ],
+    Operator(name="Relu", infer_shape=same_shape),
+    Operator(name="HardSigmoid", infer_shape=same_shape),
+    Operator(name="HardSwish", infer_shape=same_shape),
+    Operator(name="Softmax", infer_shape=same_shape),
     Operator(name="PRelu", read=_read_prelu, kernels=(1,)),
-    *named("Celu", "Elu", "Gelu", "Hardmax", "LeakyRelu", "LogSoftmax", "Mish", "Selu", "Shrink"),
-    *named("Softplus", "Softsign", "SwiGLU", "Swish", "ThresholdedRelu"),
+    *named(
+        "Celu",
+        "Elu",
+        "Gelu",
+        "Hardmax",
+        "LeakyRelu",
+        "LogSoftmax",
+        "Mish",
+        "Selu",
+        "Shrink",
+        "Softplus",
+        "Softsign",
+        "SwiGLU",
+        "Swish",
+        "ThresholdedRelu",
+    ),
 )
 _OTHERS = (
+    *_computed(
+        Operator(
+            name="Identity",
+            infer_shape=same_shape,
+            fold=_fold_identity,
+            read=_read_identity,
+            rearranges=True,
+        ),
+        Operator(name="Dropout", read_outputs=_read_dropout),
+        Operator(name="Cast", read=_read_cast, rearranges=True),
+        Operator(
+            name="CastLike",
+            fold=_fold_cast_like,
+            read=_read_cast_like,
+            rearranges=True,
+        ),
+    ),
     Operator(
         name="Zero",
         own_attributes={},
@@ -285,16 +378,6 @@ _OTHERS = (
         infer_own_shape=same_shape,
         write=_write_zero,
     ),
-    _elementwise(
-        "Identity",
-        infer_shape=same_shape,
-        fold=_fold_identity,
-        read=_read_identity,
-        rearranges=True,
-    ),
-    _elementwise("Dropout", read_outputs=_read_dropout),
-    _elementwise("Cast", read=_read_cast, rearranges=True),
-    _elementwise("CastLike", fold=_fold_cast_like, read=_read_cast_like, rearranges=True),
     *named("BitCast"),
 )
-OPERATORS = (*_ARITHMETIC, *_FUNCTIONS, *_ACTIVATIONS, *_OTHERS)
+OPERATORS = (*_ARITHMETIC, *_LOGIC, *_FUNCTIONS, *_ACTIVATIONS, *_OTHERS)
