@@ -1,10 +1,21 @@
 """Choosers: objects with Optuna's `suggest_*` methods that make the choices of
 `SearchSpace.build`.
+
+    TrialChooser         asks an Optuna trial
+    RandomChooser        draws
+    ReplayChooser        makes given choices
+    MutationChooser      changes one choice of a parent
+    CrossoverChooser     mixes those of two parents
+    EnumerationChooser   goes through all combinations
+
+`Questions` remembers which choices `build` makes, so that a draw of known ones builds no network.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import NoReturn, Protocol
 
 import numpy as np
@@ -116,17 +127,17 @@ class TrialChooser(Chooser):
         return choice
 
     def _ask(self, name: str, options: Domain) -> Choice:
+        trial = self.trial
         if isinstance(options, range):
-            return self.trial.suggest_int(name, options.start, options[-1], step=options.step)
+            return trial.suggest_int(name, options.start, options[-1], step=options.step)
         if isinstance(options, Steps):
-            return self.trial.suggest_float(name, options.low, options[-1], step=options.step)
-        if isinstance(options, Interval) and options.whole:
-            return self.trial.suggest_int(
-                name, int(options.low), int(options.high), log=options.log
-            )
-        if isinstance(options, Interval):
-            return self.trial.suggest_float(name, options.low, options.high, log=options.log)
-        return self.trial.suggest_categorical(name, options)
+            return trial.suggest_float(name, options.low, options[-1], step=options.step)
+        if not isinstance(options, Interval):
+            return trial.suggest_categorical(name, options)
+        if options.whole:
+            low, high = int(options.low), int(options.high)
+            return trial.suggest_int(name, low, high, log=options.log)
+        return trial.suggest_float(name, options.low, options.high, log=options.log)
 
 
 class RandomChooser(Chooser):
@@ -150,9 +161,9 @@ class ReplayChooser(Chooser):
     def pick(self, name: str, options: Domain) -> Choice:
         if name not in self.given:
             raise InputError(f"the choice {name!r} is missing; options: {domains.shown(options)}")
-        found = domains.find(options, self.given[name])
-        if found is not MISSING:
-            return found
+        choice = domains.find(options, self.given[name])
+        if choice is not MISSING:
+            return choice
         raise _no_option(name, self.given[name], options)
 
     def check_all_used(self) -> None:
@@ -176,8 +187,11 @@ class MutationChooser(RandomChooser):
     def pick(self, name: str, options: Domain) -> Choice:
         if name == self.changed:
             return domains.draw_other(options, self.parent[name], self.rng)
-        found = domains.find(options, self.parent[name]) if name in self.parent else MISSING
-        return super().pick(name, options) if found is MISSING else found
+        if name in self.parent:
+            choice = domains.find(options, self.parent[name])
+            if choice is not MISSING:
+                return choice
+        return super().pick(name, options)
 
 
 class CrossoverChooser(RandomChooser):
@@ -190,8 +204,12 @@ class CrossoverChooser(RandomChooser):
         self.parents = (a, b)
 
     def pick(self, name: str, options: Domain) -> Choice:
-        found = [domains.find(options, parent[name]) for parent in self.parents if name in parent]
-        candidates = [value for value in found if value is not MISSING]
+        candidates = []
+        for parent in self.parents:
+            if name in parent:
+                choice = domains.find(options, parent[name])
+                if choice is not MISSING:
+                    candidates.append(choice)
         return super().pick(name, candidates or options)
 
 
@@ -216,16 +234,82 @@ class EnumerationChooser(Chooser):
         Raises:
             InputError: if a choice is continuous.
         """
-        sizes = [domains.count(options) for options in self.options.values()]
-        for name, size in zip(self.options, sizes, strict=True):
+        sizes: list[int] = []
+        for name, options in self.options.items():
+            size = domains.count(options)
             if size is None:
                 raise InputError(
                     f"{name!r} is continuous, so architectures cannot be listed: give it a step"
                 )
+            sizes.append(size)
         positions = self.positions[: len(sizes)]
-        while positions and positions[-1] == sizes[len(positions) - 1] - 1:  # type: ignore[operator]
-            positions.pop()
+        while positions and positions[-1] == sizes[len(positions) - 1] - 1:
+            positions.pop()  # the last option of this choice: go on with the choice before it
         if not positions:
             return None
         positions[-1] += 1
         return positions
+
+
+# --- choices that `build` has made before
+
+MAX_QUESTIONS = 20_000  # remembered per space
+
+
+@dataclass(slots=True)
+class _Question:
+    """A choice, and the choice that follows each of its values; None where `build` ends."""
+
+    name: str
+    options: Domain
+    after: dict[tuple[type, Choice], _Question | None] = field(default_factory=dict)
+
+
+class Questions:
+    """A tree of choices: `build` depends on the choices alone, so equal values lead to the same
+    next choice.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[type, Choice], _Question | None] = {}
+        self._count = 0
+
+    def ask(self, chooser: Chooser) -> bool:
+        """Ask a new chooser for the known choices; True if these are all that `build` makes.
+
+        False if the tree has an unknown branch, or the chooser raises InputError.
+        """
+        after = self._first
+        answer = _START
+        with suppress(InputError):
+            while answer in after:
+                question = after[answer]
+                if question is None:
+                    return True
+                answer = _key(chooser.answer(question.name, question.options))
+                after = question.after
+        return False
+
+    def learn(self, chooser: Chooser) -> None:
+        """Remember the choices of a chooser with which `build` has finished."""
+        after = self._first
+        answer = _START
+        for name, options in chooser.options.items():
+            if answer not in after:
+                if self._count == MAX_QUESTIONS:
+                    return
+                after[answer] = _Question(name, options)
+                self._count += 1
+            question = after[answer]
+            if question is None or question.name != name:
+                return  # `build` does not depend on the choices alone
+            after = question.after
+            answer = _key(chooser.choices[name])
+        after.setdefault(answer, None)
+
+
+def _key(answer: Choice) -> tuple[type, Choice]:
+    return type(answer), answer
+
+
+_START = _key(None)

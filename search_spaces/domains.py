@@ -15,13 +15,8 @@ Choice = Any
 """A chosen value: str, int, float, bool or None."""
 MISSING: Any = object()
 """Result of `find` for a value that is not an option; `None` may be an option."""
-_PLAIN = (
-    str,
-    int,
-    float,
-    bool,
-    type(None),
-)  # types that an Optuna study stores and restores unchanged
+# Types that an Optuna study stores and restores unchanged
+_PLAIN = (str, int, float, bool, type(None))
 _KINDS = frozenset(_PLAIN)
 _TOLERANCE = 1e-8  # relative to a step, as in Optuna
 _MAX_SHOWN = 20
@@ -37,7 +32,8 @@ class Steps(Sequence[float]):
     step: float
 
     def __len__(self) -> int:
-        return floor((self.high - self.low) / self.step + _TOLERANCE) + 1
+        steps = (self.high - self.low) / self.step
+        return floor(steps + _TOLERANCE) + 1
 
     @overload
     def __getitem__(self, index: int) -> float: ...
@@ -48,17 +44,18 @@ class Steps(Sequence[float]):
             return [self[i] for i in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):
             raise IndexError(index)
-        return float(f"{self.low + index % len(self) * self.step:.12g}")
+        value = self.low + index % len(self) * self.step
+        return float(f"{value:.12g}")  # 0.3, not 0.30000000000000004
 
     def find(self, value: Choice) -> Choice:
         """The step equal to a value within `_TOLERANCE`; `MISSING` if there is none."""
         place = (value - self.low) / self.step if _is_number(value) else inf
-        near = (
-            isfinite(place)
-            and 0 <= round(place) < len(self)
-            and abs(place - round(place)) < _TOLERANCE
-        )
-        return self[round(place)] if near else MISSING
+        if not isfinite(place):
+            return MISSING
+        index = round(place)
+        if 0 <= index < len(self) and abs(place - index) < _TOLERANCE:
+            return self[index]
+        return MISSING
 
 
 @dataclass(frozen=True)
@@ -79,19 +76,24 @@ class Interval:
 
     def draw(self, rng: np.random.Generator) -> float:
         """A random number of the range."""
-        low, high = (self.low - 0.5, self.high + 0.5) if self.whole else (self.low, self.high)
+        # Each integer is as likely as the unit interval around it.
+        margin = 0.5 if self.whole else 0.0
+        low, high = self.low - margin, self.high + margin
         value = exp(rng.uniform(log(low), log(high))) if self.log else rng.uniform(low, high)
-        value = min(max(round(value) if self.whole else value, self.low), self.high)
+        if self.whole:
+            value = round(value)
+        value = min(max(value, self.low), self.high)
         return int(value) if self.whole else float(value)
 
     def find(self, value: Choice) -> Choice:
         """The value in the type of the range; `MISSING` if it is outside, or not an integer where
         only these count.
         """
-        inside = _is_number(value) and self.low <= value <= self.high
-        if self.whole:
-            return int(value) if inside and value == int(value) else MISSING
-        return float(value) if inside else MISSING
+        if not _is_number(value) or not self.low <= value <= self.high:
+            return MISSING
+        if not self.whole:
+            return float(value)
+        return int(value) if value == int(value) else MISSING
 
 
 Domain = Sequence[Choice] | Interval
@@ -103,12 +105,12 @@ def categories(name: str, choices: Sequence[Choice]) -> Domain:
     """
     if not len(choices):
         raise InputError(f"{name!r} has no options: give at least one")
-    if not _KINDS.issuperset(map(type, choices)) and (
-        strange := [c for c in choices if not isinstance(c, _PLAIN)]
-    ):
-        raise InputError(
-            f"{name!r} has the option {strange[0]!r}: give strings or numbers that stand for it"
-        )
+    if not _KINDS.issuperset(map(type, choices)):  # most often, they are plain
+        for choice in choices:
+            if not isinstance(choice, _PLAIN):
+                raise InputError(
+                    f"{name!r} has the option {choice!r}: give strings or numbers that stand for it"
+                )
     return choices if isinstance(choices, range) else tuple(choices)
 
 
@@ -121,14 +123,25 @@ def integers(name: str, low: int, high: int, step: int, log: bool) -> Domain:
 def floats(name: str, low: float, high: float, step: float | None, log: bool) -> Domain:
     """The domain of `suggest_float`; InputError for bad bounds or steps."""
     _check(name, low, high, step, log and step is not None, log and low <= 0)
-    return (
-        Interval(float(low), float(high), log)
-        if step is None
-        else Steps(float(low), float(high), float(step))
-    )
+    if step is None:
+        return Interval(float(low), float(high), log)
+    return Steps(float(low), float(high), float(step))
 
 
-def _check(name: str, low: float, high: float, step: float | None, both: bool, below: bool) -> None:
+def _check(
+    name: str,
+    low: float,
+    high: float,
+    step: float | None,
+    both: bool,
+    below: bool,
+) -> None:
+    """Raise InputError for bad bounds or steps.
+
+    Args:
+        both: True if there are both a step and `log`.
+        below: True if `log` is combined with a range that begins too low.
+    """
     if not low <= high or not isfinite(low) or not isfinite(high):
         raise InputError(
             f"{name!r} from {low} to {high}: bounds must be finite, and the first not above the "
@@ -165,27 +178,33 @@ def find(domain: Domain, value: Choice) -> Choice:
 
 def draw(domain: Domain, rng: np.random.Generator) -> Choice:
     """A random option."""
-    return (
-        domain.draw(rng) if isinstance(domain, Interval) else domain[int(rng.integers(len(domain)))]
-    )
+    if isinstance(domain, Interval):
+        return domain.draw(rng)
+    return domain[int(rng.integers(len(domain)))]
 
 
 def draw_other(domain: Domain, value: Choice, rng: np.random.Generator) -> Choice:
     """A random option other than `value`; the domain must have one."""
     if not isinstance(domain, Interval):
-        return draw([o for o in domain if o != value], rng)
+        others = [other for other in domain if other != value]
+        return draw(others, rng)
     for _ in range(_MAX_DRAWS):
-        if (other := domain.draw(rng)) != value:
-            return other
-    return int(domain.low if value != domain.low else domain.high) if domain.whole else domain.low
+        drawn = domain.draw(rng)
+        if drawn != value:
+            return drawn
+    if not domain.whole:
+        return domain.low
+    return int(domain.high if value == domain.low else domain.low)
 
 
 def shown(domain: Domain) -> str:
     """The options as text for messages."""
     if isinstance(domain, Interval):
         return f"{domain.low} to {domain.high}"
-    names = list(map(str, domain[:_MAX_SHOWN]))
-    return ", ".join(names if len(domain) <= _MAX_SHOWN else [*names, "…"])
+    names = [str(choice) for choice in domain[:_MAX_SHOWN]]
+    if len(domain) > _MAX_SHOWN:
+        names.append("…")
+    return ", ".join(names)
 
 
 def _is_number(value: object) -> bool:

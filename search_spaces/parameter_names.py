@@ -55,28 +55,28 @@ def name_with_options(name: str, options: Domain) -> str:
         return _with_range(name, options.start, options[-1], options.step, log=False)
     if isinstance(options, Steps):
         return _with_range(name, options.low, options[-1], options.step, log=False)
-    if isinstance(options, Interval):
-        low, high = (
-            (int(options.low), int(options.high)) if options.whole else (options.low, options.high)
-        )
-        return _with_range(name, low, high, 1 if options.whole else None, options.log)
-    return _with_choices(name, options)
+    if not isinstance(options, Interval):
+        return _with_choices(name, options)
+    if options.whole:
+        return _with_range(name, int(options.low), int(options.high), 1, options.log)
+    return _with_range(name, options.low, options.high, None, options.log)
 
 
 def _name_with_distribution(name: str, distribution: Any) -> str:
     """As `name_with_options`, from an Optuna distribution."""
     if hasattr(distribution, "choices"):
         return _with_choices(name, distribution.choices)
-    return _with_range(
-        name, distribution.low, distribution.high, distribution.step, distribution.log
-    )
+    low, high = distribution.low, distribution.high
+    return _with_range(name, low, high, distribution.step, distribution.log)
 
 
 def _with_range(name: str, low: float, high: float, step: float | None, log: bool) -> str:
     # An integer has step 1 if it has no other, a float none: a range of integers and one of floats
     # have other texts.
-    spacing = f" step {step!r}" if step not in (None, 1) or isinstance(step, float) else ""
-    return f"{name} in [{low!r}..{high!r}{spacing}{' log' if log else ''}]"
+    shows_step = step not in (None, 1) or isinstance(step, float)
+    spacing = f" step {step!r}" if shows_step else ""
+    scale = " log" if log else ""
+    return f"{name} in [{low!r}..{high!r}{spacing}{scale}]"
 
 
 def _with_choices(name: str, choices: Sequence[Choice]) -> str:

@@ -69,18 +69,20 @@ def get_space(name: str, **options: Any) -> SearchSpace:
 
 
 def _named(name: str) -> type[SearchSpace]:
-    if name not in _SPACES and (found := plug_ins.from_package(ENTRY_POINTS, name, SearchSpace)):
-        register_space(name)(found)
+    if name not in _SPACES:
+        installed = plug_ins.from_package(ENTRY_POINTS, name, SearchSpace)
+        if installed is not None:
+            register_space(name)(installed)
     if name not in _SPACES:
         raise unknown("search space", name, list_spaces())
     return _SPACES[name]
 
 
 def _from_file(reference: str) -> Callable[..., SearchSpace]:
-    found = plug_ins.pick(reference, "space or network", WANTED, _is_space, _is_meant)
-    if inspect.isfunction(found):
-        return partial(_of_function, reference, found)
-    return partial(_of_class, reference, found)
+    picked = plug_ins.pick(reference, "space or network", WANTED, _is_space, _is_meant)
+    if inspect.isfunction(picked):
+        return partial(_of_function, reference, picked)
+    return partial(_of_class, reference, picked)
 
 
 def _is_space(value: object) -> bool:

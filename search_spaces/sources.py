@@ -48,12 +48,14 @@ def library_network(source: str) -> LibraryNetwork | None:
     """Parse LIBRARY:NAME or LIBRARY:NAME@SIZE; None for any other source, and InputError for a size
     of zero.
     """
-    found = _LIBRARY.fullmatch(source)
-    if found and found[3] and not int(found[3]):
+    match = _LIBRARY.fullmatch(source)
+    if match is None:
+        return None
+    library, name, digits = match.groups()
+    size = int(digits) if digits else None
+    if size == 0:
         raise InputError(f"{source}: the size must be at least 1")
-    return (
-        LibraryNetwork(found[1], found[2], int(found[3]) if found[3] else None) if found else None
-    )
+    return LibraryNetwork(library, name, size)
 
 
 def read_source(source: str) -> str:

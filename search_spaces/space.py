@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from search_spaces import choosers
-from search_spaces.choosers import Chooser, Trial
+from search_spaces.choosers import Chooser, Questions, Trial
 from search_spaces.common.collecting import collection_paused
 from search_spaces.common.errors import (
     Infeasible,
@@ -29,7 +29,6 @@ from search_spaces.ir.costs import graph_flops, graph_params
 from search_spaces.ir.graph import Graph
 from search_spaces.ir.text import compact, write
 from search_spaces.parameter_names import plain_names
-from search_spaces.questions import Questions
 
 if TYPE_CHECKING:
     import onnx

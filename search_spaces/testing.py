@@ -68,25 +68,29 @@ def _check_architecture(space: SearchSpace, arch: Architecture) -> None:
 
 
 def _check_network(space: SearchSpace, arch: Architecture) -> None:
-    model, text = space.to_onnx(arch), space.to_text(arch)
+    # 1. Model and text are valid, and express the same network.
+    model = space.to_onnx(arch)
+    text = space.to_text(arch)
     data = model.SerializeToString()
     onnx.checker.check_model(data, full_check=True)
     onnx.checker.check_model(onnx.parser.parse_model(text))
-    read, rebuilt = from_model(model), from_model(from_text(text))
+    read = from_model(model)
+    rebuilt = from_model(from_text(text))
     assert write(compact(read)) == text, (
         "the text of the ONNX model must equal the text of the architecture"
     )
     assert write(compact(rebuilt)) == text, "text → model → text must be a fixed point"
+    # 2. So do their costs.
     costs = {(graph_params(graph), graph_flops(graph)) for graph in (read, rebuilt)}
     assert costs == {(space.params(arch), space.flops(arch))}, (
         "params and FLOPs must survive text → model"
     )
-    shape = tuple(
-        [d.dim_value or d.dim_param for d in model.graph.output[0].type.tensor_type.shape.dim]
-    )
+    # 3. The network has logits, and runs.
+    dims = model.graph.output[0].type.tensor_type.shape.dim
+    shape = tuple([dim.dim_value or dim.dim_param for dim in dims])
     if not isinstance(space, TorchSpace):
-        wanted = f"logits (N, {space.num_classes})"
-        assert shape == ("N", space.num_classes), f"build must return {wanted}, not {shape}"
+        logits = ("N", space.num_classes)
+        assert shape == logits, f"build must return logits (N, {space.num_classes}), not {shape}"
     _check_run(data, space, shape)
 
 
@@ -96,24 +100,22 @@ def _check_run(model: bytes, space: SearchSpace, shape: tuple[int | str, ...]) -
     except ImportError:  # optional: this package needs onnx only
         return
     options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = (
-        onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    )  # longer than a run
+    # Optimizing takes longer than a run.
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     batch = 2 if "N" in shape else 1
     if isinstance(space, TorchSpace):
-        inputs = {
-            name: x[:1].repeat(batch, 0) if "N" in shape else x
-            for name, x in space.example_arrays().items()
-        }
+        inputs = space.example_arrays()
+        if "N" in shape:
+            inputs = {name: x[:1].repeat(batch, 0) for name, x in inputs.items()}
     else:
-        given = session.get_inputs()[0]  # the input size may be a choice of the architecture
-        x = np.random.default_rng(0).standard_normal((batch, *given.shape[1:])).astype(np.float32)
-        inputs = {given.name: x}
+        first = session.get_inputs()[0]  # the input size may be a choice of the architecture
+        x = np.random.default_rng(0).standard_normal((batch, *first.shape[1:]))
+        inputs = {first.name: x.astype(np.float32)}
     output = session.run(None, inputs)[0]
-    wanted = tuple([batch if size == "N" else size for size in shape])
-    assert output.shape == wanted, (
-        f"the model gives {output.shape}, not {wanted}, for a batch of {batch}"
+    expected = tuple([batch if size == "N" else size for size in shape])
+    assert output.shape == expected, (
+        f"the model gives {output.shape}, not {expected}, for a batch of {batch}"
     )
     assert np.isfinite(output).all(), "the untrained model gives NaN or infinite outputs"
 

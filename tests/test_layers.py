@@ -19,7 +19,6 @@ LAYERS = (
     "search_spaces.domains",
     "search_spaces.parameter_names",
     "search_spaces.choosers",
-    "search_spaces.questions",
     "search_spaces.ir.pytorch",
     "search_spaces.space",
     "search_spaces.torch_space",

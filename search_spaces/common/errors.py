@@ -95,11 +95,12 @@ def where(error: BaseException) -> str:
     """Prefix for a message: file and line of the innermost user code in the traceback; "" if there
     is none.
     """
-    frames = [
-        (frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)
-    ]
-    own = next(((file, line) for file, line in reversed(frames) if is_users_file(file)), None)
-    return f"{own[0]}, line {own[1]}: " if own else ""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    for frame, line in reversed(frames):
+        file = frame.f_code.co_filename
+        if is_users_file(file):
+            return f"{file}, line {line}: "
+    return ""
 
 
 @lru_cache(maxsize=1024)
@@ -108,17 +109,14 @@ def is_users_file(name: str) -> bool:
     packages.
     """
     file = Path(name)
-    places = [_PROJECT / name for name in ("search_spaces", "predictors", "nas")]
-    places += [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
-    installed = {
-        "site-packages",
-        "dist-packages",
-    }  # folders of packages, also below the user's home
-    return (
-        file.is_file()
-        and installed.isdisjoint(file.parts)
-        and not any(file.is_relative_to(p) for p in places)
-    )
+    if not file.is_file():
+        return False
+    installed = {"site-packages", "dist-packages"}  # also below the user's home
+    if not installed.isdisjoint(file.parts):
+        return False
+    folders = [_PROJECT / package for package in ("search_spaces", "predictors", "nas")]
+    folders += [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
+    return not any(file.is_relative_to(folder) for folder in folders)
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:

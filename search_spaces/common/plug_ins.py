@@ -84,24 +84,23 @@ def pick(
     """
     path, _, name = reference.partition(":")
     module = _run(path)
-    own = {
-        key: value
-        for key, value in vars(module).items()
-        if getattr(value, "__module__", "") == module.__name__
-    }
-    found = {key: value for key, value in own.items() if fits(value)}
+    own = {}  # defined in the file, not imported there
+    for key, value in vars(module).items():
+        if getattr(value, "__module__", "") == module.__name__:
+            own[key] = value
+    fitting = {key: value for key, value in own.items() if fits(value)}
     if not name:
-        likely = [key for key, value in found.items() if meant(key, value)]
+        likely = [key for key, value in fitting.items() if meant(key, value)]
         if len(likely) != 1:
-            has = ", ".join(likely or found) or "nothing of the kind"
+            has = ", ".join(likely or fitting) or "nothing of the kind"
             raise InputError(f"{path}: name the {what}, {path}:NAME, {wanted}; the file has {has}")
         name = likely[0]
-    if name in vars(module) and name not in found:
+    if name in vars(module) and name not in fitting:
         kind = _kind(vars(module)[name], name in own)
         raise InputError(f"{reference} cannot be the {what}: it is {kind}; give {wanted}")
-    if name not in found:
-        raise unknown(f"{what} in {path}:", name, found)
-    return found[name]
+    if name not in fitting:
+        raise unknown(f"{what} in {path}:", name, fitting)
+    return fitting[name]
 
 
 def value_in_file(reference: str, what: str, wanted: str) -> Any:
@@ -188,12 +187,12 @@ def from_package(group: str, name: str, base: type) -> type[Any] | None:
     for point in entry_points(group=group, name=name):
         where = f"entry point {name!r} of {group}"
         try:
-            found = point.load()
+            loaded = point.load()
         except Exception as error:
             raise InputError(f"{where}: {type(error).__name__} on import: {error}") from error
-        if not _is_a(base, found):
+        if not _is_a(base, loaded):
             raise InputError(f"{where}: {point.value} is not a {base.__name__}")
-        return found
+        return loaded
     return None
 
 

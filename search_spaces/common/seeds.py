@@ -7,9 +7,8 @@ from typing import Any
 
 from search_spaces.common.errors import InputError
 
-MAX_SEED = (
-    2**32 - 1
-)  # numpy's older generators, which Optuna and scikit-learn use, take no larger ones
+# numpy's older generators, which Optuna and scikit-learn use, take no larger ones
+MAX_SEED = 2**32 - 1
 
 
 def check_seed(seed: Any) -> int:
@@ -19,11 +18,11 @@ def check_seed(seed: Any) -> int:
         InputError: if it is not a whole number from 0 to `MAX_SEED`.
     """
     try:
-        found = operator.index(seed)
+        number = operator.index(seed)
     except TypeError:
-        found = -1
-    if not 0 <= found <= MAX_SEED:
+        number = -1
+    if not 0 <= number <= MAX_SEED:
         raise InputError(
             f"a seed must be a whole number from 0 to {MAX_SEED}, not {str(seed)[:60]}"
         )
-    return found
+    return number

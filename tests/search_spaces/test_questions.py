@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from search_spaces import Infeasible, SearchSpace, get_space
-from search_spaces.questions import Questions
+from search_spaces.choosers import Questions
 from search_spaces.space import Architecture
 
 
