@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nas.evaluation.extremes import largest, smallest
 from nas.evaluation.measurement import Measurement, known_metrics
 from nas.evaluation.trainable import Trainable
 from nas.search.objectives import Constraint, ConstraintsLike, parse_constraints
-from search_spaces.choosers import RandomChooser
 from search_spaces.common.errors import InputError, unknown
-from search_spaces.domains import count, option
-from search_spaces.space import Architecture
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from search_spaces import SearchSpace
-    from search_spaces.domains import Choice, Domain
+    from search_spaces import Architecture, SearchSpace
 
 COUNTED = ("params", "flops")  # from the graph; everything else is measured or predicted
-CLIMB = 200  # mutations towards fewer and towards more FLOPs
 DESIGNS = 4  # networks that the space itself proposes are measured, too
 
 
@@ -143,7 +139,7 @@ def profile(
     # 1. Networks: random ones, and those at the ends of the space.
     rng = np.random.default_rng(seed)
     drawn = list(dict.fromkeys(space.sample(rng) for _ in range(samples)))
-    ends = [_climbed(space, drawn, rng, sign) for sign in (1, -1)]
+    ends = [smallest(space, drawn, rng), largest(space, drawn, rng)]
     ends = list(dict.fromkeys([*ends, *space.initial_designs(DESIGNS)]))
 
     # 2. Values by metric: counted for all, measured for some.
@@ -191,48 +187,3 @@ def _limit(constraint: Constraint, random: np.ndarray, ends: np.ndarray) -> Limi
     nearest = float(everything[np.nanargmin(violations)])
     share = float((constraint.violation(random) <= 0).mean())
     return Limit(constraint, share, len(random), nearest, bool((violations <= 0).any()))
-
-
-# --- the ends of a space
-
-
-def _climbed(
-    space: SearchSpace, drawn: Sequence[Architecture], rng: np.random.Generator, sign: int
-) -> Architecture:
-    """A network with the fewest FLOPs (`sign` 1) or the most (-1): from the best of random ones and
-    of the corners of the space, by mutations that do not make it worse.
-    """
-    starts = [*drawn, *_corners(space, rng)]
-    costs = [sign * space.flops(arch) for arch in starts]
-    best, cost = starts[int(np.argmin(costs))], min(costs)
-    for _ in range(CLIMB):
-        other = space.mutate(best, rng)
-        if (new := sign * space.flops(other)) <= cost:
-            best, cost = other, new
-    return best
-
-
-def _corners(space: SearchSpace, rng: np.random.Generator) -> Iterator[Architecture]:
-    """The networks of all first and of all last options, which are often the extremes."""
-    for last in (False, True):
-        chooser = _End(last, rng)
-        try:
-            with space.user_code():
-                space.ask(chooser)
-        except InputError:  # these choices exclude each other
-            continue
-        yield Architecture(space.name, tuple(chooser.choices.items()))
-
-
-class _End(RandomChooser):
-    """Takes the first or the last option of every choice; a random value of a continuous one."""
-
-    def __init__(self, last: bool, rng: np.random.Generator) -> None:
-        super().__init__(rng)
-        self.last = last
-
-    def pick(self, name: str, options: Domain) -> Choice:
-        number = count(options)
-        if number is None:
-            return super().pick(name, options)
-        return option(options, number - 1 if self.last else 0)

@@ -14,6 +14,7 @@ from search_spaces.subnetworks import Subnetworks
 from search_spaces.torch_space import TorchSpace, no_example
 
 ENTRY_POINTS = "rlm_nas.search_spaces"
+SUPERNET = ".safetensors"  # files of shared weights to start with
 WANTED = (
     "a function `build(trial)` that returns a torch.nn.Module, or a subclass of TorchSpace "
     "or "
@@ -52,11 +53,14 @@ def get_space(name: str, **options: Any) -> SearchSpace:
         name: a registered name, or a class or function in a user's file: `my_space.py:TinyResNet`.
         options: arguments of the space's class, or of the function. With the option `start`, the
             name is a trained model, `my_net.py:net`, and the space is that of its sub-networks,
-            `Subnetworks`.
+            `Subnetworks`; if `start` is a .safetensors file, modules start with the weights of
+            this supernet (`nas supernet`).
 
     Raises:
         InputError: if the name or an option is unknown.
     """
+    if str(options.get("start", "")).endswith(SUPERNET):
+        return _of_supernet(name, **options)
     if plug_ins.is_file(name) and "start" in options:
         return _of_model(name, **options)
     space = _from_file(name) if plug_ins.is_file(name) else _named(name)
@@ -112,6 +116,15 @@ def _of_function(reference: str, build: Callable[..., Any], **options: Any) -> S
         _without_choices(build) if not inspect.signature(build).parameters else build, **options
     )
     space.name, space._file = reference, plug_ins.absolute(reference)
+    return space
+
+
+def _of_supernet(name: str, start: str, sha256: str = "", **options: Any) -> TorchSpace:
+    """A space whose modules start with the weights of a supernet."""
+    space = get_space(name, **options)
+    if not isinstance(space, TorchSpace):
+        raise InputError(f"{name}: a supernet is for spaces of PyTorch modules")
+    space.inherit(start, sha256)
     return space
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,12 +13,15 @@ import numpy as np
 from search_spaces import choosers
 from search_spaces.choosers import Trial
 from search_spaces.common.errors import InputError, describe, where
+from search_spaces.common.files import weights_digest
 from search_spaces.common.torchvision import lacks_operators, prepare_torchvision
 from search_spaces.ir.graph import Graph, Shape, typed
 from search_spaces.space import Architecture, SearchSpace
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from search_spaces.shared_weights import SharedWeights
 
 
 def no_example(name: str, owner: str = "") -> InputError:
@@ -62,6 +66,8 @@ class TorchSpace(SearchSpace):
     """
 
     example_input: Any = None
+    _supernet: tuple[str, str] | None = None  # file and SHA-256 of weights to start with
+    _weights: SharedWeights | None = None  # its content
 
     def __init__(
         self, build: Callable[..., Any] | None = None, example_input: Any = None, **options: Any
@@ -102,7 +108,30 @@ class TorchSpace(SearchSpace):
 
     @property
     def options(self) -> dict[str, Any]:
-        return dict(self._options)
+        if self._supernet is None:
+            return dict(self._options)
+        path, sha256 = self._supernet
+        return {**self._options, "start": str(Path(path).absolute()), "sha256": sha256}
+
+    @property
+    def inherits(self) -> bool:
+        """True if modules start with the weights of a supernet."""
+        return self._supernet is not None
+
+    def inherit(self, supernet: str | Path, sha256: str = "") -> None:
+        """Let all modules start with the weights that `nas supernet` trained for this space.
+
+        Args:
+            supernet: the file.
+            sha256: its SHA-256, if it must be a certain one.
+
+        Raises:
+            InputError: if it is no such file, or another one.
+        """
+        from search_spaces.shared_weights import SharedWeights
+
+        self._supernet = (str(supernet), weights_digest(supernet, sha256))
+        self._weights = SharedWeights.load(supernet)
 
     @cached_property
     def num_classes(self) -> int:  # type: ignore[override]
@@ -156,10 +185,24 @@ class TorchSpace(SearchSpace):
             raise InputError(f"{place}{reason}{layer_of(error, module)}") from error
 
     def module(self, arch: Architecture) -> nn.Module:
-        """The module of an architecture with its initial weights."""
+        """The module of an architecture with its initial weights, or those of a supernet."""
         self.check_member(arch)
         with self.user_code():
-            return self._module(choosers.ReplayChooser(arch.as_dict()))
+            module = self._module(choosers.ReplayChooser(arch.as_dict()))
+        if self._weights is not None:
+            self._weights.load_into(self.with_sizes(module))
+        return module
+
+    def with_sizes(self, module: nn.Module) -> nn.Module:
+        """The module, whose lazy layers get their sizes from one call."""
+        import torch
+
+        from search_spaces.ir.pytorch import is_lazy, run
+
+        if is_lazy(module):
+            with torch.no_grad():
+                run(module.eval(), self.example_input)
+        return module
 
     def example_arrays(self) -> Mapping[str, np.ndarray]:
         """The tensors of the example input by the input names of the ONNX model."""

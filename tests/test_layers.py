@@ -21,6 +21,7 @@ LAYERS = (
     "search_spaces.choosers",
     "search_spaces.ir.pytorch",
     "search_spaces.space",
+    "search_spaces.shared_weights",
     "search_spaces.torch_space",
     "search_spaces.subnetworks",
     "search_spaces.repeatable",

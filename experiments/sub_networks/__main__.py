@@ -8,7 +8,15 @@ from typing import Annotated
 import typer
 
 from experiments.runner import FirstSeed, Quick, Seeds, run_command
-from experiments.sub_networks.comparison import SIZES, Lines, Study, images, run_study
+from experiments.sub_networks.comparison import (
+    RIVALS,
+    SAMPLERS,
+    SIZES,
+    Lines,
+    Study,
+    images,
+    run_study,
+)
 from experiments.sub_networks.models import FAMILIES
 from search_spaces.common.errors import unknown
 
@@ -19,6 +27,9 @@ def main(
     folder: Annotated[Path, typer.Argument(help="Folder for the results.")],
     families: Annotated[str, typer.Option(help="Families, separated by commas.")] = "resnet,vit",
     parts: Annotated[str, typer.Option(help="Parts, separated by commas.")] = ",".join(PARTS),
+    only: Annotated[
+        str, typer.Option(help="Rivals and samplers, separated by commas; all by default.")
+    ] = "",
     seeds: Seeds = 5,
     first_seed: FirstSeed = 0,
     small: Annotated[
@@ -35,7 +46,12 @@ def main(
     import optuna
     import torch
 
-    chosen = {"family": (families.split(","), list(FAMILIES)), "part": (parts.split(","), PARTS)}
+    methods = only.split(",") if only else []
+    chosen = {
+        "family": (families.split(","), list(FAMILIES)),
+        "part": (parts.split(","), PARTS),
+        "method": (methods, (*RIVALS, *SAMPLERS)),
+    }
     for kind, (names, known) in chosen.items():
         for name in names:
             if name not in known:
@@ -47,7 +63,8 @@ def main(
     data, lines = images(folder, size), Lines(folder / "results.jsonl")
     for seed in range(first_seed, first_seed + (1 if quick else seeds)):
         for family in families.split(","):
-            run_study(Study(family, seed, data, folder, size, lines, quick), parts.split(","))
+            study = Study(family, seed, data, folder, size, lines, quick)
+            run_study(study, parts.split(","), methods)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ of fine-tuning for every method:
 
 1. *rivals*: Torch-Pruning with uniform and global ratios, by magnitude, and by Taylor expansion.
 2. *searches*: the search of this project, TPE and NSGA-II in the space of sub-networks. They score a
-   network after `search_epochs`; the finalists are fine-tuned as long as the pruned networks.
+   network after `search_epochs`; the finalists are fine-tuned as long as the pruned networks, unless they were already.
 3. *fresh*: the same search, where every network is trained from new weights.
 4. *ranks*: Kendall's τ between scores after few epochs from inherited weights and a long training.
 
@@ -43,7 +43,7 @@ from nas.search.samplers import create_sampler, is_guided
 from search_spaces import Architecture, Subnetworks, to_model
 from search_spaces.ir.pytorch import record, record_with_numbers
 
-RIVALS = ("uniform magnitude", "global magnitude", "global taylor")
+RIVALS = ("uniform magnitude", "global magnitude", "uniform taylor", "global taylor")
 SAMPLERS = ("rlm", "tpe", "nsga2")
 DROPS = (0.5, 2.0)  # points of accuracy below the model
 WINDOWS, RUNS = 15, 12  # of a paired measurement, and inferences of each network per window
@@ -88,7 +88,7 @@ class Size(NamedTuple):
 
 SIZES = {
     "full": Size(8000, 2000, 30, 4, 15, 40, 1, 5, 16, 30, (0, 1, 4), 16, 8),
-    "small": Size(1500, 500, 16, 1, 8, 12, 0, 8, 4, 8, (0, 1), 4, 8),
+    "small": Size(1500, 500, 16, 2, 12, 12, 2, 12, 8, 8, (0, 1), 4, 8),
     "quick": Size(256, 64, 1, 1, 1, 3, 0, 1, 1, 2, (0,), 1, 4),
 }
 FULL_PER_FRESH = 3  # evaluations of a search per one of the search from fresh weights
@@ -213,8 +213,6 @@ class Study:
             weights=self.weights,
             width=eighths,
             round_to=self.size.round_to,
-            importance="taylor",
-            importance_data=self.some_batches(),
             start=start,
             teacher="model" if start == "inherited" else "none",
             name=f"{self.family}-{start}",
@@ -334,6 +332,8 @@ class Study:
         """The finalists of a search, fine-tuned."""
         size = self.size
         archs, scores = self._explored(sampler, self.space, self._short_score, size.evaluations)
+        if size.search_epochs == size.tune_epochs:
+            return scores
         best = max(score.validation for score in scores)
         near = [i for i, s in enumerate(scores) if s.validation >= best - FINALIST_MARGIN]
         losses = np.array([[-scores[i].validation, scores[i].latency] for i in near])
@@ -353,7 +353,11 @@ class Study:
         evaluations: int,
     ) -> tuple[list[Architecture], list[Score]]:
         """The networks of a search by accuracy and latency, and their scores."""
-        options = {"n_startup": max(2, evaluations // 2), "refit_every": 2, "fresh": 100}
+        options = {
+            "n_startup": max(2, min(10, 2 * evaluations // 3)),
+            "refit_every": 2,
+            "fresh": 100,
+        }
         study = optuna.create_study(
             directions=["maximize", "minimize"],
             sampler=create_sampler(
@@ -447,17 +451,21 @@ def fastest(scores: Sequence[Score], needed: float) -> float:
     return min((s.latency for s in scores if s.test >= needed), default=float("nan"))
 
 
-def run_study(study: Study, parts: Sequence[str]) -> None:
-    """Run some of the parts, and print what they find."""
+def run_study(study: Study, parts: Sequence[str], only: Sequence[str] = ()) -> None:
+    """Run some of the parts, with some of the methods (all by default), and print what they
+    find.
+    """
     name, model = f"{study.family} {study.seed}", study.model_score
     print(f"{name}: the model has {model.test:.2f} % test accuracy", flush=True)
     methods: dict[str, list[Score]] = {}
+    rivals = [name for name in RIVALS if name in only or not only]
+    samplers = [name for name in SAMPLERS if name in only or not only]
     if "rivals" in parts and importlib.util.find_spec("torch_pruning") is None:
         print("Torch-Pruning is not installed: no rivals (pip install torch-pruning --no-deps)")
     elif "rivals" in parts:
-        methods |= {rival: study.pruned(rival) for rival in RIVALS}
+        methods |= {rival: study.pruned(rival) for rival in rivals}
     if "searches" in parts:
-        methods |= {sampler: study.searched(sampler) for sampler in SAMPLERS}
+        methods |= {sampler: study.searched(sampler) for sampler in samplers}
     for drop in DROPS if methods else ():
         needed = model.test - drop
         shown = ", ".join(f"{m} {fastest(s, needed):.3f}" for m, s in methods.items())

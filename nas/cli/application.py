@@ -30,6 +30,7 @@ from nas.cli.retrain import retrain
 from nas.cli.sample import sample
 from nas.cli.search import search
 from nas.cli.spaces import spaces
+from nas.cli.supernet import supernet
 from nas.cli.text import text
 from nas.cli.train import train
 from nas.cli.worker import worker
@@ -61,6 +62,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "compare": compare,
     "evaluate": evaluate,
     "profile": profile,
+    "supernet": supernet,
     "search": search,
     "worker": worker,
     "plot": plot,

@@ -97,7 +97,7 @@ Start = Annotated[
     str | None,
     typer.Option(
         help="inherited: networks start from the model's weights (the default); fresh: from new "
-        "ones.",
+        "ones. Without --model: the .safetensors file that `nas supernet` wrote.",
         rich_help_panel=MODEL,
     ),
 ]

@@ -313,6 +313,7 @@ def search(
     from nas.search.study.schema import sampler_label
     from nas.search.study.storage import address
     from search_spaces import Subnetworks, get_space
+    from search_spaces.registry import SUPERNET
 
     set_timeout(storage_timeout)
     seconds = 0.0 if prepare else None if hours is None else 3600 * hours
@@ -340,6 +341,8 @@ def search(
         confirm=confirm,
     )
     samplers, limits, numbers = split_names(sampler), constraint or [], range(seed, seed + seeds)
+    if model is None and start is not None and start.endswith(SUPERNET):
+        option, start = [*(option or ()), f"start={start!r}"], None
     of_model = model_options(
         model, weights, width, depth, kernel, round_to, keep, start, teacher, outputs
     )

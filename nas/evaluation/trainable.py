@@ -63,7 +63,13 @@ class Trainable:
                 space.format(architecture) if inherits else "",
             )
         if isinstance(space, TorchSpace):
-            return cls(graph, lambda: space.module(architecture), space.example_input)
+            return cls(
+                graph,
+                lambda: space.module(architecture),
+                space.example_input,
+                inherits=space.inherits,
+                label=space.format(architecture) if space.inherits else "",
+            )
         return cls(graph)
 
     @cached_property

@@ -284,8 +284,8 @@ class _Training:
         self.teacher = None if network.teacher is None else Teacher(network, self.device)
         if network.inherits:
             self._recalibrate()
-        self.optimizer = _optimizer(self.net, task)
-        self.schedule = _schedule(
+        self.optimizer = optimizer_of(self.net, task)
+        self.schedule = schedule_of(
             self.optimizer, task, task.epochs * (len(self.train) // task.batch)
         )
         self.epoch = 0
@@ -480,7 +480,8 @@ class _Training:
             self._report(epoch)
 
 
-def _optimizer(net: torch.nn.Module, task: TrainingTask) -> torch.optim.Optimizer:
+def optimizer_of(net: torch.nn.Module, task: TrainingTask) -> torch.optim.Optimizer:
+    """The optimizer of a task for the parameters of a module."""
     if task.optimizer == "adamw":
         return torch.optim.AdamW(
             net.parameters(), task.learning_rate, weight_decay=task.weight_decay, foreach=True
@@ -490,9 +491,10 @@ def _optimizer(net: torch.nn.Module, task: TrainingTask) -> torch.optim.Optimize
     )  # fmt: skip
 
 
-def _schedule(
+def schedule_of(
     optimizer: torch.optim.Optimizer, task: TrainingTask, steps: int
 ) -> torch.optim.lr_scheduler.LRScheduler:
+    """The schedule of a task over this number of steps."""
     if task.schedule == "cosine":
         return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(steps, 1))
     return torch.optim.lr_scheduler.OneCycleLR(

@@ -1,7 +1,8 @@
-"""Atomic writes."""
+"""Atomic writes, and checksums."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
@@ -39,6 +40,24 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+def weights_digest(path: str | Path, expected: str = "") -> str:
+    """SHA-256 of a file of weights.
+
+    Raises:
+        InputError: it is missing, cannot be read, or is another one than expected.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(
+            f"{path}: no such file of weights, or it cannot be read ({error.strerror})"
+        ) from error
+    if expected and digest != expected:
+        raise InputError(f"{path}: these are not the weights that the search was started with")
+    return digest
 
 
 def _umask() -> int:

@@ -4,7 +4,6 @@ model's weights.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 
 from search_spaces.choosers import Trial
 from search_spaces.common.errors import InputError, describe, unknown, where
+from search_spaces.common.files import weights_digest
 from search_spaces.ir.graph import Graph
 from search_spaces.space import Architecture
 from search_spaces.torch_space import TorchSpace, no_example
@@ -114,7 +114,7 @@ class Subnetworks(TorchSpace):
         )
         self._importance = Importance(importance, importance_data)
         self._net, self._weights = net, weights
-        self._sha256 = "" if weights is None else _digest(weights, sha256)
+        self._sha256 = "" if weights is None else weights_digest(weights, sha256)
         self.example_input = (
             getattr(net, "example_input", None) if example_input is None else example_input
         )
@@ -522,20 +522,6 @@ def _one_of(name: str, value: Any, known: Sequence[str]) -> str:
     if value not in known:
         raise unknown(name, str(value), known)
     return str(value)
-
-
-def _digest(path: str | Path, expected: str) -> str:
-    """SHA-256 of a file of weights; InputError if it is missing or another one than expected."""
-    try:
-        with Path(path).open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise InputError(
-            f"{path}: no such file of weights, or it cannot be read ({error.strerror})"
-        ) from error
-    if expected and digest != expected:
-        raise InputError(f"{path}: these are not the weights that the search was started with")
-    return digest
 
 
 def _check_share(share: float) -> None:

@@ -390,3 +390,38 @@ def test_a_profile_says_whether_a_limit_can_be_kept(
     assert profile["metrics"]["params"]["max"] == space.params(space.whole)
     assert profile["constraints"][0]["share"] == 0
     assert profile["constraints"][0]["nearest"] == profile["metrics"]["params"]["min"]
+
+
+SPACE = """
+import torch
+from torch import nn
+
+
+def build(trial):
+    width = trial.suggest_categorical("width", [4, 8])
+    return nn.Sequential(nn.Conv2d(1, width, 3), nn.ReLU(), nn.Flatten(), nn.Linear(36 * width, 10))
+
+
+build.example_input = torch.zeros(1, 1, 8, 8)
+"""
+
+
+@pytest.mark.slow
+def test_a_search_starts_with_the_weights_of_a_supernet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.py").write_text(SPACE)
+    space, file = f"{tmp_path}/mine.py:build", tmp_path / "super.safetensors"
+    train_it = ["supernet", "--space", space, "--out", str(file), "--epochs", "4", "--json", "-q"]
+    assert run(monkeypatch, *train_it) == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert scores["largest"] > 20
+    assert not list(tmp_path.glob("*.pt"))
+    assert run(monkeypatch, *train_it) == 2  # what was trained is not overwritten
+    assert "exists" in capsys.readouterr().err
+    options = ["--objectives", "digits_accuracy,params", "--epochs", "0", "--sampler", "random"]
+    options += ["--start", str(file), "--evaluations", "2", "--out", str(tmp_path / "out"), "-q"]
+    assert run(monkeypatch, "search", "--space", space, *options) == 0
+    rows = list(csv.DictReader((tmp_path / "out" / "front.csv").open()))
+    best = max(scores["smallest"], scores["largest"])  # the space has these two networks
+    assert max(float(row["digits_accuracy"]) for row in rows) == pytest.approx(best)
