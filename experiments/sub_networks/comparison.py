@@ -49,6 +49,7 @@ DROPS = (0.5, 2.0)  # points of accuracy below the model
 WINDOWS, RUNS = 15, 12  # of a paired measurement, and inferences of each network per window
 TAYLOR_BATCHES = 8  # of 64 images
 FINALIST_MARGIN = 12.0  # points below the best: networks beyond are no finalists
+MAX_RATIO = 0.425  # of channels that Torch-Pruning removes; with more, the networks collapse
 SHIFT = 2  # pixels, of training images
 
 
@@ -88,7 +89,7 @@ class Size(NamedTuple):
 
 SIZES = {
     "full": Size(8000, 2000, 30, 4, 15, 40, 1, 5, 16, 30, (0, 1, 4), 16, 8),
-    "small": Size(1500, 500, 16, 2, 12, 12, 2, 12, 8, 8, (0, 1), 4, 8),
+    "small": Size(1500, 500, 16, 2, 6, 8, 2, 8, 8, 6, (0, 1), 4, 8),
     "quick": Size(256, 64, 1, 1, 1, 3, 0, 1, 1, 2, (0,), 1, 4),
 }
 FULL_PER_FRESH = 3  # evaluations of a search per one of the search from fresh weights
@@ -279,7 +280,7 @@ class Study:
     def pruned(self, rival: str) -> list[Score]:
         """Torch-Pruning's networks of several ratios, fine-tuned with the same teacher."""
         scope, kind = rival.split()
-        ratios = np.linspace(0, 0.85, self.size.ratios + 1)[1:].tolist()
+        ratios = np.linspace(0, MAX_RATIO, self.size.ratios + 1)[1:].tolist()
         scores = []
         for ratio in ratios:
             module = self._pruned(ratio, scope == "global", kind)
