@@ -106,7 +106,8 @@ def search(
         name: the study's name in the storage.
         jobs: processes that share the search. More than one needs a storage or `out`, a sampler
             given by name, and an evaluation that another process can open (`FILE.py:FUNCTION`).
-        known: prior observations, or their CSV file. They come first and do not count.
+        known: prior observations, or their CSV file. They come first and do not count. What needs no
+            training may be missing: it is measured, so that accuracies serve on a new device, too.
         seconds: time limit, after which no evaluation starts.
         patience: the search ends after so many evaluations in a row that do not improve the front.
         weights: folder for the trained weights of the front; in `out` by default.
@@ -144,7 +145,6 @@ def search(
         _refuse(
             "with fidelities",
             evaluations=evaluations,
-            known=known,
             sampler_options=sampler_options,
             **unlimited,
         )
@@ -194,7 +194,10 @@ def _prior(
 ) -> PriorObservations | None:
     if known is None or isinstance(known, Mapping):
         return known
-    return read_prior_observations(Path(known), problem.space, problem.evaluator.metrics)
+    evaluator = problem.evaluator
+    return read_prior_observations(
+        Path(known), problem.space, evaluator.metrics, evaluator.measured
+    )
 
 
 def load_search(

@@ -86,7 +86,6 @@ NOT_BY_COST = {
     "evaluations": "--budget limits the search",
     "hours": "limit seconds by --budget and --cost seconds",
     "patience": "--budget limits the search, and a larger one resumes it",
-    "known": "leave it out, since prior observations have no cost",
     "predictor": "leave it out, since predictions cost nothing",
 }
 

@@ -451,7 +451,9 @@ def _run_all(
     check_trackers(options.track)
     check_confirm(evaluator, options.confirm)
     prior = (
-        read_prior_observations(options.prior, space, evaluator.metrics) if options.prior else None
+        read_prior_observations(options.prior, space, evaluator.metrics, evaluator.measured)
+        if options.prior
+        else None
     )
     origin = provenance_of(space, goal.objectives, goal.constraints, evaluator, options.depends)
     claim(folder, [f"{name}-{seed}" for _, name, seed in tasks], origin, options.arguments)

@@ -84,6 +84,11 @@ class Evaluator:
         return tuple(self.metrics)
 
     @property
+    def measured(self) -> tuple[str, ...]:
+        """Metrics that `measure` gives, without a training."""
+        return tuple(metric for metric in self.metrics if metric not in self.trained)
+
+    @property
     def settings(self) -> Mapping[str, Any]:
         """Plain values that the results depend on. A search resumes only with equal ones."""
         return {}
@@ -290,8 +295,7 @@ class TableEvaluator(Evaluator):
         )
 
     def measure(self, architecture: Architecture, log: EvaluationLogger) -> dict[str, float]:
-        untrained = [metric for metric in self.metrics if metric not in self.trained]
-        return self.benchmark.query(architecture, untrained)
+        return self.benchmark.query(architecture, self.measured)
 
     def train(
         self,

@@ -16,14 +16,16 @@ from nas.search.replay import ReplayedTrial, StudySnapshot
 from nas.search.study.networks import NetworkId
 from nas.search.study.schema import FAILED_KEY, NETWORK_KEY, PRIOR_KEY
 from nas.search.study.storage import add_trials, first_generation
+from nas.search.study.trial_logger import EvaluationLogger
 from nas.search.study.trials import TrialReader, is_evaluated
 from predictors.features import COUNTS
-from search_spaces.common.errors import InputError
+from search_spaces.common.errors import InputError, StorageError, describe
 
 if TYPE_CHECKING:
     import optuna
     from optuna.trial import FrozenTrial
 
+    from nas.search.evaluators import Evaluator
     from search_spaces import Architecture, SearchSpace
 
 log = logging.getLogger(__name__)
@@ -32,13 +34,18 @@ PriorObservations = Mapping["Architecture", Sequence[float]]
 
 
 def add_prior_observations(
-    study: optuna.Study, reader: TrialReader, prior: PriorObservations, metrics: Sequence[str]
+    study: optuna.Study,
+    reader: TrialReader,
+    prior: PriorObservations,
+    metrics: Sequence[str],
+    evaluator: Evaluator | None = None,
 ) -> None:
     """Store prior observations as finished trials, except for architectures that the study has
     already evaluated.
 
     Args:
         metrics: the metrics of the observations' values, in their order.
+        evaluator: measures what is missing and needs no training, network by network.
     """
     before = StudySnapshot(study)
     evaluated = {
@@ -46,16 +53,40 @@ def add_prior_observations(
     }
     columns = [metrics.index(metric) for metric in reader.metrics]
     generation = first_generation(study.sampler)
-    new = (
-        (a, np.asarray(row, dtype=float)[columns]) for a, row in prior.items() if a not in evaluated
-    )
+    measured = [] if evaluator is None else [m in evaluator.measured for m in reader.metrics]
+
+    # 1. Rows that nothing can be added to are stored together.
+    whole: dict[Architecture, np.ndarray] = {}
+    partial: dict[Architecture, np.ndarray] = {}
+    for architecture, row in prior.items():
+        if architecture not in evaluated:
+            values = np.asarray(row, dtype=float)[columns]
+            can_grow = evaluator is not None and bool(np.isnan(values[measured]).any())
+            (partial if can_grow else whole)[architecture] = values
     add_trials(
         study,
         (
             _finished(before, reader, architecture, values, generation)
-            for architecture, values in new
+            for architecture, values in whole.items()
         ),
     )
+
+    # 2. The others are measured one by one, so that an interruption loses one of them.
+    if evaluator is None or not partial:
+        return
+    log.info("%d prior observations lack what can be measured: it is measured now", len(partial))
+    for architecture, values in partial.items():
+        try:
+            found = evaluator.measure(architecture, EvaluationLogger())
+        except StorageError:
+            raise
+        except Exception as error:
+            notation = reader.space.format(architecture)
+            log.warning("%s is no prior observation: %s", notation, describe(error))
+            continue
+        missing = [found.get(metric, np.nan) for metric in reader.metrics]
+        completed = np.where(np.isnan(values), missing, values)
+        add_trials(study, [_finished(before, reader, architecture, completed, generation)])
 
 
 def _finished(
@@ -94,9 +125,10 @@ def _identity(space: SearchSpace, architecture: Architecture) -> dict[str, Any]:
 
 
 def read_prior_observations(
-    path: Path, space: SearchSpace, metrics: Sequence[str]
+    path: Path, space: SearchSpace, metrics: Sequence[str], measured: Sequence[str] = ()
 ) -> dict[Architecture, list[float]]:
-    """Read prior observations from a CSV file. Incomplete rows are skipped.
+    """Read prior observations from a CSV file. Incomplete rows are skipped, except for
+    what can be measured.
 
     Args:
         path: a file with a column `architecture` or `arch`, in the space's notation, and a column
@@ -105,16 +137,19 @@ def read_prior_observations(
             are ignored with a warning that names them.
         space: the search space.
         metrics: the m metrics of the evaluator.
+        measured: those that may be missing, since they can be measured without a training.
 
     Returns:
-        The m values of each architecture.
+        The m values of each architecture; NaN for a measured metric that is missing.
 
     Raises:
         InputError: the file is unreadable or malformed. The message names the line or column.
     """
     table = parse_csv(read_bytes(path), path, only={*metrics} - COUNTS.keys())
     if missing := [
-        metric for metric in metrics if metric not in table.columns and metric not in COUNTS
+        metric
+        for metric in metrics
+        if metric not in (*table.columns, *COUNTS, *_optional(metrics, measured))
     ]:
         raise InputError(
             f"{path}: no column {missing[0]!r}; its columns: "
@@ -124,6 +159,9 @@ def read_prior_observations(
         log.warning(
             "%s: not used, as they are no metrics of this search: %s", path, ", ".join(unknown)
         )
+    unknown_column = np.full(len(table.archs), np.nan)
+    columns = {metric: table.columns.get(metric, unknown_column) for metric in metrics}
+    needed = [metric not in _optional(metrics, measured) for metric in metrics]
     found: dict[Architecture, list[float]] = {}
     for i, (notation, line) in enumerate(zip(table.archs, table.lines, strict=True)):
         try:
@@ -134,14 +172,21 @@ def read_prior_observations(
                 if metric in COUNTS
             }
             row = [
-                float(counts[metric] if metric in counts else table.columns[metric][i])
+                float(counts[metric] if metric in counts else columns[metric][i])
                 for metric in metrics
             ]
         except InputError as error:
             raise InputError(f"{path}, line {line}: {error}") from error
-        if np.isfinite(row).all() and found.setdefault(architecture, row) != row:
+        if not np.isfinite(np.array(row)[needed]).all():
+            continue
+        if not np.array_equal(found.setdefault(architecture, row), row, equal_nan=True):
             raise InputError(
                 f"{path}, line {line}: {notation} has other values above: keep one row, or their "
                 "means"
             )
     return found
+
+
+def _optional(metrics: Sequence[str], measured: Sequence[str]) -> Sequence[str]:
+    """The metrics that a row may lack: what can be measured, if the others cost a training."""
+    return measured if set(metrics) - set(measured) else ()

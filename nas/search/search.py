@@ -101,7 +101,7 @@ class SearchSettings:
         storage: None (in memory), a path (journal file), a database URL or an Optuna storage.
         name: the study's name in the storage.
         prior: prior observations, in the order of the evaluator's metrics. They come first and do
-            not count.
+            not count. NaN for what needs no training is measured.
         seconds: time limit since this call, after which no evaluation starts; not with fidelities.
         patience: the search ends after so many evaluations in a row that do not improve the front;
             not with fidelities.
@@ -207,7 +207,7 @@ def run_search(
         storage, name, reader.objectives, planner.sampler, provenance, settings.joins
     )
     if settings.prior:
-        add_prior_observations(study, reader, settings.prior, evaluator.metrics)
+        add_prior_observations(study, reader, settings.prior, evaluator.metrics, evaluator)
     if not settings.joins:
         planner.store_limits(study)
         if evaluator.checkpoints and settings.fidelities:

@@ -19,6 +19,7 @@ from nas.search.study.schema import (
     BEGUN_KEY,
     COST_KEY,
     FAILED_KEY,
+    PRIOR_KEY,
     RULED_OUT_KEY,
     UNTIL_KEY,
     VALUES_KEY,
@@ -138,6 +139,7 @@ class Run:
             of a network that broke a constraint by them.
         running: the fidelity at which the running segment ends; None if none runs.
         ended: True if the training failed or was stopped.
+        is_prior: True if its values at the last fidelity are a prior observation.
         epoch_cost: cost of an epoch in the last segment, NaN if none is finished.
     """
 
@@ -145,6 +147,7 @@ class Run:
     values: dict[int, dict[str, float]] = field(default_factory=dict)
     running: int | None = None
     ended: bool = False
+    is_prior: bool = False
     epoch_cost: float = np.nan
 
     @property
@@ -201,7 +204,13 @@ class Runs:
 
     def _add(self, trial: FrozenTrial) -> None:
         attrs, architecture = trial.user_attrs, self.reader.architecture(trial.params)
-        if UNTIL_KEY not in attrs or architecture is None:
+        if architecture is None:
+            return
+        if PRIOR_KEY in attrs and trial.state == TrialState.COMPLETE:
+            values = dict(zip(self.reader.metrics, self.reader.values(trial).tolist(), strict=True))
+            last = {self.fidelities.last: values}
+            self.runs.setdefault(architecture, Run(architecture, last, is_prior=True))
+        if UNTIL_KEY not in attrs:
             return
         failed = FAILED_KEY in attrs
         if trial.state == TrialState.FAIL and not failed:
@@ -232,8 +241,10 @@ class Runs:
 
     @property
     def trained(self) -> list[Run]:
-        """Networks that no constraint ruled out before their training."""
-        return [run for run in self.runs.values() if not run.ruled_out]
+        """Networks that the search trains: no prior observations, and none that a constraint ruled
+        out before its training.
+        """
+        return [run for run in self.runs.values() if not run.ruled_out and not run.is_prior]
 
     @property
     def finished(self) -> list[Run]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import math
 import os
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import optuna
@@ -14,7 +17,7 @@ import pytest
 import sqlalchemy
 from typer.testing import CliRunner
 
-from nas import Problem, search
+from nas import Evaluator, Problem, search
 from nas.benchmarks import load_benchmark
 from nas.cli import app
 from nas.comparison.runs import open_studies
@@ -22,6 +25,7 @@ from nas.search.objectives import parse_objectives
 from nas.search.prior import add_prior_observations, read_prior_observations
 from nas.search.study.storage import open_storage
 from nas.search.study.trials import TrialReader
+from nas.search.trainings import Fidelities, Segment
 from search_spaces import Architecture, SearchSpace, get_space
 from search_spaces.common.errors import InputError
 
@@ -230,3 +234,61 @@ def test_parameters_of_prior_observations_are_counted(tmp_path: Path, columns: s
     path.write_text("architecture," + columns.format(space.format(one)))
     known = read_prior_observations(path, space, ["digits_accuracy", "params"])
     assert known == {one: [80.0, space.params(one)]}
+
+
+class Board(Evaluator):
+    """A device of the user's, whose metric needs no training, and an accuracy that needs one."""
+
+    metrics = ("board_ms", "score_accuracy")
+    trained = ("score_accuracy",)
+
+    def __init__(self) -> None:
+        self.measurements, self.trainings = list[Architecture](), list[Architecture]()
+
+    def measure(self, architecture: Architecture, log: Any) -> dict[str, float]:
+        self.measurements.append(architecture)
+        return {"board_ms": float(SPACE.params(architecture))}
+
+    def train(
+        self, architecture: Architecture, observed: Any, log: Any, segment: Segment | None = None
+    ) -> dict[str, float]:
+        self.trainings.append(architecture)
+        score = float(SPACE.flops(architecture)) / 1e9
+        if segment:
+            score *= 1 - 0.5**segment.until
+        return {**observed, "score_accuracy": score}
+
+    def fidelities(self, levels: Sequence[int]) -> Fidelities:
+        return Fidelities.of(levels, continues=True)
+
+
+@pytest.mark.parametrize("limits", [{"evaluations": 3}, {"fidelities": (1, 3), "budget": 12}])
+def test_accuracies_stay_valid_for_a_new_device(tmp_path: Path, limits: dict[str, Any]) -> None:
+    known, path = _some(6), tmp_path / "networks.csv"
+    with path.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["architecture", "score_accuracy"])
+        rows.writerows([SPACE.format(a), 90 + i] for i, a in enumerate(known))
+    board = Board()
+    problem = Problem(SPACE, board, "score_accuracy,board_ms")
+    sampler = "asha" if "budget" in limits else "random"
+    result = search(problem, sampler=sampler, known=path, **limits)
+    assert result.prior.sum() == 6
+    assert board.measurements[:6] == known, "they are measured on the device"
+    assert not {*known} & {*board.trainings}, "and not trained again"
+    assert result.prior.tolist()[:6] == [True] * 6
+    assert result.evaluated.values[:6, 0].tolist() == [90.0 + i for i in range(6)]
+    assert result.front["score_accuracy"][0] == 95.0
+
+
+def test_a_known_network_that_cannot_be_measured_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Unplugged(Board):
+        def measure(self, architecture: Architecture, log: Any) -> dict[str, float]:
+            raise RuntimeError("no such device")
+
+    known = {_some(1)[0]: [float("nan"), 90.0]}
+    problem = Problem(SPACE, Unplugged(), "score_accuracy,board_ms")
+    search(problem, sampler="random", evaluations=1, known=known)
+    assert re.search("is no prior observation: .*no such device", caplog.text)
