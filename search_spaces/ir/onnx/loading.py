@@ -145,8 +145,8 @@ def _check_size(model: onnx.ModelProto) -> None:
 
     Functions and control flow count as often as they are called, without writing them out.
     """
-    bodies = {(f.domain, f.name): list(f.node) for f in model.functions}
-    sizes: dict[tuple[str, str], tuple[int, int]] = {}
+    bodies = {(function.domain, function.name): function.node for function in model.functions}
+    sizes: dict[tuple[str, str], tuple[int, int]] = {}  # of functions
 
     def size(nodes: Iterable[onnx.NodeProto], depth: int) -> tuple[int, int]:
         """Number of nodes, and of their inputs."""
@@ -154,13 +154,15 @@ def _check_size(model: onnx.ModelProto) -> None:
             raise InputError(f"functions and control flow are nested more than {MAX_DEPTH} deep")
         count = read = 0
         for node in nodes:
-            key = (node.domain, node.op_type)
-            if key in bodies and key not in sizes:
-                sizes[key] = size(bodies[key], depth + 1)
-            parts = [sizes.get(key, (1, len(node.input)))]
-            parts += [size(graph.node, depth + 1) for graph in _subgraphs(node)]
-            count += sum(part_count for part_count, _ in parts)
-            read += sum(part_read for _, part_read in parts)
+            function = (node.domain, node.op_type)
+            if function in bodies and function not in sizes:
+                sizes[function] = size(bodies[function], depth + 1)
+            parts = [sizes.get(function, (1, len(node.input)))]
+            for graph in _subgraphs(node):
+                parts.append(size(graph.node, depth + 1))
+            for part_count, part_read in parts:
+                count += part_count
+                read += part_read
         return count, read
 
     count, read = size(model.graph.node, 0)
@@ -328,20 +330,27 @@ def batch_size(inputs: Iterable[Sequence[Dim]]) -> Dim | None:
 
     None if there is none.
     """
-    shapes = list(inputs)
-    names = [dim for dims in shapes for dim in dims if isinstance(dim, str)]
+    names, in_front = [], []
+    for dims in inputs:
+        names += [dim for dim in dims if isinstance(dim, str)]
+        if dims and isinstance(dims[0], str):
+            in_front.append(dims[0])
     if BATCH in names:
         return BATCH
     named_batch = [name for name in names if "batch" in name.lower()]
-    in_front = [dims[0] for dims in shapes if dims and isinstance(dims[0], str)]
-    return next(iter([*named_batch, *in_front]), None)
+    candidates = [*named_batch, *in_front]
+    return candidates[0] if candidates else None
 
 
 def _open_names(shapes: Sequence[Sequence[Dim]]) -> list[str]:
     """Names of the open sizes other than the batch size, in order."""
     batch = batch_size(shapes)
-    names = [dim for dims in shapes for dim in dims if isinstance(dim, str) and dim != batch]
-    return list(dict.fromkeys(names))
+    names = {}  # a set in order
+    for dims in shapes:
+        for dim in dims:
+            if isinstance(dim, str) and dim != batch:
+                names[dim] = None
+    return list(names)
 
 
 def _inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
@@ -430,9 +439,8 @@ def remedy(model: onnx.ModelProto, message: str = "") -> str:
     if not names:
         return ""
     # An example: sizes of the first input that has an open one.
-    info, dims = next(
-        (info, dims) for info, dims in zip(inputs, shapes, strict=True) if names[0] in dims
-    )
+    number = next(i for i, dims in enumerate(shapes) if names[0] in dims)
+    info, dims = inputs[number], shapes[number]
     example = 320 if len(dims) >= _IMAGE_RANK else 128
     options = f"--dim_param {names[0]} --dim_value {example}"
     if any(name == f"{info.name} {i}" for i, name in enumerate(dims)):

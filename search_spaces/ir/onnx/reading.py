@@ -116,7 +116,10 @@ def _reader(model: onnx.ModelProto) -> Reader:
     light, initializers = prepared(model)
     # 1. Transposed copies of tied embeddings are computed, so that they count once.
     copies = transposed_copies(initializers)
-    tensors = {t.name: read_tensor(t, learned=True) for t in initializers if t.name not in copies}
+    tensors = {}
+    for tensor in initializers:
+        if tensor.name not in copies:
+            tensors[tensor.name] = read_tensor(tensor, learned=True)
     inputs = [info for info in light.graph.input if info.name not in copies]
     del light.graph.input[:]
     light.graph.input.extend(inputs)
@@ -129,6 +132,12 @@ def _reader(model: onnx.ModelProto) -> Reader:
         nodes, tensors = first.flat, first.initializers
     # 3. Weights are told from other tensors.
     return Reader(light, find_weights(nodes, tensors, model.producer_name))
+
+
+def _params(weights: Weights) -> set[str]:
+    """Names of the tensors of `Param` nodes in a model that `Outline` wrote."""
+    identities = [node.input[0] for node in weights.nodes if node.op_type == "Identity"]
+    return {name for name in identities if name in weights.tensors and _PARAM.fullmatch(name)}
 
 
 class Reader:
@@ -148,13 +157,10 @@ class Reader:
         self.folder = Folder(opset)
         # Names of the file: values of the graph, or known values.
         self.initializers = weights.tensors
-        self.params = {
-            node.input[0]
-            for node in weights.nodes
-            if node.op_type == "Identity" and _PARAM.fullmatch(node.input[0])
-        } & weights.tensors.keys()
-        computed = weights.shared | self.params
-        self.known = {name: k for name, k in weights.tensors.items() if name not in computed}
+        self.params = _params(weights)
+        self.known = dict(weights.tensors)
+        for name in weights.shared | self.params:  # operators of the graph compute them
+            del self.known[name]
         self.values: dict[str, int] = {}
         self.makers: dict[str, onnx.NodeProto] = {}
         self.used = {info.name for info in self.proto.output}
@@ -183,20 +189,28 @@ class Reader:
         # 2. Nodes.
         self.read_nodes(self.file_nodes)
         # 3. Outputs: equal ones are one, an input becomes one by Identity.
+        values = [self.value(info.name) for info in self.proto.output]
         outputs = []
-        for value in dict.fromkeys([self.value(info.name) for info in self.proto.output]):
+        for value in dict.fromkeys(values):
             is_input = value < len(inputs)
             outputs.append(self.emit("Identity", (value,), ()) if is_input else value)
-        numbers = tuple(range(len(inputs)))
-        return Graph(numbers, self._live(outputs), tuple(outputs), tuple(self.shapes))
+        return Graph(
+            inputs=tuple(range(len(inputs))),
+            nodes=self._live(outputs),
+            outputs=tuple(outputs),
+            shapes=tuple(self.shapes),
+        )
 
     def _live(self, outputs: list[int]) -> tuple[Node, ...]:
         """The nodes on which outputs depend, and those without any reader in the file.
 
         Nodes that the file needed for their shapes only are dropped.
         """
-        unused = {value for name, value in self.values.items() if name not in self.used}
-        needed, live = {*outputs, *unused}, []
+        needed = set(outputs)
+        for name, value in self.values.items():
+            if name not in self.used:
+                needed.add(value)
+        live = []
         for node in reversed(self.nodes):
             if needed & set(node.outputs):
                 needed.update(node.inputs)
@@ -268,10 +282,11 @@ class Reader:
     def emit(self, op: str, inputs: tuple[int, ...], attrs: Attrs) -> int:
         """Add a node to the graph; return the number of its output value."""
         shapes = tuple([self.shapes[v] for v in inputs])
+        value = len(self.shapes)
         self.shapes.append(output_shape(op, attrs, shapes))
         kept = canonical_attrs(op, tuple(sorted(attrs)), shapes)
-        self.nodes.append(Node(op, inputs, (len(self.shapes) - 1,), kept))
-        return len(self.shapes) - 1
+        self.nodes.append(Node(op, inputs, (value,), kept))
+        return value
 
     # --- nodes
 
@@ -532,7 +547,8 @@ def _steps_are_batch(node: Node, shapes: dict[int, Shape]) -> bool:
     """True for a recurrent layer that would take the batch size for its number of steps."""
     if node.op not in RECURRENT:
         return False
-    steps = shapes[node.inputs[0]][1 if dict(node.attrs).get("layout") else 0]
+    is_batch_first = bool(dict(node.attrs).get("layout"))
+    steps = shapes[node.inputs[0]][1 if is_batch_first else 0]
     return BATCH in str(steps).split("_")
 
 

@@ -97,10 +97,10 @@ def find_weights(
 
 
 def transposed_copies(tensors: Sequence[onnx.TensorProto]) -> dict[str, str]:
-    """Matrices that are another one transposed, by name: exporters fold the transpose of tied
-    embeddings.
+    """Matrices that are another one transposed, with its name.
 
-    Tensors in other files, and those of one number only, are not compared.
+    Exporters fold the transpose of tied embeddings. Tensors in other files, and those of one number
+    only, are not compared.
     """
     matrices = [t for t in tensors if len(t.dims) == 2 and min(t.dims) > 1 and t.raw_data]
     by_shape: dict[tuple[int, ...], list[onnx.TensorProto]] = defaultdict(list)
@@ -108,11 +108,12 @@ def transposed_copies(tensors: Sequence[onnx.TensorProto]) -> dict[str, str]:
         by_shape[(tensor.data_type, *tensor.dims)].append(tensor)
     copies: dict[str, str] = {}
     for tensor in matrices:
-        others = by_shape.get((tensor.data_type, tensor.dims[1], tensor.dims[0]), [])
-        originals = [t for t in others if t.name != tensor.name and t.name not in copies]
-        original = next((t for t in originals if _is_transposed(tensor, t)), None)
-        if original is not None:
-            copies[tensor.name] = original.name
+        rows, columns = tensor.dims
+        for other in by_shape.get((tensor.data_type, columns, rows), []):
+            is_original = other.name != tensor.name and other.name not in copies
+            if is_original and _is_transposed(tensor, other):
+                copies[tensor.name] = other.name
+                break
     return copies
 
 
@@ -194,8 +195,10 @@ class _Finder:
         stored places, such as a bias by relative positions, is read once: by the lookup, however
         many operators use the result.
         """
-        reads = {self._read_at(use) for use in self.uses[name] if not self._is_setting(use)}
-        return is_weight(self.tensors[name]) and len(reads) > 1
+        if not is_weight(self.tensors[name]):
+            return False
+        reads = [use for use in self.uses[name] if not self._is_setting(use)]
+        return len({self._read_at(use) for use in reads}) > 1
 
     def _read_at(self, use: _Use) -> tuple[int, int]:
         """Node and position at which a tensor is read: of a lookup in it, or of the use itself."""
@@ -252,9 +255,12 @@ class _Finder:
     def _kernels_of(self, number: int) -> frozenset[str]:
         """Names of the stored tensors in the kernel positions of a node."""
         node = self.nodes[number]
-        positions = get_operator(node.op_type).kernels
-        names = [node.input[p] for p in positions if p < len(node.input)]
-        return frozenset(origin for name in names for origin, _ in self.origins.get(name, ()))
+        kernels = set()
+        for position in get_operator(node.op_type).kernels:
+            if position < len(node.input):
+                origins = self.origins.get(node.input[position], frozenset())
+                kernels.update(name for name, _ in origins)
+        return frozenset(kernels)
 
     def _is_at(self, positions: str, use: _Use) -> bool:
         """True for a use at one of the operator's `kernels`, `vectors` or `settings`."""
@@ -265,14 +271,18 @@ class _Finder:
 
     def _weights(self) -> set[str]:
         # 1. What an operator reads at the position of a weight.
-        placed = {name for name, uses in self.uses.items() if any(map(self._is_weight, uses))}
-        placed -= {name for name in placed if self._is_untrained(name)}
+        placed = set()
+        for name, uses in self.uses.items():
+            if any(self._is_weight(use) for use in uses) and not self._is_untrained(name):
+                placed.add(name)
         # 2. In files that keep the kernels of layers in `Constant` nodes, other constants, too.
         are_kernels_constants = bool(self.kernels & self.constants.keys())
         if not are_kernels_constants or self.kernels & self.tensors.keys():
             return placed
-        others = self.constants.keys() - placed
-        return placed | {name for name in others if self._is_weight_beside_constant_kernels(name)}
+        for name in self.constants.keys() - placed:
+            if self._is_weight_beside_constant_kernels(name):
+                placed.add(name)
+        return placed
 
     def _is_weight_beside_constant_kernels(self, name: str) -> bool:
         """True for floats, more than one, that multiply or shift values of the network."""
@@ -329,10 +339,13 @@ class _Finder:
 
     def _channels(self, layer: onnx.NodeProto) -> int | None:
         """Number of channels that a layer computes, if it follows from its kernel alone."""
-        shapes = [self._shape(name) for name in self._kernels_of(self.makers[layer.output[0]])]
-        if len(shapes) != 1 or not shapes[0]:
+        kernels = self._kernels_of(self.makers[layer.output[0]])
+        if len(kernels) != 1:
             return None
-        shape = shapes[0]
+        (kernel,) = kernels
+        shape = self._shape(kernel)
+        if not shape:
+            return None
         attributes = {a.name: a.i for a in layer.attribute}
         if layer.op_type in ("Conv", "DeformConv", "ConvInteger"):
             return shape[0]
@@ -450,49 +463,51 @@ class _Finder:
         groups: dict[tuple, list[_Use]] = defaultdict(list)
         counted: dict[tuple, int] = defaultdict(int)
         for use in sorted(uses):
-            node = self.nodes[use.node]
             call, kernels = self._nearest_kernel(use.node)
-            at = (node.op_type, use.position)
-            groups[(kernels or (use.node,), counted[(call, at)], at)].append(use)
-            counted[(call, at)] += 1
+            layer = kernels or (use.node,)
+            place = (self.nodes[use.node].op_type, use.position)
+            number = counted[call, place]
+            counted[call, place] += 1
+            groups[layer, number, place].append(use)
         # 2. The first layer keeps the tensor, each other one gets a copy.
-        for i, group in enumerate(list(groups.values())[1:], start=2):
+        first, *others = groups.values()
+        self.uses[name] = first
+        for i, group in enumerate(others, start=2):
             copy = f"{name}#{i}"
             self.tensors[copy] = replace(self.tensors[name])
-            for use in group:
-                number, position = use.direct
-                changed = onnx.NodeProto()
-                changed.CopyFrom(self.nodes[number])
-                changed.input[position] = copy
-                self.nodes[number] = changed
-            moved = set(group)
             self.uses[copy] = group
-            self.uses[name] = [use for use in self.uses[name] if use not in moved]
+            for use in group:
+                reader, position = use.direct
+                changed = onnx.NodeProto()
+                changed.CopyFrom(self.nodes[reader])
+                changed.input[position] = copy
+                self.nodes[reader] = changed
 
     def _nearest_kernel(self, number: int) -> tuple[int, tuple[str, ...]]:
-        """The nearest node at or before a node that has a kernel, and the kernel's names; breadth
-        first.
+        """The nearest node at or before a node that has a kernel, and the kernel's names.
+
+        Breadth first; (-1, ()) if there is none.
         """
         level, seen = [number], {number}
         while level:
-            for n in level:
-                if kernels := self._kernels_of(n):
-                    return n, tuple(sorted(kernels))
-            before = [
-                self.makers[name]
-                for n in level
-                for name in self.nodes[n].input
-                if name in self.makers
-            ]
-            level = [n for n in dict.fromkeys(before) if n not in seen]
-            seen.update(level)
+            for candidate in level:
+                if kernels := self._kernels_of(candidate):
+                    return candidate, tuple(sorted(kernels))
+            next_level = []
+            for candidate in level:
+                for name in self.nodes[candidate].input:
+                    maker = self.makers.get(name)
+                    if maker is not None and maker not in seen:
+                        seen.add(maker)
+                        next_level.append(maker)
+            level = next_level
         return -1, ()
 
     # --- tensors
 
     def _maker(self, name: str) -> onnx.NodeProto | None:
         number = self.makers.get(name)
-        return self.nodes[number] if number is not None else None
+        return None if number is None else self.nodes[number]
 
     def _known(self, name: str) -> Known:
         if name in self.tensors:
@@ -513,9 +528,7 @@ class _Finder:
         return "float" in self._element(name) or self._element(name) == "double"
 
     def _is_table(self, name: str) -> bool:
-        """True for the elements of embeddings; tables of other integers are part of the
-        architecture.
-        """
+        """True for the elements of embeddings; tables of other integers are architecture."""
         return self._is_float(name) or self._element(name) in _INTEGERS_OF_TABLES
 
     def _is_learnable(self, name: str) -> bool:
@@ -536,9 +549,7 @@ def _count(shape: Shape) -> int:
 
 
 def _may_be_weight(node: onnx.NodeProto) -> bool:
-    """True for a `Constant` that may be a weight: a tensor or list of floats, or a quantized
-    tensor.
-    """
+    """True for a `Constant` of a tensor or a list of floats."""
     return any(a.name in ("value", "value_floats") for a in node.attribute)
 
 

@@ -154,20 +154,25 @@ class Outline:
     """
 
     def __init__(self, graph: Graph, numbers: Numbers | None = None) -> None:
-        opsets = [standard.opset(op) for op in {node.op for node in graph.nodes}]
-        self.model = onnx.ModelProto(ir_version=standard.IR_VERSION)
-        self.model.opset_import.add(domain="", version=max(opsets, default=standard.OPSET))
-        self.graph, self.proto = graph, self.model.graph
+        self.graph = graph
         self.numbers = numbers or {}
         self.tensors: list[tuple[TensorProto, Weight, np.ndarray | None]] = []
         self.times_used: Counter[str] = Counter()
         self.constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
-        # Names of the graph's values.
-        inputs, outputs = _numbered("input", graph.inputs), _numbered("output", graph.outputs)
-        self.names, self.results = inputs, outputs
+        # 1. The model, in the lowest opset that has all operators.
+        opsets = [standard.opset(op) for op in {node.op for node in graph.nodes}]
+        self.model = onnx.ModelProto(ir_version=standard.IR_VERSION)
+        self.model.opset_import.add(domain="", version=max(opsets, default=standard.OPSET))
+        self.proto = self.model.graph
         self.proto.name = "net"
-        self.proto.input.extend(_value_info(name, graph.shapes[v]) for v, name in inputs.items())
-        self.proto.output.extend(_value_info(name, graph.shapes[v]) for v, name in outputs.items())
+        # 2. Inputs and outputs. `names` has those of the values that were written.
+        self.names = _numbered("input", graph.inputs)
+        self.results = _numbered("output", graph.outputs)
+        for value, name in self.names.items():
+            self.proto.input.append(_value_info(name, graph.shapes[value]))
+        for value, name in self.results.items():
+            self.proto.output.append(_value_info(name, graph.shapes[value]))
+        # 3. Nodes.
         for node in graph.nodes:
             self._write(node)
 
@@ -177,18 +182,25 @@ class Outline:
         name = self._unique("/".join((*node.scope, node.op)))
         # 1. Weights take the first arrays; what is left is a long constant.
         arrays = iter(self.numbers.get(value, ()))
+        element = element_type(self.graph.shapes[value])
         owned = [
-            self._weight(f"{name}.{weight.name}", weight, self.graph.shapes[value], arrays)
+            self._weight(f"{name}.{weight.name}", weight, element, arrays)
             for weight in weights(node.op, node.attrs, shapes)
         ]
         # 2. The node, by the operator's rule or as ONNX's operator.
-        inputs = [self.names[v] for v in node.inputs]
-        output = self.names[value] = self.results.get(value) or f"{name}_out"
+        self.names[value] = self.results.get(value) or f"{name}_out"
         exported = ExportedNode(
-            node.op, name, node.attrs, shapes, inputs, owned, output, next(arrays, None)
+            op=node.op,
+            name=name,
+            attrs=node.attrs,
+            shapes=shapes,
+            inputs=[self.names[v] for v in node.inputs],
+            weights=owned,
+            output=self.names[value],
+            numbers=next(arrays, None),
         )
         rule = get_operator(node.op).write
-        if rule is not None and is_own(node.op, len(inputs)):
+        if rule is not None and is_own(node.op, len(shapes)):
             rule(self, exported)
         else:
             self._add_standard(exported)
@@ -213,10 +225,13 @@ class Outline:
         )
 
     def _weight(
-        self, name: str, weight: Weight, result: Shape, arrays: Iterator[np.ndarray]
+        self,
+        name: str,
+        weight: Weight,
+        element: str,
+        arrays: Iterator[np.ndarray],
     ) -> str:
         """Name of a weight: an initializer, or a constant if it is not stored."""
-        element = element_type(result)
         if not weight.trained and weight.name in ("scale", "shift"):
             fill = float(weight.init == "ones")
             return self.constant(np.full(weight.shape, fill, standard.numpy_type(element)))
@@ -227,10 +242,21 @@ class Outline:
         self.tensors.append((tensor, weight, array))
         return name
 
-    def add(self, op: str, name: str, inputs: list[str], output: str, attrs: Attrs = ()) -> None:
+    def add(
+        self,
+        op: str,
+        name: str,
+        inputs: list[str],
+        output: str,
+        attrs: Attrs = (),
+    ) -> None:
         """Add a node with one output."""
         self.proto.node.add(
-            op_type=op, name=name, input=inputs, output=[output], attribute=_attributes(op, attrs)
+            op_type=op,
+            name=name,
+            input=inputs,
+            output=[output],
+            attribute=_attributes(op, attrs),
         )
 
     def add_constant(self, name: str, array: np.ndarray, output: str) -> None:
@@ -294,8 +320,11 @@ def _attributes(op: str, attrs: Attrs) -> tuple[onnx.AttributeProto, ...]:
     """The attributes with the types of the operator's schema."""
     schema = standard.schema(op)
     assert schema is not None
-    kinds = schema.attributes
-    return tuple([_attribute(op, name, value, int(kinds[name].type)) for name, value in attrs])  # type: ignore[call-overload]
+    attributes = []
+    for name, value in attrs:
+        kind = int(schema.attributes[name].type)  # type: ignore[call-overload]
+        attributes.append(_attribute(op, name, value, kind))
+    return tuple(attributes)
 
 
 def _attribute(op: str, name: str, value: Value, kind: int) -> onnx.AttributeProto:
@@ -319,7 +348,8 @@ class _InitialWeights:
 
     def __init__(self, graph: Graph, seed: int) -> None:
         length = 1 << graph_params(graph).bit_length()
-        self.noise, self.position = _noise(seed, min(_NOISE, length)), 0
+        self.noise = _noise(seed, min(_NOISE, length))
+        self.position = 0
 
     def parts(
         self, tensor: TensorProto, weight: Weight, array: np.ndarray | None

@@ -32,8 +32,16 @@ def _count_linear(node: CountedNode) -> int:
 
 
 OPERATORS = (
-    Operator(name="Attention", count=_count, kernels=(0, 1, 2)),
-    Operator(name="LinearAttention", count=_count_linear, kernels=(0, 1, 2)),
+    Operator(
+        name="Attention",
+        count=_count,
+        kernels=(0, 1, 2),
+    ),
+    Operator(
+        name="LinearAttention",
+        count=_count_linear,
+        kernels=(0, 1, 2),
+    ),
     Operator(name="RotaryEmbedding", settings=(1, 2)),
     *named("TensorScatter"),
 )

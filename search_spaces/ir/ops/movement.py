@@ -33,6 +33,7 @@ from search_spaces.ir.graph import (
     Attrs,
     Dim,
     Shape,
+    Value,
     element_type,
     known_size,
     like,
@@ -91,8 +92,9 @@ def _simplify_reshape(attrs: Attrs, shape: Shape) -> Attrs:
 
 
 def _infer_flatten(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
-    axis: Any = dict(attrs).get("axis", 1)
-    return (size_product(shapes[0][: int(axis)]), size_product(shapes[0][int(axis) :]))
+    values: dict[str, Any] = dict(attrs)
+    shape, axis = shapes[0], int(values.get("axis", 1))
+    return (size_product(shape[:axis]), size_product(shape[axis:]))
 
 
 def _read_reshape(reader: Importer, node: onnx.NodeProto) -> int | None:
@@ -131,25 +133,32 @@ def _reshape_target(values: tuple[np.ndarray, np.ndarray], shape: Shape) -> tupl
     dims = assumed(shape)
     if dims is None:
         return tuple(first) if first == second else None
+    # 1. Sizes without 0 and -1.
     first = _without_gaps(first, [a for a, _ in dims])
     second = _without_gaps(second, [b for _, b in dims])
+    # 2. What stays, what is one number, what is open.
     target = []
-    for i, pair in enumerate(zip(first, second, strict=True)):
-        if i < len(dims) and pair == dims[i]:
+    for i, (a, b) in enumerate(zip(first, second, strict=True)):
+        if i < len(dims) and (a, b) == dims[i]:
             target.append(0)
+        elif a == b:
+            target.append(a)
         else:
-            target.append(pair[0] if pair[0] == pair[1] else -1)
+            target.append(-1)
     return tuple(target) if target.count(-1) <= 1 else None
 
 
 def _without_gaps(target: list[int], shape: list[int]) -> list[int]:
     """The sizes with 0 and -1 resolved for an input of this shape."""
-    target = [shape[i] if size == 0 and i < len(shape) else size for i, size in enumerate(target)]
-    if -1 in target:
+    sizes = list(target)
+    for i, dim in enumerate(shape):
+        if i < len(sizes) and sizes[i] == 0:
+            sizes[i] = dim
+    if -1 in sizes:
         # Python's numbers, since those of a hostile file may overflow.
-        others = abs(prod(target))
-        target[target.index(-1)] = prod(shape) // others if others else 0
-    return target
+        others = abs(prod(sizes))
+        sizes[sizes.index(-1)] = prod(shape) // others if others else 0
+    return sizes
 
 
 # --- Slice and Split
@@ -198,9 +207,15 @@ def _infer_slice(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
 
 def _simplify_slice(attrs: Attrs, shape: Shape) -> Attrs:
     ranges = _slices(attrs, shape)
-    starts, ends, steps = (tuple(r[i] for r in ranges.values()) for i in range(3))
-    kept: Attrs = (("axes", tuple(ranges)), ("ends", ends), ("starts", starts))
-    return kept if set(steps) <= {1} else (*kept, ("steps", steps))
+    kept: dict[str, Value] = {
+        "axes": tuple(ranges),
+        "ends": tuple([end for _, end, _ in ranges.values()]),
+        "starts": tuple([start for start, _, _ in ranges.values()]),
+    }
+    steps = tuple([step for _, _, step in ranges.values()])
+    if set(steps) - {1}:
+        kept["steps"] = steps
+    return tuple(kept.items())
 
 
 def _read_slice(reader: Importer, node: onnx.NodeProto) -> int | None:
@@ -226,16 +241,13 @@ def _ranges(
     None if they depend on the data or on open sizes.
     """
 
-    def operand(position: int, default: list[int]) -> tuple[list[int], list[int]]:
-        """The numbers of an operand at the first and second assumed sizes."""
-        known = known_operand(reader, node, position)
-        if known is None or known.values is None:
-            return default, default
-        return known.values[0].tolist(), known.values[1].tolist()
-
-    starts = operand(1, [])
+    # 1. The operands, each at the first and second assumed sizes.
+    starts = _numbers(reader, node, 1, default=[])
+    ends = _numbers(reader, node, 2, default=[])
     count = len(starts[0])
-    ends, axes, steps = operand(2, []), operand(3, list(range(count))), operand(4, [1] * count)
+    axes = _numbers(reader, node, 3, default=list(range(count)))
+    steps = _numbers(reader, node, 4, default=[1] * count)
+    # 2. The cut of each axis.
     ranges = []
     for i, axis in enumerate(axes[0]):
         first = starts[0][i], ends[0][i], steps[0][i]
@@ -245,6 +257,20 @@ def _ranges(
             return None
         ranges += [(axis % len(shape), *cut) for cut in cuts]
     return sorted(ranges)
+
+
+def _numbers(
+    reader: Importer,
+    node: onnx.NodeProto,
+    position: int,
+    default: list[int],
+) -> tuple[list[int], list[int]]:
+    """The numbers of an operand at the first and second assumed sizes."""
+    known = known_operand(reader, node, position)
+    if known is None or known.values is None:
+        return default, default
+    first, second = known.values
+    return first.tolist(), second.tolist()
 
 
 _Cut = tuple[int, int, int]  # start, end, step
@@ -273,10 +299,13 @@ def _common_cut(first: _Cut, second: _Cut, size: Dim) -> list[_Cut] | None:
 
 def _read_split(reader: Importer, node: onnx.NodeProto, used: list[int]) -> None:
     """Add a Slice for each used part."""
-    attrs, x = node_attrs(node), reader.value(node.input[0])
+    attrs = node_attrs(node)
+    x = reader.value(node.input[0])
     shape = reader.shapes[x]
     axis = attrs.get("axis", 0) % len(shape)
-    size, operand = shape[axis], known_operand(reader, node, 1)
+    size = shape[axis]
+    # 1. The sizes of the parts.
+    operand = known_operand(reader, node, 1)
     is_computed = has_operand(node, 1) and (operand is None or operand.static is None)
     if isinstance(size, str) or is_computed:
         raise InputError(
@@ -285,13 +314,17 @@ def _read_split(reader: Importer, node: onnx.NodeProto, used: list[int]) -> None
     parts = attrs.get("split")
     if operand is not None and operand.static is not None:
         parts = operand.static.tolist()
-    equal = -(-size // len(node.output))
-    ends = np.cumsum(parts or [equal] * len(node.output)).tolist()
+    if not parts:
+        parts = [-(-size // len(node.output))] * len(node.output)
+    bounds = [0, *np.cumsum(parts).tolist()]
+    # 2. A Slice for each, unless it is the whole.
     for i in used:
-        start, end = ends[i - 1] if i else 0, min(ends[i], size)
-        cut: Attrs = (("axes", (axis,)), ("ends", (end,)), ("starts", (start,)))
-        is_whole = end - start == size
-        reader.values[node.output[i]] = x if is_whole else reader.emit("Slice", (x,), cut)
+        start, end = bounds[i], min(bounds[i + 1], size)
+        value = x
+        if end - start != size:
+            cut: Attrs = (("axes", (axis,)), ("ends", (end,)), ("starts", (start,)))
+            value = reader.emit("Slice", (x,), cut)
+        reader.values[node.output[i]] = value
 
 
 # --- Expand and Tile
@@ -361,23 +394,30 @@ def _tiled_size(arrays: list[np.ndarray]) -> int:
 
 
 def _infer_concat(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
-    given_axis: Any = dict(attrs)["axis"]
-    axis = int(given_axis)
-    dims = [set(sizes) - {UNKNOWN} or {UNKNOWN} for sizes in zip(*shapes, strict=True)]
-    parts: list[Dim] = [shape[axis] for shape in shapes]
-    total: Dim = sum(part for part in parts if isinstance(part, int))
-    if any(isinstance(part, str) for part in parts):
+    values: dict[str, Any] = dict(attrs)
+    axis = int(values["axis"])
+    # 1. Along the axis, sizes are added.
+    parts = [shape[axis] for shape in shapes]
+    known = [part for part in parts if isinstance(part, int)]
+    total: Dim = sum(known)
+    if len(known) < len(parts):
         total = parts[0] if len(parts) == 1 else UNKNOWN
-    dims[axis] = {total}
-    if any(len(sizes) > 1 for sizes in dims):
-        raise InputError(f"shapes {', '.join(map(str, shapes))} cannot be joined along axis {axis}")
-    return tuple([sizes.pop() for sizes in dims])
+    # 2. Along the others, they are equal as far as they are known.
+    sizes_per_dim = [set(sizes) - {UNKNOWN} or {UNKNOWN} for sizes in zip(*shapes, strict=True)]
+    sizes_per_dim[axis] = {total}
+    if any(len(sizes) > 1 for sizes in sizes_per_dim):
+        shown = ", ".join(map(str, shapes))
+        raise InputError(f"shapes {shown} cannot be joined along axis {axis}")
+    return tuple([sizes.pop() for sizes in sizes_per_dim])
 
 
 def _read_concat(reader: Importer, node: onnx.NodeProto) -> int | None:
     """Empty constants add nothing; one operand alone is the result."""
-    is_empty = {name: 0 in reader.known[name].shape for name in node.input if name in reader.known}
-    names = [name for name in node.input if not is_empty.get(name, False)]
+    names = []
+    for name in node.input:
+        is_empty = name in reader.known and 0 in reader.known[name].shape
+        if not is_empty:
+            names.append(name)
     if len(names) == 1:
         return reader.value(names[0])
     if len(names) == len(node.input) or not names:
@@ -413,14 +453,19 @@ def _infer_shuffle(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
 
 
 def _write_shuffle(exporter: Exporter, node: ExportedNode) -> None:
-    """(N, channels, …) → (N, groups, channels / groups, …), swapped, and back."""
-    shape, name, groups = node.shapes[0], node.name, positive(node.attrs, "groups")
+    """The channels as a matrix of groups, transposed."""
+    name, shape = node.name, node.shapes[0]
+    groups = positive(node.attrs, "groups")
     channels, *positions = (int(size) for size in shape[1:])
-    split, swapped = f"{name}.split_out", f"{name}.swap_out"
+    # 1. (N, groups, channels / groups, …)
+    split = f"{name}.split_out"
     parts = _sizes(exporter, 0, groups, channels // groups, *positions)
     exporter.add("Reshape", f"{name}.split", [node.inputs[0], parts], split)
+    # 2. (N, channels / groups, groups, …)
+    swapped = f"{name}.swap_out"
     order = (0, 2, 1, *range(3, len(shape) + 1))
     exporter.add("Transpose", f"{name}.swap", [split], swapped, (("perm", order),))
+    # 3. (N, channels, …)
     whole = _sizes(exporter, 0, channels, *positions)
     exporter.add("Reshape", f"{name}.join", [swapped, whole], node.output)
 
@@ -434,13 +479,16 @@ def _sizes(exporter: Exporter, *sizes: int) -> str:
 
 
 def _infer_embedding(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
-    if element_type(shapes[0]) not in ("int32", "int64") or not positive(attrs, "rows"):
-        raise InputError(f"Embedding needs integers as input, not {element_type(shapes[0])}")
+    positive(attrs, "rows")
+    element = element_type(shapes[0])
+    if element not in ("int32", "int64"):
+        raise InputError(f"Embedding needs integers as input, not {element}")
     return (*shapes[0], positive(attrs, "features"))
 
 
 def _embedding_weights(attrs: Attrs, shapes: tuple[Shape, ...]) -> tuple[Weight, ...]:
-    return (Weight("weight", (positive(attrs, "rows"), positive(attrs, "features")), "kaiming"),)
+    rows, features = positive(attrs, "rows"), positive(attrs, "features")
+    return (Weight("weight", (rows, features), "kaiming"),)
 
 
 def _read_gather(reader: Importer, node: onnx.NodeProto) -> int | None:
@@ -467,11 +515,13 @@ def _gathered_size(arrays: list[np.ndarray]) -> int:
 
 
 def _fold_shape(reader: Importer, node: onnx.NodeProto) -> list[Known] | None:
-    attrs, shape = node_attrs(node), reader.shape(node.input[0])
+    attrs = node_attrs(node)
+    shape = reader.shape(node.input[0])
     dims = assumed(shape[attrs.get("start", 0) : attrs.get("end")])
     if dims is None:
         return None
-    first, second = (np.array([pair[i] for pair in dims], np.int64) for i in (0, 1))
+    first = np.array([a for a, _ in dims], np.int64)
+    second = np.array([b for _, b in dims], np.int64)
     return [from_assumed(first, second, "int64")]
 
 
@@ -479,7 +529,8 @@ def _fold_size(reader: Importer, node: onnx.NodeProto) -> list[Known] | None:
     dims = assumed(reader.shape(node.input[0]))
     if dims is None:
         return None
-    first, second = (np.array(np.prod([pair[i] for pair in dims], dtype=np.int64)) for i in (0, 1))
+    first = np.array(np.prod([a for a, _ in dims], dtype=np.int64))
+    second = np.array(np.prod([b for _, b in dims], dtype=np.int64))
     return [from_assumed(first, second, "int64")]
 
 
@@ -565,6 +616,13 @@ OPERATORS = (
     Operator(name="OneHot", settings=(2,)),
     Operator(name="Shape", fold=_fold_shape),
     Operator(name="Size", fold=_fold_size),
-    *named("CenterCropPad", "Compress", "DepthToSpace", "ReverseSequence", "SpaceToDepth"),
-    *named("ScatterElements", "ScatterND"),
+    *named(
+        "CenterCropPad",
+        "Compress",
+        "DepthToSpace",
+        "ReverseSequence",
+        "ScatterElements",
+        "ScatterND",
+        "SpaceToDepth",
+    ),
 )
