@@ -16,6 +16,17 @@ from search_spaces.common.errors import InputError
 ObjectivesLike = str | Metric | Mapping[str, str] | Iterable[str | Metric]
 """What users may give as objectives: see `parse_objectives`."""
 
+_OBJECTIVES_REMEDY = (
+    'write "top1:max,params", ["top1:max", "params"] or {"top1": "max", "params": "min"}'
+)
+_CONSTRAINTS_REMEDY = (
+    'write "params <= 2e5", ["params <= 2e5", "top1 >= 90"] or '
+    '{"params": "<= 2e5", "top1": ">= 90"}'
+)
+
+
+# --- objectives
+
 
 def parse_objectives(objectives: ObjectivesLike) -> tuple[Metric, ...]:
     """Parse objectives, whose order is kept.
@@ -29,58 +40,32 @@ def parse_objectives(objectives: ObjectivesLike) -> tuple[Metric, ...]:
         InputError: for an empty list, a bad direction, a repeated metric, or anything else that is
             no objective.
     """
+    parsed = []
     if isinstance(objectives, Mapping):
-        parsed = tuple(_with_direction(name, direction) for name, direction in objectives.items())
+        for name, direction in objectives.items():
+            if not _is_direction(direction) or not isinstance(name, str):
+                entry = f"{{{name!r}: {direction!r}}}"
+                raise InputError(f"bad objective {entry}: {_OBJECTIVES_REMEDY}")
+            parsed.append(Metric.parse(f"{name}:{direction}"))
     else:
-        parsed = tuple(_objective(item) for item in _listed(objectives, Metric, _OBJECTIVES_REMEDY))
+        for item in _as_list(objectives, Metric, _OBJECTIVES_REMEDY):
+            if isinstance(item, str):
+                parsed.append(Metric.parse(item))
+            elif isinstance(item, Metric):
+                parsed.append(item)
+            else:
+                raise InputError(f"bad objective {item!r}: {_OBJECTIVES_REMEDY}")
     if not parsed:
         raise InputError("no objectives: give at least one metric name")
-    metrics = [objective.name for objective in parsed]
-    for metric in metrics:
-        if metrics.count(metric) > 1:
-            raise InputError(f"objective {metric!r} is given twice: name each metric once")
-    return parsed
+    names = [objective.name for objective in parsed]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"objective {name!r} is given twice: name each metric once")
+    return tuple(parsed)
 
 
-_OBJECTIVES_REMEDY = (
-    'write "top1:max,params", ["top1:max", "params"] or {"top1": "max", "params": "min"}'
-)
-
-
-def _with_direction(name: object, direction: object) -> Metric:
-    """The objective of one entry of a dictionary."""
-    if (
-        isinstance(name, str)
-        and isinstance(direction, str)
-        and direction.strip().lower() in DIRECTIONS
-    ):
-        return Metric.parse(f"{name}:{direction}")
-    raise InputError(f"bad objective {{{name!r}: {direction!r}}}: {_OBJECTIVES_REMEDY}")
-
-
-def _objective(item: object) -> Metric:
-    """The objective of one entry of a list."""
-    if isinstance(item, Metric):
-        return item
-    if not isinstance(item, str):
-        raise InputError(f"bad objective {item!r}: {_OBJECTIVES_REMEDY}")
-    return Metric.parse(item)
-
-
-def _listed(items: object, single: type, remedy: str) -> list[object]:
-    """The entries of a comma-separated string, of one object of the type `single`, or of an ordered
-    collection.
-
-    Sets are refused: the order of objectives matters, and Python's sets have another order in each
-        process.
-    """
-    if isinstance(items, str):
-        return list(items.split(","))
-    if isinstance(items, single):
-        return [items]
-    if isinstance(items, Set | bytes) or not isinstance(items, Iterable):
-        raise InputError(f"{items!r} cannot be read: {remedy}")
-    return list(items)
+def _is_direction(direction: object) -> bool:
+    return isinstance(direction, str) and direction.strip().lower() in DIRECTIONS
 
 
 # Costs that `Metric` guesses without a word for them.
@@ -93,21 +78,26 @@ def unclear_directions(objectives: Iterable[str]) -> list[str]:
     """Objectives that are minimized only by default: their names say nothing, and they have no
     suffix.
     """
-    names = [
-        name
-        for name in map(str.strip, objectives)
-        if not COST.search(name) and not _FURTHER_COST.search(name)
-    ]
-    return [
-        name for name in names if Metric.parse(name) == Metric(name, "measured", "minimize", "")
-    ]
+    unclear = []
+    for objective in objectives:
+        name = objective.strip()
+        if COST.search(name) or _FURTHER_COST.search(name):
+            continue
+        by_default = Metric(name, "measured", "minimize", "")
+        if Metric.parse(name) == by_default:
+            unclear.append(name)
+    return unclear
 
 
 def to_losses(values: np.ndarray, objectives: Sequence[Metric]) -> np.ndarray:
     """Convert objective values (..., m) in their own units to losses (..., m), all minimized; NaN
     stays NaN.
     """
-    return np.asarray(values, dtype=float) * [objective.sign for objective in objectives]
+    signs = [objective.sign for objective in objectives]
+    return np.asarray(values, dtype=float) * signs
+
+
+# --- constraints
 
 
 _CONSTRAINT = re.compile(r"\s*([^\s<>=][^<>=]*?)\s*(<=|>=)\s*([^\s<>=]+)\s*")
@@ -171,27 +161,35 @@ def parse_constraints(constraints: ConstraintsLike) -> tuple[Constraint, ...]:
     """
     if constraints is None:
         return ()
+    parsed = []
     if isinstance(constraints, Mapping):
-        return tuple(_bounded(metric, bound) for metric, bound in constraints.items())
-    return tuple(
-        _constraint(item) for item in _listed(constraints, Constraint, _CONSTRAINTS_REMEDY)
-    )
+        for metric, bound in constraints.items():
+            if not isinstance(metric, str) or not isinstance(bound, str):
+                entry = f"{{{metric!r}: {bound!r}}}"
+                raise InputError(f"bad constraint {entry}: {_CONSTRAINTS_REMEDY}")
+            parsed.append(Constraint.parse(f"{metric} {bound}"))
+    else:
+        for item in _as_list(constraints, Constraint, _CONSTRAINTS_REMEDY):
+            if isinstance(item, str):
+                parsed.append(Constraint.parse(item))
+            elif isinstance(item, Constraint):
+                parsed.append(item)
+            else:
+                raise InputError(f"bad constraint {item!r}: {_CONSTRAINTS_REMEDY}")
+    return tuple(parsed)
 
 
-_CONSTRAINTS_REMEDY = 'write "params <= 2e5", ["params <= 2e5", "top1 >= 90"] or {"params": "<= 2e5", "top1": ">= 90"}'
+def _as_list(items: object, single: type, remedy: str) -> list[object]:
+    """The entries of a comma-separated string, of one object of the type `single`, or of an ordered
+    collection.
 
-
-def _bounded(metric: object, bound: object) -> Constraint:
-    """The constraint of one entry of a dictionary."""
-    if not isinstance(metric, str) or not isinstance(bound, str):
-        raise InputError(f"bad constraint {{{metric!r}: {bound!r}}}: {_CONSTRAINTS_REMEDY}")
-    return Constraint.parse(f"{metric} {bound}")
-
-
-def _constraint(item: object) -> Constraint:
-    """The constraint of one entry of a list."""
-    if isinstance(item, Constraint):
-        return item
-    if not isinstance(item, str):
-        raise InputError(f"bad constraint {item!r}: {_CONSTRAINTS_REMEDY}")
-    return Constraint.parse(item)
+    Sets are refused: the order of objectives matters, and Python's sets have another order in each
+    process.
+    """
+    if isinstance(items, str):
+        return list(items.split(","))
+    if isinstance(items, single):
+        return [items]
+    if isinstance(items, Set | bytes) or not isinstance(items, Iterable):
+        raise InputError(f"{items!r} cannot be read: {remedy}")
+    return list(items)

@@ -1,5 +1,8 @@
-"""`ReplaySampler`: base class of samplers that choose a whole architecture before the trial's first
-`suggest_*`.
+"""Architectures as parameters of trials, one `suggest_*` after another.
+
+A guided sampler chooses a whole architecture before the trial's first `suggest_*` and answers all
+of them from it (`ReplaySampler`). An architecture that no sampler chose during a trial, such as a
+prior observation, is asked for its parameters outside any trial (`ReplayedTrial`).
 """
 
 from __future__ import annotations
