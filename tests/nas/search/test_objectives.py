@@ -105,7 +105,7 @@ def test_a_dictionary_gives_each_metric_its_direction(
         [["params"]],
         [{"params": "max"}],
         "params:min:max",
-        "params:exact:measured",
+        "params:exact:accuracy",
         {"params": "max", "params ": "min"},
     ],
 )
