@@ -27,8 +27,8 @@ import numpy as np
 from predictors.features import kind_attributes
 from search_spaces import read
 from search_spaces.common.errors import InputError
-from search_spaces.ir.graph import MAX_DEPTH, Attrs, Graph, Shape, Value
-from search_spaces.ir.text.program import Block, Program, bind, operator_outcome
+from search_spaces.ir.graph import Attrs, Graph, Shape, Value
+from search_spaces.ir.text.program import Block, Interpreter, Program, operator_outcome
 
 BUCKETS = 8192  # of hashed words; bucket 0 is padding
 MAX_TOKENS = 60_000
@@ -110,7 +110,7 @@ def tokenize(text: str) -> Tokens:
     if not text.startswith("<ir_version"):
         return _tokenize_plain(text)
     program = read(text)
-    body, shared = _Unroller(program).block(program.main, program.input_shapes, ())
+    _, (body, shared) = _Unroller(program).run(program.input_shapes)
     if not len(body.lengths):
         raise InputError("the network has no operator")
     return _finish(body, shared)
@@ -178,44 +178,44 @@ class _Body(NamedTuple):
     calls: int = 0  # number of calls inside
 
 
-_Call = tuple[str, tuple[Shape, ...], Attrs]
 _Unrolled = tuple[_Body, list[int]]  # the tokens of a call, and `Tokens.shared` of each
 
 
-class _Unroller:
-    """Unrolls the calls of one program. Equal calls are unrolled once."""
+class _Unroller(Interpreter[Shape, _Unrolled]):
+    """Unrolls the calls of one program. Values are shapes; equal calls are unrolled once."""
 
     def __init__(self, program: Program) -> None:
-        self.functions = program.functions
-        self.depth = 0  # of the call that is unrolled now
+        super().__init__(program)
         self.distinct = 0  # number of distinct tokens so far
-        self.unrolled: dict[_Call, _Unrolled] = {}
 
-    def block(self, block: Block, shapes: tuple[Shape, ...], arguments: Attrs) -> _Unrolled:
-        """The tokens of a block for given input shapes and arguments."""
-        if self.depth > MAX_DEPTH:
-            raise InputError(
-                f"functions call each other more than {MAX_DEPTH} deep; a function must not call "
-                "itself"
-            )
+    def operator(
+        self,
+        op: str,
+        inputs: tuple[Shape, ...],
+        attrs: Attrs,
+    ) -> tuple[tuple[Shape, ...], _Unrolled]:
+        body = _operator(op, inputs, attrs)
+        self.distinct += 1
+        return body.shapes, (body, [self.distinct - 1])
+
+    def block(
+        self,
+        name: str,
+        block: Block,
+        values: list[Shape],
+        results: list[_Unrolled],
+    ) -> _Unrolled:
+        """The tokens of a block, from those of its items."""
         # Values are numbered: the block's inputs first, then the outputs of its items.
-        value_shapes = list(shapes)
-        makers = [-1 - i for i in range(len(shapes))]  # token of each value; below 0 for inputs
+        makers = [-1 - i for i in range(block.inputs)]  # token of each value; below 0 for inputs
         parts: list[_Body] = []
         shared: list[int] = []
         edges: list[np.ndarray] = []  # inside of each part, (2, e)
         links: list[tuple[int, int]] = []  # between parts
         reads: list[tuple[int, int]] = []  # of the block's own inputs
         count = calls = 0
-        for item in block.items:
-            # 1. Unroll the item for the shapes and arguments that it gets here.
-            inputs = tuple([value_shapes[value] for value in item.inputs])
-            attrs = bind(item.attrs, arguments) if block.params else item.attrs
-            part, numbers = self.call(item.op, inputs, attrs)
-            if len(part.shapes) != item.outputs:
-                raise InputError(f"{item.op} has {len(part.shapes)} outputs, not {item.outputs}")
-
-            # 2. Connect what it reads to the tokens that produce it; tokens are numbered on.
+        for item, (part, numbers) in zip(block.items, results, strict=True):
+            # 1. Connect what the item reads to the tokens that produce it; tokens are numbered on.
             edges.append(part.edges + count)
             for i, token in part.reads.T.tolist():
                 maker = makers[item.inputs[i]]
@@ -224,15 +224,14 @@ class _Unroller:
                 else:
                     reads.append((-1 - maker, token + count))
 
-            # 3. Note which tokens produce its outputs. An output may be an input passed through.
+            # 2. Note which tokens produce its outputs. An output may be an input passed through.
             for source in part.sources:
                 passed = source < 0
                 makers.append(makers[item.inputs[-1 - source]] if passed else source + count)
-            value_shapes += part.shapes
             parts.append(part)
             shared += numbers
 
-            # 4. Stop in time: calls of functions without operators add no tokens.
+            # 3. Stop in time: calls of functions without operators add no tokens.
             count += len(part.lengths)
             calls += part.calls
             if max(count, calls) > MAX_TOKENS:
@@ -240,25 +239,10 @@ class _Unroller:
         body = _concatenate(parts, [*edges, _as_pairs(links)])._replace(
             reads=_as_pairs(reads),
             sources=tuple([makers[value] for value in block.outputs]),
-            shapes=tuple([value_shapes[value] for value in block.outputs]),
+            shapes=tuple([values[value] for value in block.outputs]),
             calls=calls + 1,
         )
         return body, shared
-
-    def call(self, op: str, shapes: tuple[Shape, ...], attrs: Attrs) -> _Unrolled:
-        """The tokens of an operator or of a function call."""
-        function = self.functions.get(op)
-        if function is None:
-            self.distinct += 1
-            return _operator(op, shapes, attrs), [self.distinct - 1]
-        if len(shapes) != function.inputs:
-            raise InputError(f"function {op} takes {function.inputs} inputs, not {len(shapes)}")
-        key = (op, shapes, attrs)
-        if key not in self.unrolled:
-            self.depth += 1
-            self.unrolled[key] = self.block(function, shapes, attrs)
-            self.depth -= 1
-        return self.unrolled[key]
 
 
 @lru_cache(maxsize=65536)

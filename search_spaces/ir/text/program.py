@@ -156,7 +156,7 @@ class Interpreter(Generic[AnyValue, Result]):
         results = []
         for op, numbers, attrs, count in block.items:
             read = tuple([values[v] for v in numbers])
-            bound = bind(attrs, arguments) if block.params else attrs
+            bound = _bind(attrs, arguments) if block.params else attrs
             made, result = self._item(op, read, bound)  # type: ignore[arg-type]
             if len(made) != count:
                 raise InputError(f"{op} has {len(made)} outputs, not {count}")
@@ -199,7 +199,7 @@ class Interpreter(Generic[AnyValue, Result]):
         return outcome
 
 
-def bind(attrs: ItemAttrs, arguments: Attrs) -> Attrs:
+def _bind(attrs: ItemAttrs, arguments: Attrs) -> Attrs:
     """An item's attributes with the values of the function's parameters."""
     value_of = dict(arguments)
     bound = []
