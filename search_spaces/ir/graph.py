@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from math import prod
 from typing import NamedTuple
 
 from search_spaces.common.errors import InputError
@@ -123,10 +122,14 @@ def known_size(size: Dim) -> int:
 
 def monomial(shape: Shape) -> tuple[int, Counter[str]]:
     """The product of the dimensions: its numerical factor, and the multiplicity of each symbol."""
-    factors = [factor for dim in shape for factor in str(dim).split("_")]
-    numbers = [int(factor) for factor in factors if factor.isdecimal()]
-    symbols = [factor for factor in factors if not factor.isdecimal()]
-    return prod(numbers), Counter(symbols)
+    number, symbols = 1, Counter[str]()
+    for dim in shape:
+        for factor in str(dim).split("_"):
+            if factor.isdecimal():
+                number *= int(factor)
+            else:
+                symbols[factor] += 1
+    return number, symbols
 
 
 def size_product(shape: Shape, divisor: int = 1, without: Counter[str] | None = None) -> Dim:

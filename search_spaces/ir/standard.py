@@ -227,9 +227,11 @@ def arrange(op: str, inputs: dict[int, int], attrs: dict[str, Any], count: int) 
         count: number of operands.
     """
     formal = single_operands(op)
+    # 1. 2 + x as x + 2
     if op in _SYMMETRIC and "A" in attrs and "B" not in attrs:
         attrs["B"] = attrs.pop("A")
         inputs = {0: inputs[1]}
+    # 2. Inputs take the free positions in order; otherwise `positions` says where they stand.
     positions = tuple(sorted(inputs))
     free = [i for i in range(count + 1) if i >= len(formal) or formal[i] not in attrs]
     if positions != tuple(free[: len(positions)]):
@@ -289,8 +291,10 @@ def operand_type(op: str, position: int, types: dict[str, str]) -> str:
     allowed = [
         name.removeprefix("tensor(").removesuffix(")") for name in op_schema.inputs[position].types
     ]
-    frequent = [element for element in ("float", "int64") if element in allowed]
-    return (frequent or sorted(allowed))[0]
+    for element in ("float", "int64"):
+        if element in allowed:
+            return element
+    return min(allowed)
 
 
 @lru_cache(maxsize=64)

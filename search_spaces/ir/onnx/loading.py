@@ -345,7 +345,7 @@ def batch_size(inputs: Iterable[Sequence[Dim]]) -> Dim | None:
 def _open_names(shapes: Sequence[Sequence[Dim]]) -> list[str]:
     """Names of the open sizes other than the batch size, in order."""
     batch = batch_size(shapes)
-    names = {}  # a set in order
+    names: dict[str, None] = {}  # a set in order
     for dims in shapes:
         for dim in dims:
             if isinstance(dim, str) and dim != batch:

@@ -422,9 +422,11 @@ class Reader:
         if "affine" in owned and not is_affine and _is_scale_or_shift(known):
             return None
         has_bias = len(known) == (3 if op in RECURRENT else 2)
-        for name, value in (("affine", is_affine), ("bias", has_bias)):
-            if name in owned:
-                attrs = {**attrs, name: int(value)}
+        attrs = dict(attrs)
+        if "affine" in owned:
+            attrs["affine"] = int(is_affine)
+        if "bias" in owned:
+            attrs["bias"] = int(has_bias)
         # 2. Whether they have the shapes of the operator's weights.
         value = self.value(x)
         expected = weights(op, tuple(sorted(attrs.items())), (self.shapes[value],))

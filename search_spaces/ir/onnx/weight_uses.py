@@ -228,8 +228,8 @@ class _Finder:
             for position, name in enumerate(node.input):
                 if name in self.origins:
                     here = (number, position)
-                    origins = {(origin, at or here) for origin, at in self.origins[name]}
-                    read.append((position, frozenset(origins)))
+                    first_reads = {(origin, at or here) for origin, at in self.origins[name]}
+                    read.append((position, frozenset(first_reads)))
             # 4. Through a node that reads nothing else, the path goes on; its settings are uses.
             rules = get_operator(node.op_type)
             reads_nothing_else = len(read) == sum(map(bool, node.input))
@@ -255,7 +255,7 @@ class _Finder:
     def _kernels_of(self, number: int) -> frozenset[str]:
         """Names of the stored tensors in the kernel positions of a node."""
         node = self.nodes[number]
-        kernels = set()
+        kernels: set[str] = set()
         for position in get_operator(node.op_type).kernels:
             if position < len(node.input):
                 origins = self.origins.get(node.input[position], frozenset())

@@ -56,7 +56,9 @@ def same_pads(kernel: tuple[int, ...], dilations: tuple[int, ...] | None = None)
     In ONNX's order: top, left, bottom, right.
     """
     dilations = dilations or (1,) * len(kernel)
-    sides = [dilation * (k - 1) // 2 for k, dilation in zip(kernel, dilations, strict=True)]
+    sides = []
+    for size, dilation in zip(kernel, dilations, strict=True):
+        sides.append(dilation * (size - 1) // 2)
     return (*sides, *sides)
 
 
@@ -180,13 +182,20 @@ def window_count(
 
 
 def _infer_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
-    conv = convolution(attrs, shapes[0])
+    shape = shapes[0]
+    conv = convolution(attrs, shape)
     rank = len(conv.kernel)
-    dims: list[Dim] = [shapes[0][0], conv.channels]
-    for i, size in enumerate(shapes[0][2:]):
-        pads = conv.pads[i], conv.pads[i + rank]
-        dims.append(window_count(size, conv.kernel[i], conv.strides[i], pads, conv.dilations[i]))
-    return like(shapes[0], dims)
+    dims: list[Dim] = [shape[0], conv.channels]
+    for i, size in enumerate(shape[2:]):
+        windows = window_count(
+            size,
+            kernel=conv.kernel[i],
+            stride=conv.strides[i],
+            pads=(conv.pads[i], conv.pads[i + rank]),
+            dilation=conv.dilations[i],
+        )
+        dims.append(windows)
+    return like(shape, dims)
 
 
 # --- weights
@@ -195,7 +204,9 @@ def _infer_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
 def _weights(attrs: Attrs, shapes: tuple[Shape, ...]) -> tuple[Weight, ...]:
     conv = convolution(attrs, shapes[0])
     kernel = Weight("weight", conv.weight_shape, "kaiming")
-    return (kernel, Weight("bias", (conv.channels,), "zeros")) if conv.bias else (kernel,)
+    if not conv.bias:
+        return (kernel,)
+    return (kernel, Weight("bias", (conv.channels,), "zeros"))
 
 
 def _weights_with_norm(attrs: Attrs, shapes: tuple[Shape, ...]) -> tuple[Weight, ...]:
@@ -219,7 +230,9 @@ def _transposed_weights(attrs: Attrs, shapes: tuple[Shape, ...]) -> tuple[Weight
         init="kaiming",
         fan_in=inputs // group * prod(kernel),
     )
-    return (weight, Weight("bias", (channels,), "zeros")) if values.get("bias", 0) else (weight,)
+    if not values.get("bias", 0):
+        return (weight,)
+    return (weight, Weight("bias", (channels,), "zeros"))
 
 
 # --- costs
@@ -259,7 +272,8 @@ def _read(reader: Importer, node: onnx.NodeProto) -> int | None:
     kernel, group, ones = tuple(sizes), attrs.get("group", 1), (1,) * len(sizes)
     if len(shape) != len(weight) or inputs * group != shape[1]:
         raise InputError(f"weights {list(weight)} do not fit an input of shape {list(shape)}")
-    norm, has_bias = folded_norm(node), _has_bias(reader, node) or is_bias_left_out(node)
+    norm = folded_norm(node)
+    has_bias = _has_bias(reader, node) or is_bias_left_out(node)
     conv = Convolution(
         in_channels=inputs * group,
         channels=channels,
@@ -270,7 +284,8 @@ def _read(reader: Importer, node: onnx.NodeProto) -> int | None:
         group=group,
         bias=has_bias if norm is None else norm.bias,
     )
-    return add_folded_norm(reader, reader.emit("Conv", (x,), conv.attrs), norm)
+    value = reader.emit("Conv", (x,), conv.attrs)
+    return add_folded_norm(reader, value, norm)
 
 
 def _has_bias(reader: Importer, node: onnx.NodeProto) -> bool:
@@ -347,10 +362,13 @@ def _read_transposed(reader: Importer, node: onnx.NodeProto) -> int | None:
             f"weights {list(weight)} do not fit an input of shape {list(reader.shapes[x])}"
         )
     norm = folded_norm(node)
-    attrs["channels"] = int(weight[1]) * attrs.get("group", 1)
-    attrs["kernel_shape"] = tuple(map(int, weight[2:]))
-    attrs["bias"] = int(has_operand(node, 2) if norm is None else norm.bias)
-    return add_folded_norm(reader, reader.emit("ConvTranspose", (x,), tuple(attrs.items())), norm)
+    has_bias = has_operand(node, 2) if norm is None else norm.bias
+    _, group_channels, *kernel = map(int, weight)
+    attrs["channels"] = group_channels * attrs.get("group", 1)
+    attrs["kernel_shape"] = tuple(kernel)
+    attrs["bias"] = int(has_bias)
+    value = reader.emit("ConvTranspose", (x,), tuple(attrs.items()))
+    return add_folded_norm(reader, value, norm)
 
 
 # --- to ONNX

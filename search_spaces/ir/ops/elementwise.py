@@ -1,6 +1,8 @@
 """Operators that work element by element: arithmetic, comparisons, activations, element types.
 
 Operands broadcast to one shape. A constant operand of one number is an attribute: `Mul <B = 2> (x)`.
+Quantization is here, too; its scales and zero points are settings, not weights. Quantized
+convolutions and products are beside the others of their families.
 """
 
 from __future__ import annotations
@@ -27,14 +29,17 @@ from search_spaces.ir.ops.operator import (
     same_shape,
 )
 
+_MAX_FOLDED_RANK = 8
+
 # --- shapes
 
 
 def broadcast_shape(shapes: tuple[Shape, ...]) -> Shape:
     """The shape to which inputs broadcast; InputError if they do not."""
-    rank = max(map(len, shapes))
+    rank = max(len(shape) for shape in shapes)
     padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
-    return tuple([_broadcast_dim(dims, shapes) for dims in zip(*padded, strict=True)])
+    columns = zip(*padded, strict=True)
+    return tuple([_broadcast_dim(dims, shapes) for dims in columns])
 
 
 def _broadcast_dim(dims: tuple[Dim, ...], shapes: tuple[Shape, ...]) -> Dim:
@@ -56,8 +61,8 @@ def _infer_broadcast(op: str) -> InferShape:
 
 def broadcast_size(arrays: list[np.ndarray]) -> int:
     """Number of elements of the shape to which arrays broadcast."""
-    max_rank = 8
-    padded = [(1,) * (max_rank - a.ndim) + a.shape for a in arrays if a.ndim <= max_rank]
+    shapes = [array.shape for array in arrays if array.ndim <= _MAX_FOLDED_RANK]
+    padded = [(1,) * (_MAX_FOLDED_RANK - len(shape)) + shape for shape in shapes]
     return prod(max(sizes) for sizes in zip(*padded, strict=True))
 
 
@@ -168,14 +173,15 @@ def _read_prelu(reader: Importer, node: onnx.NodeProto) -> int | None:
 
     Leading dimensions of 1 are dropped.
     """
-    slope = reader.known.get(node.input[1])
+    x, slope_name = node.input
+    slope = reader.known.get(slope_name)
     if slope is None or not slope.learned:
         return None
-    shape = tuple(slope.shape)
+    shape = tuple(map(int, slope.shape))
     while len(shape) > 1 and shape[0] == 1:
         shape = shape[1:]
-    param = reader.emit("Param", (), (("shape", tuple(map(int, shape)) or (1,)),))
-    return reader.emit("PRelu", (reader.value(node.input[0]), param), ())
+    param = reader.emit("Param", (), (("shape", shape or (1,)),))
+    return reader.emit("PRelu", (reader.value(x), param), ())
 
 
 def _read_cast(reader: Importer, node: onnx.NodeProto) -> int | None:
@@ -196,9 +202,12 @@ def _read_cast_like(reader: Importer, node: onnx.NodeProto) -> int | None:
 
 def _fold_cast_like(reader: Importer, node: onnx.NodeProto) -> list[Known] | None:
     """Fold CastLike as Cast; only the type of the second operand must be known."""
-    known, like = reader.known.get(node.input[0]), element_type(reader.shape(node.input[1]))
-    cast = onnx.helper.make_node("Cast", node.input[:1], node.output, to=standard.enum(like))
-    return None if known is None else reader.compute(cast, [known])
+    source, like = node.input
+    known, element = reader.known.get(source), element_type(reader.shape(like))
+    if known is None:
+        return None
+    cast = onnx.helper.make_node("Cast", [source], node.output, to=standard.enum(element))
+    return reader.compute(cast, [known])
 
 
 # --- to ONNX
@@ -364,6 +373,8 @@ _OTHERS = (
         ),
         Operator(name="Dropout", read_outputs=_read_dropout),
         Operator(name="Cast", read=_read_cast, rearranges=True),
+        Operator(name="QuantizeLinear", settings=(1, 2), rearranges=True),
+        Operator(name="DequantizeLinear", settings=(1, 2), rearranges=True),
         Operator(
             name="CastLike",
             fold=_fold_cast_like,
@@ -378,6 +389,6 @@ _OTHERS = (
         infer_own_shape=same_shape,
         write=_write_zero,
     ),
-    *named("BitCast"),
+    *named("BitCast", "DynamicQuantizeLinear"),
 )
 OPERATORS = (*_ARITHMETIC, *_LOGIC, *_FUNCTIONS, *_ACTIVATIONS, *_OTHERS)

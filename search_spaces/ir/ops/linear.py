@@ -34,10 +34,11 @@ def _infer_linear_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
 
 
 def _linear_weights(attrs: Attrs, shapes: tuple[Shape, ...]) -> tuple[Weight, ...]:
-    features = positive(attrs, "features")
-    matrix = Weight("weight", (features, known_size(shapes[0][-1])), "kaiming")
-    has_bias = bool(dict(attrs).get("bias", 1))
-    return (matrix, Weight("bias", (features,), "zeros")) if has_bias else (matrix,)
+    features, inputs = positive(attrs, "features"), known_size(shapes[0][-1])
+    matrix = Weight("weight", (features, inputs), "kaiming")
+    if not dict(attrs).get("bias", 1):
+        return (matrix,)
+    return (matrix, Weight("bias", (features,), "zeros"))
 
 
 def _count_linear(node: CountedNode) -> int:
@@ -123,10 +124,11 @@ def _read_gemm(reader: Importer, node: onnx.NodeProto) -> int | None:
 
 def _read_matmul(reader: Importer, node: onnx.NodeProto) -> int | None:
     """Add a linear layer without bias."""
-    weight = weight_shape(reader, node, 1)
-    if weight is None or len(weight) != 2 or reader.is_weight(node.input[0]):
+    x, weight = node.input[0], weight_shape(reader, node, 1)
+    if weight is None or len(weight) != 2 or reader.is_weight(x):
         return None
-    return _add_linear(reader, node.input[0], int(weight[0]), int(weight[1]), bias=False)
+    inputs, features = map(int, weight)
+    return _add_linear(reader, x, inputs, features, bias=False)
 
 
 def _add_linear(reader: Importer, name: str, inputs: int, features: int, bias: bool) -> int | None:

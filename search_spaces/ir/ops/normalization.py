@@ -73,7 +73,8 @@ def _rms_norm_weights(attrs: Attrs, shapes: tuple[Shape, ...]) -> tuple[Weight, 
 def _scale_and_shift(attrs: Attrs, dims: tuple[int, ...]) -> tuple[Weight, Weight]:
     is_affine = bool(dict(attrs).get("affine", 1))
     scale = Weight("scale", dims, "ones", trained=is_affine)
-    return scale, Weight("shift", dims, "zeros", trained=is_affine)
+    shift = Weight("shift", dims, "zeros", trained=is_affine)
+    return scale, shift
 
 
 def _last_dims(attrs: Attrs, shape: Shape) -> tuple[int, ...]:

@@ -26,8 +26,15 @@ def _infer_pool_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
         raise InputError(f"a pooling operator needs positive sizes and explicit pads, not {values}")
     dims: list[Dim] = list(shape[:2])
     for i, size in enumerate(shape[2:]):
-        padding = pads[i], pads[i + rank]
-        dims.append(window_count(size, kernel[i], strides[i], padding, dilations[i], ceil))
+        windows = window_count(
+            size,
+            kernel=kernel[i],
+            stride=strides[i],
+            pads=(pads[i], pads[i + rank]),
+            dilation=dilations[i],
+            ceil=ceil,
+        )
+        dims.append(windows)
     return tuple(dims)
 
 
@@ -51,5 +58,12 @@ OPERATORS = (
     Operator(name="MaxPool", infer_shape=_infer_pool_shape, read=_read_pool),
     Operator(name="AveragePool", infer_shape=_infer_pool_shape, read=_read_pool),
     Operator(name="GlobalAveragePool", infer_shape=_infer_global_shape),
-    *named("GlobalLpPool", "GlobalMaxPool", "LpPool", "MaxRoiPool", "MaxUnpool", "RoiAlign"),
+    *named(
+        "GlobalLpPool",
+        "GlobalMaxPool",
+        "LpPool",
+        "MaxRoiPool",
+        "MaxUnpool",
+        "RoiAlign",
+    ),
 )

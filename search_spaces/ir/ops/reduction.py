@@ -43,7 +43,18 @@ OPERATORS = (
             "ReduceSumSquare",
         )
     ],
-    *named("ReduceL1", "ReduceLogSum", "ReduceLogSumExp", "CumProd"),
-    *named("ArgMax", "ArgMin", "TopK", "Unique", "NonZero", "NonMaxSuppression"),
-    *named("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"),
+    *named(
+        "ArgMax",
+        "ArgMin",
+        "CumProd",
+        "NegativeLogLikelihoodLoss",
+        "NonMaxSuppression",
+        "NonZero",
+        "ReduceL1",
+        "ReduceLogSum",
+        "ReduceLogSumExp",
+        "SoftmaxCrossEntropyLoss",
+        "TopK",
+        "Unique",
+    ),
 )

@@ -22,9 +22,10 @@ def _count_dft(node: CountedNode) -> int:
         raise InputError("DFT along a computed axis: its multiply-accumulates are not known")
     size = attrs.get("dft_length") or shape[axis]
     length = known_size(size) if isinstance(size, (int, str)) else 1
-    # The last dimension holds real and imaginary parts.
-    others = [dim for i, dim in enumerate(shape[:-1]) if i != axis % len(shape)]
-    return _fast_fourier(count(tuple(others)), length, is_complex=shape[-1] == 2)
+    # The last dimension holds real and imaginary parts; the others have a transform per place.
+    *dims, parts = shape
+    places = [dim for i, dim in enumerate(dims) if i != axis % len(shape)]
+    return _fast_fourier(count(tuple(places)), length, is_complex=parts == 2)
 
 
 def _count_stft(node: CountedNode) -> int:
@@ -44,5 +45,11 @@ def _count_stft(node: CountedNode) -> int:
 OPERATORS = (
     Operator(name="DFT", count=_count_dft),
     Operator(name="STFT", count=_count_stft, settings=(2,)),
-    *named("BlackmanWindow", "HammingWindow", "HannWindow", "MelWeightMatrix", "TfIdfVectorizer"),
+    *named(
+        "BlackmanWindow",
+        "HammingWindow",
+        "HannWindow",
+        "MelWeightMatrix",
+        "TfIdfVectorizer",
+    ),
 )
