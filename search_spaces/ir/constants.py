@@ -108,10 +108,12 @@ def read_tensor(tensor: onnx.TensorProto, learned: bool) -> Known:
     Raises:
         InputError: if a dimension is negative.
     """
-    shape = typed(tensor.dims, standard.element_name(tensor.data_type))
-    if min(tensor.dims, default=1) < 0:
-        raise InputError(f"tensor {tensor.name!r} has negative dimensions {list(tensor.dims)}")
-    if prod(tensor.dims) > MAX_ELEMENTS or tensor.data_location == onnx.TensorProto.EXTERNAL:
+    dims = tuple(tensor.dims)
+    shape = typed(dims, standard.element_name(tensor.data_type))
+    if min(dims, default=1) < 0:
+        raise InputError(f"tensor {tensor.name!r} has negative dimensions {list(dims)}")
+    is_external = tensor.data_location == onnx.TensorProto.EXTERNAL
+    if prod(dims) > MAX_ELEMENTS or is_external:
         return Known(shape, learned=True)
     return Known(shape, tensor=tensor, learned=learned)
 
@@ -177,8 +179,12 @@ def assumed(shape: Shape) -> list[tuple[int, int]] | None:
 def _assumed_sizes(dim: Dim) -> tuple[int, int]:
     first = second = 1
     for factor in str(dim).split("_"):
-        a, b = (int(factor), int(factor)) if factor.isdecimal() else _ASSUMED[factor]
-        first, second = first * a, second * b
+        if factor.isdecimal():
+            a = b = int(factor)
+        else:
+            a, b = _ASSUMED[factor]
+        first *= a
+        second *= b
     return first, second
 
 
@@ -193,8 +199,9 @@ def _open_dim(first: int, second: int) -> Dim:
     if first == second:
         return first
     for letter, (a, b) in _ASSUMED.items():
-        if first % a == 0 and second % b == 0 and first // a == second // b:
-            return letter if first == a else f"{letter}_{first // a}"
+        factor, rest = divmod(first, a)
+        if rest == 0 and second == factor * b:
+            return letter if factor == 1 else f"{letter}_{factor}"
     return UNKNOWN
 
 
@@ -304,16 +311,20 @@ def add_filled(emit: Emit, fill: float, target: tuple[int, ...], element: str) -
 
 def _add_numbers(emit: Emit, array: np.ndarray, element: str) -> int:
     """Add a `Constant` with the numbers of an array."""
-    is_whole = array.dtype.kind in "biu"
-    kind = "int" if is_whole else "float"
-    numbers = tuple([int(x) if is_whole else shortest(float(x)) for x in array.ravel()])
+    numbers: tuple[int, ...] | tuple[float, ...]
+    if array.dtype.kind in "biu":
+        kind, written_as = "int", "int64"
+        numbers = tuple([int(item) for item in array.ravel()])
+    else:
+        kind = written_as = "float"
+        numbers = tuple([shortest(float(item)) for item in array.ravel()])
     if array.ndim == 0:
         value = emit("Constant", (), ((f"value_{kind}", numbers[0]),))
     else:
         value = emit("Constant", (), ((f"value_{kind}s", numbers),))
     if array.ndim > 1:
         value = _reshape(emit, value, array.shape)
-    return _cast(emit, value, "int64" if is_whole else "float", element)
+    return _cast(emit, value, written_as, element)
 
 
 def _is_filled(values: tuple[np.ndarray, np.ndarray]) -> bool:
@@ -331,14 +342,16 @@ def _add_range(emit: Emit, array: np.ndarray, element: str) -> int | None:
     flat = array.ravel()
     if array.dtype.kind not in "iu" or flat.size < 2:
         return None
-    start, step = int(flat[0]), int(flat[1]) - int(flat[0])
+    start, second = int(flat[0]), int(flat[1])
+    step = second - start
     limit = start + step * flat.size
     if step == 0 or max(abs(start), abs(limit)) >= MAX_FILL:
         return None
     if not np.array_equal(flat, np.arange(start, limit, step)):
         return None
     value = emit("Range", (), (("delta", step), ("limit", limit), ("start", start)))
-    return _cast(emit, _reshape(emit, value, array.shape), "float", element)
+    value = _reshape(emit, value, array.shape)
+    return _cast(emit, value, "float", element)
 
 
 def _add_triangle(emit: Emit, array: np.ndarray, element: str) -> int | None:
@@ -348,15 +361,17 @@ def _add_triangle(emit: Emit, array: np.ndarray, element: str) -> int | None:
     """
     if array.ndim < 2 or array.shape[-1] * array.shape[-2] != array.size or not array.any():
         return None
+    # A matrix of the first number that is not zero, cut in six ways.
     fill = array.flat[np.flatnonzero(array)[0]]
     filled = np.full_like(array, fill)
     for upper, cut in enumerate((np.tril, np.triu)):
         for diagonal in (0, 1, -1):
-            if np.array_equal(array, cut(filled, diagonal)):
-                attrs: Attrs = (("input", number(fill.item())), ("shape", array.shape))
-                whole = emit("Expand", (), attrs)
-                triangle = emit("Trilu", (whole,), (("k", diagonal), ("upper", upper)))
-                return _cast(emit, triangle, "float", element)
+            if not np.array_equal(array, cut(filled, diagonal)):
+                continue
+            attrs: Attrs = (("input", number(fill.item())), ("shape", array.shape))
+            whole = emit("Expand", (), attrs)
+            triangle = emit("Trilu", (whole,), (("k", diagonal), ("upper", upper)))
+            return _cast(emit, triangle, "float", element)
     return None
 
 

@@ -64,16 +64,20 @@ def graph_peak_activations(graph: Graph) -> int:
 
     Nodes run in order, and a value is held until it is read for the last time.
     """
-    last_read = {value: i for i, node in enumerate(graph.nodes) for value in node.inputs}
-    last_read |= dict.fromkeys(graph.outputs, len(graph.nodes))
+    # 1. The node that reads each value for the last time.
+    last_read: dict[int, int] = {}
+    for i, node in enumerate(graph.nodes):
+        last_read.update(dict.fromkeys(node.inputs, i))
+    last_read.update(dict.fromkeys(graph.outputs, len(graph.nodes)))
+    # 2. What is held while each node runs.
     size = [_elements(shape) for shape in graph.shapes]
     held = peak = sum(size[value] for value in graph.inputs)
     for i, node in enumerate(graph.nodes):
         held += sum(size[value] for value in node.outputs)
         peak = max(peak, held)
-        # Free what nobody reads later.
-        touched = {*node.inputs, *node.outputs}
-        held -= sum(size[value] for value in touched if last_read.get(value, i) == i)
+        for value in {*node.inputs, *node.outputs}:
+            if last_read.get(value, i) == i:  # nobody reads it later
+                held -= size[value]
     return peak
 
 

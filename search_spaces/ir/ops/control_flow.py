@@ -120,12 +120,18 @@ class _Body:
     """
 
     def __init__(self, reader: Importer, graph: onnx.GraphProto, prefix: str) -> None:
-        self.reader, self.graph, self.prefix, self.steps = reader, graph, prefix, 0
+        self.reader = reader
+        self.graph = graph
+        self.prefix = prefix
+        self.steps = 0
         # What does not change from step to step is stored once: initializers and constants.
         self.fixed: dict[str, str] = {}
         for tensor in graph.initializer:
-            name = self.fixed[tensor.name] = f"{prefix}{tensor.name}"
-            reader.initializers[name] = reader.known[name] = read_tensor(tensor, learned=True)
+            name = f"{prefix}{tensor.name}"
+            known = read_tensor(tensor, learned=True)
+            self.fixed[tensor.name] = name
+            reader.initializers[name] = known
+            reader.known[name] = known
         constants = [node for node in graph.node if node.op_type == "Constant"]
         for node in constants:
             self.fixed[node.output[0]] = f"{prefix}{node.output[0]}"
@@ -137,8 +143,12 @@ class _Body:
         step = f"{self.prefix}{self.steps}/"
         self.steps += 1
         names = dict(self.fixed)
-        names |= {info.name: name for info, name in zip(self.graph.input, inputs, strict=True)}
-        names |= {name: f"{step}{name}" for node in self.nodes for name in node.output if name}
+        for info, name in zip(self.graph.input, inputs, strict=True):
+            names[info.name] = name
+        for node in self.nodes:
+            for name in node.output:
+                if name:
+                    names[name] = f"{step}{name}"
         outputs = [names.get(info.name, info.name) for info in self.graph.output]
         self.reader.used.update(outputs)
         _read(self.reader, _renamed(self.nodes, names))
@@ -160,8 +170,10 @@ def _renamed(nodes: Iterable[onnx.NodeProto], names: Mapping[str, str]) -> Itera
 
 def _rename_outside(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
     """Rename what a subgraph reads from outside, in place; its own names stay."""
-    own = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
-    own |= {name for node in graph.node for name in node.output}
+    own = {info.name for info in graph.input}
+    own |= {tensor.name for tensor in graph.initializer}
+    for node in graph.node:
+        own.update(node.output)
     outside = {name: new for name, new in names.items() if name not in own}
     nodes = list(_renamed(graph.node, outside))
     del graph.node[:]
