@@ -31,9 +31,10 @@ def initial_design(
     be built.
 
     Networks that the space itself proposes come first (`SearchSpace.initial_designs`). The others
-    are drawn: random architectures are sorted by FLOPs and split into as many groups as are
-    missing. From the half of each group with the higher predicted proxies and accuracies of short
-    trainings, the architecture is chosen whose state is farthest from those chosen before.
+    are drawn: random architectures are sorted by their ranks in FLOPs and in the number of
+    operators, and split into as many groups as are missing. From the half of each group with the
+    higher predicted proxies and accuracies of short trainings, the architecture is chosen whose
+    state is farthest from those chosen before.
 
     Args:
         space: the search space.
@@ -69,9 +70,12 @@ def initial_design(
     states = learned_features(reader.states(written))  # (n, S)
     promise = rankdata(reader.proxies(written), axis=0).mean(axis=1)  # (n,), a mean rank
 
-    # 3. Groups of rising cost.
+    # 3. Groups of rising cost. Latency follows the number of operators at least as much as FLOPs,
+    #    and networks that promise more have more of them: by FLOPs alone, all would be slow.
     flops = [space.flops(architecture) for architecture in drawn]
-    by_cost = np.argsort(flops, kind="stable")
+    operators = [len(space.graph(architecture).nodes) for architecture in drawn]
+    costs = rankdata(flops) + rankdata(operators)  # (n,)
+    by_cost = np.argsort(costs, kind="stable")
     groups = np.array_split(by_cost, min(size, len(drawn)))
 
     # 4. From the more promising half of each group, the network that is farthest from those that

@@ -1,7 +1,7 @@
 """Policies of a multi-fidelity search: which training to start, to continue or to stop.
 
 A training pauses at each fidelity. `ImprovementPerCost` decides by expected hypervolume improvement
-per predicted cost, after a first design of short trainings:
+per predicted cost, after an initial design of short trainings:
 
 1. A predictor learns the values that all networks reached, one metric per fidelity.
 2. It samples the rest of each network's learning curve, given its known beginning.

@@ -1,10 +1,11 @@
-"""Claims about a search's first design: networks of all sizes that differ."""
+"""Claims about a search's initial design: networks of all costs that differ."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
+from scipy.stats import rankdata
 
 from nas.search.initial_design import DRAWS_PER_ARCHITECTURE, initial_design
 from predictors import Predictor, create
@@ -14,7 +15,7 @@ from search_spaces import Architecture, SearchSpace, Subnetworks, get_space
 
 
 @pytest.mark.slow
-def test_networks_of_a_first_design_differ_more_than_random_ones() -> None:
+def test_networks_of_an_initial_design_differ_more_than_random_ones() -> None:
     space, reader = get_space("nasbench201", channels=4, cells=1), RLM()
 
     def nearest(architectures: list[Architecture]) -> float:
@@ -30,17 +31,21 @@ def test_networks_of_a_first_design_differ_more_than_random_ones() -> None:
     assert np.mean([nearest(initial_design(space, 12, rng)) for rng in rngs]) > 1.1 * random
 
 
-def test_a_first_design_holds_one_network_of_each_tenth_of_sizes() -> None:
+def test_an_initial_design_holds_one_network_of_each_tenth_of_costs() -> None:
+    """The cost of a network is its rank in FLOPs plus its rank in the number of operators."""
     space, rng = get_space("nasbench201", channels=4, cells=1), np.random.default_rng(0)
     design = initial_design(space, 10, rng)
     same = np.random.default_rng(0)
-    drawn = dict.fromkeys(space.sample(same) for _ in range(10 * DRAWS_PER_ARCHITECTURE))
-    groups = np.array_split(np.sort([space.flops(arch) for arch in drawn]), 10)
-    flops = [space.flops(arch) for arch in design]
-    assert all(group[0] <= found <= group[-1] for group, found in zip(groups, flops, strict=True))
+    drawn = list(dict.fromkeys(space.sample(same) for _ in range(10 * DRAWS_PER_ARCHITECTURE)))
+    flops = rankdata([space.flops(one) for one in drawn])
+    operators = rankdata([len(space.graph(one).nodes) for one in drawn])
+    cost = dict(zip(drawn, (flops + operators).tolist(), strict=True))
+    groups = np.array_split(sorted(cost.values()), 10)
+    for architecture, group in zip(design, groups, strict=True):
+        assert group[0] <= cost[architecture] <= group[-1]
 
 
-def test_a_first_design_is_promising_by_predicted_proxies() -> None:
+def test_an_initial_design_is_promising_by_predicted_proxies() -> None:
     space, reader = get_space("nasbench201", channels=4, cells=1), RLM()
     design = initial_design(space, 12, np.random.default_rng(0))
     random = [space.sample(np.random.default_rng(seed)) for seed in range(60)]
@@ -49,7 +54,7 @@ def test_a_first_design_is_promising_by_predicted_proxies() -> None:
     assert ranks[: len(design)].mean() > 1.1 * ranks[len(design) :].mean()
 
 
-def test_a_first_design_is_that_of_the_rlm_that_guides_the_search() -> None:
+def test_an_initial_design_is_that_of_the_rlm_that_guides_the_search() -> None:
     space = get_space("nasbench201", channels=4, cells=1)
 
     def design(predictor: Predictor | None) -> list[Architecture]:
