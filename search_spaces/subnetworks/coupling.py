@@ -93,6 +93,8 @@ class Walk:
         reading: the network.
         weights: True for the graph of weights.
         dynamic: values that depend on the input.
+        origins: weights that are values of the network's graph, such as those that several layers
+            read: by value, also after a transposition, their value in the graph of weights.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class Walk:
         self.reading = reading
         self.weights = weights
         self.dynamic = set(graph.inputs)
+        self.origins: dict[int, int] = {}
 
     def run(self, rules: Mapping[str, Rule]) -> None:
         """Set the axes of all values."""
@@ -126,6 +129,11 @@ class Walk:
         for value in self.graph.outputs:
             for axis in self.axes[value]:
                 fix(axis, "an output of the network")
+        # A weight that no layer was seen to read, such as a scale, makes all that it is of.
+        with_role = {role.value for role in self.coupling.roles}
+        for value in dict.fromkeys(self.origins.values()):
+            if value not in with_role:
+                self.coupling.roles.append(Role(value, self.coupling.weights[value]))
 
     def inputs(self, node: Node) -> list[Axes]:
         """The axes of a node's inputs."""
@@ -162,6 +170,18 @@ class Walk:
         if value is not None:
             role = Role(value, tuple(makes), tuple(reads), node.outputs[0])
             self.coupling.roles.append(role)
+
+    def note_value(
+        self,
+        value: int,
+        makes: Sequence[Axis],
+        reads: Sequence[Axis] = (),
+    ) -> None:
+        """Note the role of a value of the graph that is a weight, once for all layers alike."""
+        weight = self.origins.get(value)
+        noted = {(role.value, bool(role.reads)) for role in self.coupling.roles}
+        if weight is not None and (weight, bool(reads)) not in noted:
+            self.coupling.roles.append(Role(weight, tuple(makes), tuple(reads)))
 
 
 Rule = Callable[[Walk, Node], Axes]

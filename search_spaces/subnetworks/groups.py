@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from math import gcd
+from math import gcd, prod
 
 from torch import Tensor, nn
 
-from search_spaces.ir.graph import Node
-from search_spaces.ir.ops.convolution import convolution
+from search_spaces.ir.ops.convolution import Convolution, convolution
 from search_spaces.subnetworks.axes import Atom, Axis, atoms_of, factors_of, terms_of
 from search_spaces.subnetworks.coupling import Coupling
 from search_spaces.subnetworks.reading import Call, Reading
@@ -18,7 +18,33 @@ from search_spaces.subnetworks.resizing import Block
 WIDTH, HEADS = "width", "heads"
 # A residual path from a block's input to its result consists of these operators.
 _RESIDUAL = frozenset(
-    {"Add", "Relu", "Clip", "LayerNormalization", "Identity", "Gelu", "Transpose", "Reshape"}
+    {
+        "Add",
+        "Clip",
+        "Gelu",
+        "Identity",
+        "LayerNormalization",
+        "Relu",
+        "Reshape",
+        "Transpose",
+    }
+)
+# Reasons that nobody expects to be otherwise: what the network takes and returns.
+_EXPECTED = frozenset(
+    {
+        "a kernel",
+        "a number of parts",
+        "an axis of the image",
+        "an axis of the input",
+        "an index",
+        "an index into it",
+        "an output of the network",
+        "directions",
+        "gates",
+        "rows of an embedding",
+        "size 1",
+        "the batch",
+    }
 )
 _MIN_KERNEL = 3
 
@@ -109,69 +135,72 @@ def source_names(module: nn.Module, reading: Reading) -> dict[int, str]:
 
 
 def find_groups(
-    module: nn.Module, reading: Reading, coupling: Coupling
+    module: nn.Module,
+    reading: Reading,
+    coupling: Coupling,
 ) -> tuple[list[Group], dict[str, str]]:
     """The groups of channels and heads, in the order of the module's parameters, and what stays
     whole.
 
     Of a product, the slowest atom that is not fixed is offered: of heads and their channels, the
-        heads.
+    heads.
     """
     names = source_names(module, reading)
     # 1. Atoms along which tensors can be shortened, and those inside of them.
-    outer: dict[Atom, list[str]] = {}
-    inner: set[Atom] = set()
+    tensors: dict[Atom, list[str]] = {}
     units: dict[Atom, int] = {}
+    inner: set[Atom] = set()
     fixed: dict[Atom, None] = {}
     for value, name in names.items():
-        for axis in coupling.weights[value]:
-            for term in terms_of(axis):
-                chosen, rest = _outermost(term)
-                for atom in atoms_of(term):
-                    if atom.fixed and atom.size > 1 and len(factors_of(term)) == 1:
-                        fixed[atom] = None
-                if chosen is None:
-                    continue
-                outer.setdefault(chosen, []).append(name)
-                inner.update(atom for factor in rest for atom in atoms_of(factor) if not atom.fixed)
-                unit = 1
-                for factor in rest:
-                    unit *= factor.size
-                units[chosen] = max(units.get(chosen, 1), unit)
+        terms = [term for axis in coupling.weights[value] for term in terms_of(axis)]
+        for term in terms:
+            if len(factors_of(term)) == 1:
+                whole = [atom for atom in atoms_of(term) if atom.fixed and atom.size > 1]
+                fixed.update(dict.fromkeys(whole))
+            outer, rest = _outermost(term)
+            if outer is None:
+                continue
+            tensors.setdefault(outer, []).append(name)
+            unit = prod(factor.size for factor in rest)
+            units[outer] = max(units.get(outer, 1), unit)
+            behind = [atom for factor in rest for atom in atoms_of(factor)]
+            inner.update(atom for atom in behind if not atom.fixed)
     contracted = {atom for axis in coupling.contracted for atom in atoms_of(axis)}
     normalized = {atom for axis in coupling.normalized for atom in atoms_of(axis)}
-    # 2. Names: of the first layer that makes the channels.
+    # 2. Groups, with the name of the first layer that makes the channels.
     makers = _makers(coupling, names)
     groups: list[Group] = []
     unpruned: dict[str, str] = {}
     taken: set[str] = set()
-    for atom, tensors in outer.items():
-        first = makers.get(atom, tensors[0])
-        layer = (first.rpartition(".")[0] or first).partition(".parametrizations.")[0]
-        if atom in inner or atom in contracted:
-            if atom in contracted and atom not in inner:
-                unpruned[_unused(layer, unpruned)] = (
-                    "its width is multiplied with that of another value, as of keys"
-                )
+    for atom, names_of_tensors in tensors.items():
+        maker = makers.get(atom, names_of_tensors[0])
+        layer = (maker.rpartition(".")[0] or maker).partition(".parametrizations.")[0]
+        if atom in inner:
+            continue
+        if atom in contracted:
+            reason = "its width is multiplied with that of another value, as of keys"
+            unpruned[_unused(layer, unpruned)] = reason
             continue
         is_heads = units[atom] > 1 and _has_heads(atom, coupling, names, contracted)
         kind = HEADS if is_heads else WIDTH
         name = _unused(f"{kind}.{layer}", taken)
         taken.add(name)
-        ordered = tuple(dict.fromkeys(tensors))
-        groups.append(Group(name, kind, atom, units[atom], atom not in normalized, ordered))
+        groups.append(
+            Group(
+                name=name,
+                kind=kind,
+                atom=atom,
+                unit=units[atom],
+                exact=atom not in normalized,
+                tensors=tuple(dict.fromkeys(names_of_tensors)),
+            )
+        )
+    # 3. What stays whole, unless that is as expected.
     for atom in fixed:
         layer = makers.get(atom, "").rpartition(".")[0]
         if layer and atom.fixed not in _EXPECTED:
             unpruned.setdefault(layer, atom.fixed)
     return groups, unpruned
-
-
-# Reasons that nobody expects to be otherwise: what the network takes and returns.
-_EXPECTED = frozenset(
-    {"an axis of the input", "an output of the network", "an axis of the image", "the batch", "size 1", "gates",
-     "rows of an embedding", "a kernel", "a number of parts", "an index into it", "an index"}
-)  # fmt: skip
 
 
 def _unused(name: str, taken: Iterable[str]) -> str:
@@ -196,19 +225,24 @@ def _makers(coupling: Coupling, names: dict[int, str]) -> dict[Atom, str]:
     makers: dict[Atom, tuple[bool, int, str]] = {}
     order = {value: i for i, value in enumerate(names)}
     for role in coupling.roles:
-        if role.value in names:
-            # Matrices come before scales, and before weights of their own, such as those of a class
-            # token.
-            axes = coupling.weights[role.value]
-            is_own = role.owner is None and any(axis.size == 1 for axis in axes)
-            candidate = len(axes) < 2 or is_own, order[role.value], names[role.value]
-            for atom in (atom for axis in role.makes for atom in atoms_of(axis)):
+        if role.value not in names:
+            continue
+        # Matrices come before scales, and before weights of their own, such as those of a class
+        # token.
+        axes = coupling.weights[role.value]
+        is_own = role.owner is None and any(axis.size == 1 for axis in axes)
+        candidate = len(axes) < 2 or is_own, order[role.value], names[role.value]
+        for axis in role.makes:
+            for atom in atoms_of(axis):
                 makers[atom] = min(makers.get(atom, candidate), candidate)
     return {atom: name for atom, (*_, name) in makers.items()}
 
 
 def _has_heads(
-    atom: Atom, coupling: Coupling, names: dict[int, str], contracted: set[Atom]
+    atom: Atom,
+    coupling: Coupling,
+    names: dict[int, str],
+    contracted: set[Atom],
 ) -> bool:
     """True if an axis is a product of this atom and of one that queries and keys are multiplied
     along.
@@ -216,10 +250,9 @@ def _has_heads(
     for value in names:
         for axis in coupling.weights[value]:
             for term in terms_of(axis):
-                chosen, rest = _outermost(term)
-                if chosen is atom and any(
-                    a in contracted for factor in rest for a in atoms_of(factor)
-                ):
+                outer, rest = _outermost(term)
+                inside = {inner for factor in rest for inner in atoms_of(factor)}
+                if outer is atom and not inside.isdisjoint(contracted):
                     return True
     return False
 
@@ -230,45 +263,58 @@ def size_options(group: Group, ratios: Sequence[float], round_to: int) -> tuple[
     """
     whole = group.atom.size
     step = round_to // gcd(round_to, group.unit)
-    least = min(step, whole)
-    options = {
-        whole if ratio >= 1 else max(least, round(whole * ratio / step) * step) for ratio in ratios
-    }
-    return tuple(sorted({min(option, whole) for option in options} | {whole}))
+    options = {whole}
+    for ratio in ratios:
+        if ratio < 1:
+            number = max(step, round(whole * ratio / step) * step)
+            options.add(min(number, whole))
+    return tuple(sorted(options))
 
 
-def tie(coupling: Coupling, failing: Sequence[Group]) -> list[Group]:
+def tie(coupling: Coupling, groups: Sequence[Group]) -> list[Group]:
     """Groups of channels with the heads of the attentions that read them, which may work together
     where neither does alone: in `x.view(n, length, heads, channels // heads)`, the code fixes the
     width of a head by both.
 
     Args:
         coupling: the axes of the network.
-        failing: groups that do not work alone, with their sizes.
+        groups: groups with their sizes.
     """
-    reads: dict[Atom, set[Atom]] = {}
+    # 1. Which atoms a layer makes of those that it reads.
+    made_of: dict[Atom, set[Atom]] = {}
     for role in coupling.roles:
         makes = {atom for axis in role.makes for atom in atoms_of(axis)}
-        for atom in {atom for axis in role.reads for atom in atoms_of(axis)}:
-            reads.setdefault(atom, set()).update(makes)
+        reads = {atom for axis in role.reads for atom in atoms_of(axis)}
+        for atom in reads:
+            made_of.setdefault(atom, set()).update(makes)
+    # 2. Channels, and all heads of as many channels that are made of them.
     ties = []
-    for wide in failing:
-        heads = [
-            group
-            for group in failing
-            if group.kind == HEADS
-            and group.atom.size * group.unit == wide.atom.size
-            and group.atom in reads.get(wide.atom, set())
-        ]
-        if wide.kind == WIDTH and heads and len({group.unit for group in heads}) == 1:
-            sizes = tuple([number * heads[0].unit for number in heads[0].sizes])
-            tensors = tuple(
-                dict.fromkeys([*wide.tensors, *[name for group in heads for name in group.tensors]])
+    for wide in groups:
+        made = made_of.get(wide.atom, set())
+        heads = []
+        for group in groups:
+            is_as_wide = group.atom.size * group.unit == wide.atom.size
+            if group.kind == HEADS and is_as_wide and group.atom in made:
+                heads.append(group)
+        if wide.kind != WIDTH or len({group.unit for group in heads}) != 1:
+            continue
+        tensors = [name for group in (wide, *heads) for name in group.tensors]
+        ties.append(
+            Group(
+                name=wide.name,
+                kind=WIDTH,
+                atom=wide.atom,
+                unit=wide.unit,
+                exact=False,
+                tensors=tuple(dict.fromkeys(tensors)),
+                sizes=tuple([number * heads[0].unit for number in heads[0].sizes]),
+                tied=tuple(heads),
             )
-            ties.append(
-                Group(wide.name, WIDTH, wide.atom, wide.unit, False, tensors, sizes, tuple(heads))
-            )
+        )
     return ties
+
+
+# --- blocks
 
 
 def find_blocks(reading: Reading, coupling: Coupling, module: nn.Module) -> list[Block]:
@@ -278,157 +324,164 @@ def find_blocks(reading: Reading, coupling: Coupling, module: nn.Module) -> list
     Of layers inside each other, the members of containers (`nn.Sequential`, `nn.ModuleList`) are
     preferred, and of these the smallest.
     """
-    nodes = reading.graph.nodes
-    made = {node.outputs[0]: node for node in nodes}
-    position = {node.outputs[0]: i for i, node in enumerate(reading.recorder.nodes)}
-    counts: dict[str, int] = {}
-    for call in reading.recorder.calls:
-        counts[call.name] = counts.get(call.name, 0) + 1
-    readers: dict[int, list[int]] = {}
-    for node in nodes:
-        for value in node.inputs:
-            readers.setdefault(value, []).append(position[node.outputs[0]])
-    for value in reading.graph.outputs:
-        readers.setdefault(value, []).append(len(reading.recorder.nodes))
-    dynamic = _dynamic(reading)
+    search = _BlockSearch(reading, coupling)
+    calls = Counter(call.name for call in reading.recorder.calls)
     candidates: dict[str, Block] = {}
     for call in reading.recorder.calls:
-        if counts[call.name] == 1 and call.name:
-            block = _block(call, reading, coupling, made, position, readers, dynamic)
+        if call.name and calls[call.name] == 1:
+            block = search.block(call)
             if block is not None:
                 candidates[call.name] = block
     containers = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
-    members = [
-        n for n in candidates if isinstance(module.get_submodule(n.rpartition(".")[0]), containers)
-    ]
-    chosen = [n for n in members if not any(other.startswith(f"{n}.") for other in members)]
-    others = [n for n in candidates if not any(_related(n, other) for other in members)]
-    chosen += [n for n in others if not any(other.startswith(f"{n}.") for other in others)]
-    return [block for name, block in candidates.items() if name in set(chosen)]
+    members, others = [], []
+    for name in candidates:
+        parent = module.get_submodule(name.rpartition(".")[0])
+        (members if isinstance(parent, containers) else others).append(name)
+    others = [n for n in others if not any(_related(n, member) for member in members)]
+    chosen = {*_innermost(members), *_innermost(others)}
+    return [block for name, block in candidates.items() if name in chosen]
+
+
+def _innermost(names: Sequence[str]) -> list[str]:
+    """The layers that have no other one of these inside."""
+    return [n for n in names if not any(other.startswith(f"{n}.") for other in names)]
 
 
 def _related(name: str, other: str) -> bool:
     return name == other or name.startswith(f"{other}.") or other.startswith(f"{name}.")
 
 
-def _dynamic(reading: Reading) -> set[int]:
-    """The values that depend on the input."""
-    values = set(reading.graph.inputs)
-    for node in reading.graph.nodes:
-        if not values.isdisjoint(node.inputs):
-            values.update(node.outputs)
-    return values
+class _BlockSearch:
+    """Decides which calls of layers are blocks.
 
+    Attributes:
+        made: by value, the operator that makes it.
+        position: by value, the number of its operator in the order of the recording.
+        readers: by value, the positions of the operators that read it; behind the last one for the
+            network's outputs.
+        dynamic: values that depend on the input.
+    """
 
-def _block(
-    call: Call,
-    reading: Reading,
-    coupling: Coupling,
-    made: dict[int, Node],
-    position: dict[int, int],
-    readers: dict[int, list[int]],
-    dynamic: set[int],
-) -> Block | None:
-    """The block of a layer's call; None if its result cannot be replaced by its input."""
-    source, results = call.source, [v for v in call.results if v is not None]
-    if source is None or len(results) != 1 or len(call.results) != 1 or results[0] not in made:
-        return None
-    (result,) = results
-    inside = {v for v, at in position.items() if call.start <= at < call.end}
-    if result not in inside or source not in coupling.axes:
-        return None
-    before, after = coupling.axes[source], coupling.axes[result]
-    if len(before) != len(after) or reading.graph.shapes[source] != reading.graph.shapes[result]:
-        return None
-    # 1. The input reaches the result by additions and normalizations alone.
-    if not _adds(source, result, made, inside):
-        return None
-    # 2. The channels are the same, so that the input has the result's width in every sub-network.
-    if any(_open_atoms(a) != _open_atoms(b) for a, b in zip(before, after, strict=True)):
-        return None
-    # 3. Nothing else from inside is read outside, but constants.
-    for value in inside & dynamic:
-        if value != result and any(
-            not call.start <= at < call.end for at in readers.get(value, ())
-        ):
+    def __init__(self, reading: Reading, coupling: Coupling) -> None:
+        self.reading, self.coupling = reading, coupling
+        recorded, graph = reading.recorder.nodes, reading.graph
+        self.made = {node.outputs[0]: node for node in graph.nodes}
+        self.position = {node.outputs[0]: i for i, node in enumerate(recorded)}
+        self.readers: dict[int, list[int]] = {}
+        self.dynamic = set(graph.inputs)
+        for node in graph.nodes:
+            for value in node.inputs:
+                self.readers.setdefault(value, []).append(self.position[node.outputs[0]])
+            if not self.dynamic.isdisjoint(node.inputs):
+                self.dynamic.update(node.outputs)
+        for value in graph.outputs:
+            self.readers.setdefault(value, []).append(len(recorded))
+
+    def block(self, call: Call) -> Block | None:
+        """The block of a layer's call; None if its result cannot be replaced by its input."""
+        source = call.source
+        if source is None or len(call.results) != 1 or call.results[0] not in self.made:
             return None
-    own = {v for v in inside if v in dynamic}
-    # Constants and weights of the block go with it, unless others read them, too.
-    static = [v for v in sorted(inside - own, key=position.__getitem__, reverse=True) if v in made]
-    for value in static:
-        if all(
-            at < len(reading.recorder.nodes) and reading.recorder.nodes[at].outputs[0] in own
-            for at in readers.get(value, ())
-        ):
-            own.add(value)
-    return Block(call.name, source, result, frozenset(own))
+        result: int = call.results[0]  # type: ignore[assignment]
+        inside = {v for v, at in self.position.items() if call.start <= at < call.end}
+        if result not in inside or source not in self.coupling.axes:
+            return None
+        # 1. The input reaches the result by additions and normalizations alone.
+        shapes = self.reading.graph.shapes
+        if shapes[source] != shapes[result] or not self._adds(source, result, inside):
+            return None
+        # 2. The channels are the same, so that the input has the result's width in every
+        #    sub-network.
+        before, after = self.coupling.axes[source], self.coupling.axes[result]
+        for a, b in zip(before, after, strict=True):
+            if _open_atoms(a) != _open_atoms(b):
+                return None
+        # 3. Nothing else from inside is read outside, but constants.
+        own = inside & self.dynamic
+        for value in own:
+            if value != result and not self._is_read_within(value, call):
+                return None
+        # 4. Constants and weights of the block go with it, unless others read them, too.
+        static = [v for v in inside - own if v in self.made]
+        recorded = self.reading.recorder.nodes
+        for value in sorted(static, key=self.position.__getitem__, reverse=True):
+            readers = self.readers.get(value, ())
+            if all(at < len(recorded) and recorded[at].outputs[0] in own for at in readers):
+                own.add(value)
+        return Block(call.name, source, result, frozenset(own))
+
+    def _is_read_within(self, value: int, call: Call) -> bool:
+        return all(call.start <= at < call.end for at in self.readers.get(value, ()))
+
+    def _adds(self, source: int, result: int, inside: set[int]) -> bool:
+        """True if a path of residual operators with at least one addition leads from one value to
+        another.
+        """
+        todo, seen = [(result, False)], set()
+        while todo:
+            value, has_sum = todo.pop()
+            if value == source and has_sum:
+                return True
+            if value == source or (value, has_sum) in seen:
+                continue
+            seen.add((value, has_sum))
+            node = self.made.get(value) if value in inside else None
+            if node is None or node.op not in _RESIDUAL:
+                continue
+            is_sum = node.op == "Add" and len(node.inputs) == 2
+            todo += [(v, has_sum or is_sum) for v in node.inputs]
+        return False
 
 
 def _open_atoms(axis: Axis) -> list[Atom]:
     return [atom for atom in atoms_of(axis) if not atom.fixed]
 
 
-def _adds(source: int, result: int, made: dict[int, Node], inside: set[int]) -> bool:
-    """True if a path of residual operators with at least one addition leads from one value to
-    another.
-    """
-    todo, seen = [(result, False)], set()
-    while todo:
-        value, added = todo.pop()
-        if value == source:
-            if added:
-                return True
-            continue
-        if (
-            (value, added) in seen
-            or value not in inside
-            or value not in made
-            or made[value].op not in _RESIDUAL
-        ):
-            continue
-        seen.add((value, added))
-        node = made[value]
-        todo += [(v, added or (node.op == "Add" and len(node.inputs) == 2)) for v in node.inputs]
-    return False
+# --- kernels
 
 
 def find_kernels(module: nn.Module, reading: Reading, names: dict[int, str]) -> list[Kernel]:
     """The convolutions with odd kernels above 3 that are padded on both sides."""
+    uses = Counter(value for weights in reading.owned.values() for value in weights)
     kernels = []
     for node in reading.graph.nodes:
         if node.op != "Conv" or len(node.inputs) != 1:
             continue
         owned = reading.owned.get(node.outputs[0])
         value = owned[0] if owned else None
-        if value is None or value not in names or not names[value].endswith("weight"):
+        if value is None or uses[value] > 1 or not names.get(value, "").endswith("weight"):
             continue
         conv = convolution(node.attrs, reading.graph.shapes[node.inputs[0]])
-        layer = names[value].rpartition(".")[0]
-        rank = len(conv.kernel)
-        room = all(
-            2 * conv.pads[i] >= d * (k - _MIN_KERNEL) for i, (k, d) in enumerate(_pairs(conv))
-        )
-        equal = conv.pads[:rank] == conv.pads[rank:] and len(set(conv.kernel)) == 1
-        single = sum(v == value for weights in reading.owned.values() for v in weights) == 1
-        if equal and room and single and conv.kernel[0] % 2 == 1 and conv.kernel[0] > _MIN_KERNEL:
+        if _can_be_cut(conv):
+            layer = names[value].rpartition(".")[0]
             kernels.append(
                 Kernel(
-                    f"kernel.{layer}", layer, node.outputs[0], reading.sources[value], conv.kernel
+                    name=f"kernel.{layer}",
+                    layer=layer,
+                    value=node.outputs[0],
+                    weight=reading.sources[value],
+                    size=conv.kernel,
                 )
             )
     return kernels
 
 
-def _pairs(conv: object) -> Iterator[tuple[int, int]]:
-    return zip(conv.kernel, conv.dilations, strict=True)  # type: ignore[attr-defined]
+def _can_be_cut(conv: Convolution) -> bool:
+    """True if a kernel is odd, equal along all axes, and padded enough to become the smallest."""
+    first, rank = conv.kernel[0], len(conv.kernel)
+    if first % 2 == 0 or first <= _MIN_KERNEL or len(set(conv.kernel)) > 1:
+        return False
+    before, behind = conv.pads[:rank], conv.pads[rank:]
+    removed = [dilation * (first - _MIN_KERNEL) for dilation in conv.dilations]
+    is_padded = all(2 * pad >= less for pad, less in zip(before, removed, strict=True))
+    return before == behind and is_padded
 
 
 def kernel_options(kernel: Kernel, chosen: Sequence[int] | bool) -> tuple[int, ...]:
     """Kernel sizes: all odd ones from 3 for True, or the given ones up to the kernel's."""
-    (whole, *_) = kernel.size
-    options = (
-        range(_MIN_KERNEL, whole + 1, 2)
-        if chosen is True
-        else [k for k in chosen or () if k % 2 and k < whole]
-    )
+    whole = kernel.size[0]
+    if chosen is True:
+        options = list(range(_MIN_KERNEL, whole, 2))
+    else:
+        options = [size for size in chosen or () if size % 2 and size < whole]
     return tuple(sorted({*options, whole}))

@@ -11,7 +11,7 @@ from search_spaces.ir.graph import Node
 from search_spaces.ir.ops.convolution import convolution
 from search_spaces.ir.ops.recurrent import RECURRENT
 from search_spaces.subnetworks.axes import Atom, Axis, fix, fixed, fresh, number_of, product
-from search_spaces.subnetworks.coupling import Axes, Role, Rule, Walk, unknown
+from search_spaces.subnetworks.coupling import Axes, Rule, Walk, unknown
 from search_spaces.subnetworks.shape_rules import IMAGE, NUMBERS, SHAPE_RULES
 
 UNFOLLOWED = "a weight that cannot be followed"
@@ -28,8 +28,8 @@ def _param(walk: Walk, node: Node) -> Axes:
     value = walk.reading.params.get(node.outputs[0])
     if value is None:
         return walk.new_axes(node, UNFOLLOWED)
+    walk.origins[node.outputs[0]] = value
     axes = walk.coupling.weights[value]
-    walk.coupling.roles.append(Role(value, axes))
     return axes if len(axes) == len(shape) else walk.new_axes(node, "")
 
 
@@ -74,8 +74,11 @@ def _conv(walk: Walk, node: Node) -> Axes:
         walk.unify(made, product([groups, Atom(made.size // count)]), node)
         walk.coupling.groups[node.outputs[0]] = groups
     _add_bias(walk, node, made, bias)
-    if not others:
-        walk.note(node, 0, [made], [x[1]] if count == 1 else [weight[1]])
+    read = x[1] if count == 1 else weight[1]
+    if others:
+        walk.note_value(node.inputs[1], [made], [read])
+    else:
+        walk.note(node, 0, [made], [read])
         for i in range(len(bias)):
             walk.note(node, 1 + i, [made])
     image = [fixed(number_of(dim), IMAGE) for dim in walk.shape(node)[2:]]

@@ -1,9 +1,10 @@
-"""`analyse`: what of a trained module can be left out, tried on the module itself.
+"""`Prunable`: what of a trained module can be left out, tried on the module itself.
 
 1. Read the module once (`reading`), and couple the axes of its tensors (`coupling`).
 2. Find groups of channels, heads, blocks and kernels (`groups`).
 3. Try them: the sliced module runs, and has the graph that was computed for it. What fails, stays
    whole and is named.
+4. Score the channels (`importance`); sub-networks keep the most important ones.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ from search_spaces.subnetworks.layer_rules import RULES
 from search_spaces.subnetworks.reading import Reading, read_module
 from search_spaces.subnetworks.resizing import Block, Resizer
 from search_spaces.subnetworks.slicing import Slicer, kept_of
+
+Option = Group | Block | Kernel
 
 MAX_ASSIGNMENTS = 24  # tries to find out which sizes a module's attributes hold
 MAX_ALL_ASSIGNMENTS = 72  # of all kinds of choices together
@@ -96,13 +99,19 @@ class Prunable:
 
     Attributes:
         choices: everything that can be chosen.
+        scores: importance (size,) of the positions of each group's atom.
+        order: those positions from the most to the least important one; equal ones in their order.
 
     Raises:
         InputError: if the module cannot be read, or a name in `keep` is unknown.
     """
 
     def __init__(
-        self, module: nn.Module, example: Example, settings: Settings, importance: Importance
+        self,
+        module: nn.Module,
+        example: Example,
+        settings: Settings,
+        importance: Importance,
     ) -> None:
         self.module, self.example, self.settings = module.eval(), example, settings
         self.reading: Reading = read_module(module, example)
@@ -115,12 +124,14 @@ class Prunable:
         self._prepare()
         self._drop_what_fails()
         self._prepare()
-        groups = [member for group in self.choices.groups for member in group.members]
-        self.scores = importance.scores(self.module, self.reading, self.coupling, groups)
-        # From the most to the least important position; equal ones in their order.
-        self.order = {
-            atom: np.argsort(-score, kind="stable") for atom, score in self.scores.items()
-        }
+        self.scores = importance.scores(self.module, self.reading, self.coupling, self._members)
+        for atom, score in self.scores.items():
+            self.order[atom] = np.argsort(-score, kind="stable")
+
+    @property
+    def _members(self) -> list[Group]:
+        """All groups, also those that follow others."""
+        return [member for group in self.choices.groups for member in group.members]
 
     def _fix_kept(self) -> None:
         """Let the channels stay whole that kept layers make."""
@@ -129,13 +140,17 @@ class Prunable:
             kept = {name for name in names if fnmatchcase(name, pattern)}
             if not kept:
                 raise unknown("layer in keep:", pattern, names)
+            inside = tuple(f"{name}." for name in kept)
             for call in self.reading.recorder.calls:
-                if any(call.name == name or call.name.startswith(f"{name}.") for name in kept):
-                    for value in call.results:
-                        for axis in self.coupling.axes.get(value, ()) if value is not None else ():
-                            fix(axis, "kept")
+                if call.name not in kept and not call.name.startswith(inside):
+                    continue
+                for value in call.results:
+                    axes = self.coupling.axes.get(value, ()) if value is not None else ()
+                    for axis in axes:
+                        fix(axis, "kept")
 
     def _choices(self) -> Choices:
+        """What the coupled axes allow, before it is tried."""
         settings = self.settings
         groups, unpruned = find_groups(self.module, self.reading, self.coupling)
         choices = Choices(unpruned=unpruned)
@@ -144,9 +159,8 @@ class Prunable:
             if len(group.sizes) > 1:
                 choices.groups.append(group)
             elif any(ratio < 1 for ratio in settings.width):
-                choices.unpruned[group.name] = (
-                    f"{group.atom.size * group.unit} channels are too few for round_to"
-                )
+                channels = group.atom.size * group.unit
+                choices.unpruned[group.name] = f"{channels} channels are too few for round_to"
         if settings.depth:
             blocks = find_blocks(self.reading, self.coupling, self.module)
             choices.blocks = [block for block in blocks if not self._is_kept(block.name)]
@@ -159,32 +173,34 @@ class Prunable:
         return choices
 
     def _is_kept(self, name: str) -> bool:
+        """True if a layer, or one that it is inside of, is kept."""
         parts = name.split(".")
-        prefixes = [".".join(parts[: i + 1]) for i in range(len(parts))]
-        return any(
-            fnmatchcase(prefix, pattern) for prefix in prefixes for pattern in self.settings.keep
-        )
+        for end in range(1, len(parts) + 1):
+            prefix = ".".join(parts[:end])
+            if any(fnmatchcase(prefix, pattern) for pattern in self.settings.keep):
+                return True
+        return False
 
     def _prepare(self) -> None:
         """Set up slicing and resizing for the current choices."""
-        groups = [member for group in self.choices.groups for member in group.members]
-        self.slicer = Slicer(self.module, self.reading, self.coupling, groups)
+        members = self._members
+        self.slicer = Slicer(self.module, self.reading, self.coupling, members)
         self.slicer.assignment = self._assignment
-        self.resizer = Resizer(self.reading.graph, self.coupling, [group.atom for group in groups])
-        for group in groups:
-            self.order.setdefault(group.atom, np.arange(group.atom.size))
+        atoms = [group.atom for group in members]
+        self.resizer = Resizer(self.reading.graph, self.coupling, atoms)
+        for atom in atoms:
+            self.order.setdefault(atom, np.arange(atom.size))
 
     # --- sub-networks
 
     def graph(self, choice: Choice) -> Graph:
         """The graph of a sub-network, computed from that of the module."""
-        sizes = _atom_sizes(choice)
         kernels = {
             kernel.value: (size,) * len(kernel.size)
             for kernel, size in choice.kernels.items()
             if size < kernel.size[0]
         }
-        return fuse(self.resizer(sizes, choice.skipped, kernels))
+        return fuse(self.resizer(_atom_sizes(choice), choice.skipped, kernels))
 
     def sub_module(self, choice: Choice, meta: bool = False) -> nn.Module:
         """The module of a sub-network with the weights of the most important channels.
@@ -193,13 +209,13 @@ class Prunable:
             choice: the sub-network.
             meta: make parameters without data.
         """
-        sizes = _atom_sizes(choice)
         kernels = {
             kernel.layer: (kernel, size)
             for kernel, size in choice.kernels.items()
             if size < kernel.size[0]
         }
-        return self.slicer(kept_of(sizes, self.order), choice.skipped, kernels, meta)
+        kept = kept_of(_atom_sizes(choice), self.order)
+        return self.slicer(kept, choice.skipped, kernels, meta)
 
     def ranked(self, share: float, costs: Mapping[Group, float] | None = None) -> dict[Group, int]:
         """Numbers of channels by one threshold for all groups, as in global pruning.
@@ -218,8 +234,9 @@ class Prunable:
         threshold = np.quantile(np.concatenate([*relative.values(), np.zeros(1)]), 1 - share)
         sizes = {}
         for group, score in relative.items():
-            stays = int((score >= threshold).sum())
-            sizes[group] = min(group.sizes, key=lambda size: abs(size - stays))
+            above = int((score >= threshold).sum())
+            distances = [abs(size - above) for size in group.sizes]
+            sizes[group] = group.sizes[int(np.argmin(distances))]
         return sizes
 
     # --- trials
@@ -227,30 +244,32 @@ class Prunable:
     def _drop_what_fails(self) -> None:
         """Keep the choices with which the module runs and has the computed graph; name the
         others.
+
+        Attributes of a module may hold sizes under any name, and its code may have sizes of its own.
+        Nobody can read that from outside, so it is tried.
         """
         choices = self.choices
-        everything: list[Group | Block | Kernel] = [
-            *choices.groups,
-            *choices.blocks,
-            *choices.kernels,
-        ]
-        if not everything or self._failure(everything) is None:
+        everything: list[Option] = [*choices.groups, *choices.blocks, *choices.kernels]
+        # 1. All choices together, as nearly always; or after its attributes are understood anew.
+        if not everything or self._works(everything):
             return
-        if (assignment := self._working_assignment(everything)) is not None:
-            self.slicer.assignment = self._assignment = assignment
+        # 2. Heads with the channels that their attention reads: the code may compute the width of a
+        #    head from both.
+        ties = tie(self.coupling, choices.groups)
+        tied = [member for group in ties for member in group.members]
+        untied = [choice for choice in everything if not _is_of(choice, tied)]
+        if ties and self._works([*untied, *ties]):
+            self._keep([*untied, *ties])
             return
-        reasons: dict[Group | Block | Kernel, str] = {}
-        working: list[Group | Block | Kernel] = []
+        # 3. Choices of a kind, by halving.
+        reasons: dict[Option, str] = {}
+        working: list[Option] = []
         for batch in _alike(everything):
-            if (
-                self._failure(batch) is not None
-                and (assignment := self._working_assignment(batch)) is not None
-            ):
-                self.slicer.assignment = self._assignment = assignment
+            self._works(batch)
             working += self._working(batch, reasons)
-        # Choices may work one by one, but not together.
+        # 4. Choices may work one by one, but not together.
         if self._failure(working) is not None:
-            together: list[Group | Block | Kernel] = []
+            together: list[Option] = []
             for choice in working:
                 reason = self._failure([*together, choice])
                 if reason is None:
@@ -258,37 +277,48 @@ class Prunable:
                 else:
                     reasons[choice] = reason
             working = together
-        # Heads may work together with the channels that their attention reads.
+        # 5. Some heads may work with their channels, where not all do.
         failing = [choice for choice in choices.groups if choice not in working]
-        tied: set[Group | Block | Kernel] = set()
         for group in tie(self.coupling, failing):
-            if (
-                time.monotonic() < self._started + MAX_TRIAL_SECONDS
-                and self._failure([*working, group]) is None
-            ):
+            if self._is_late():
+                break
+            if self._failure([*working, group]) is None:
                 working.append(group)
-                everything.append(group)
-                choices.groups.append(group)
-                tied.update(
-                    choice
-                    for choice in failing
-                    if choice.atom in {one.atom for one in group.members}
-                )
-        stays = set(working)
+        # 6. The others stay whole.
+        members = [one for choice in working if isinstance(choice, Group) for one in choice.members]
         for choice in everything:
-            if choice not in stays and choice not in tied:
-                choices.unpruned[_label(choice)] = reasons.get(
-                    choice, "the module does not run without it"
-                )
-        choices.groups = [group for group in choices.groups if group in stays]
+            if choice not in working and not _is_of(choice, members):
+                reason = reasons.get(choice, "the module does not run without it")
+                choices.unpruned[_label(choice)] = reason
+        self._keep(working)
+
+    def _keep(self, options: Iterable[Option]) -> None:
+        """Offer these choices alone: groups in their order, then those with tied ones."""
+        stays = list(options)
+        choices = self.choices
+        ties = [choice for choice in stays if isinstance(choice, Group) and choice.tied]
+        choices.groups = [group for group in choices.groups if group in stays] + ties
         choices.blocks = [block for block in choices.blocks if block in stays]
         choices.kernels = [kernel for kernel in choices.kernels if kernel in stays]
 
-    def _working(
-        self, tried: Sequence[Group | Block | Kernel], reasons: dict[Group | Block | Kernel, str]
-    ) -> list[Group | Block | Kernel]:
+    def _is_late(self) -> bool:
+        return time.monotonic() > self._started + MAX_TRIAL_SECONDS
+
+    def _works(self, tried: Sequence[Option]) -> bool:
+        """True if choices work together, perhaps after attributes are understood in another way,
+        which is kept then.
+        """
+        if self._failure(tried) is None:
+            return True
+        assignment = self._working_assignment(tried)
+        if assignment is None:
+            return False
+        self.slicer.assignment = self._assignment = assignment
+        return True
+
+    def _working(self, tried: Sequence[Option], reasons: dict[Option, str]) -> list[Option]:
         """Those of similar choices that work, found by halving."""
-        if time.monotonic() > self._started + MAX_TRIAL_SECONDS:
+        if self._is_late():
             reasons.update(dict.fromkeys(tried, "it was not tried: other trials took too long"))
             return []
         reason = self._failure(tried)
@@ -303,28 +333,26 @@ class Prunable:
             reasons[tried[0]] = reason
             return []
         middle = len(tried) // 2
-        return [*self._working(tried[:middle], reasons), *self._working(tried[middle:], reasons)]
+        first = self._working(tried[:middle], reasons)
+        return [*first, *self._working(tried[middle:], reasons)]
 
-    def _working_assignment(
-        self, tried: Sequence[Group | Block | Kernel]
-    ) -> dict[tuple[type, str], str] | None:
+    def _working_assignment(self, tried: Sequence[Option]) -> dict[tuple[type, str], str] | None:
         """Another meaning of the module's attributes with which choices work; None if there is
         none.
         """
-        touched = {
-            member.atom
-            for choice in tried
-            if isinstance(choice, Group)
-            for member in choice.members
-        }
+        groups = [choice for choice in tried if isinstance(choice, Group)]
+        touched = {member.atom for group in groups for member in group.members}
         if not touched:
             return None
+        # One attribute understood in another way, or two of them.
         usual = dict(self.slicer.assignment)
-        keys = [(key, others) for key, others in self.slicer.ambiguous(touched) if others]
-        changes = [{key: other} for key, others in keys for other in others]
+        changes: list[dict[tuple[type, str], str]] = []
+        for key, others in self.slicer.ambiguous(touched):
+            changes += [{key: other} for other in others]
         pairs = [a | b for a, b in combinations(changes, changes) if a.keys() < (a | b).keys()]
+        limit = min(MAX_ASSIGNMENTS, self._assignments_left)
         try:
-            for change in [*changes, *pairs][: min(MAX_ASSIGNMENTS, self._assignments_left)]:
+            for change in [*changes, *pairs][:limit]:
                 self._assignments_left -= 1
                 self.slicer.assignment = usual | change
                 if self._failure(tried) is None:
@@ -333,27 +361,31 @@ class Prunable:
             self.slicer.assignment = usual
         return None
 
-    def _failure(self, tried: Iterable[Group | Block | Kernel]) -> str | None:
+    def _failure(self, tried: Iterable[Option]) -> str | None:
         """Why the module does not work with small choices of these; None if it does."""
-        tried = list(tried)
+        options = list(tried)
         sizes = {}
-        for i, group in enumerate(choice for choice in tried if isinstance(choice, Group)):
+        for i, group in enumerate([choice for choice in options if isinstance(choice, Group)]):
             sizes[group] = group.sizes[i % (len(group.sizes) - 1)]  # not all by the same share
-        kernels = {choice: choice.sizes[0] for choice in tried if isinstance(choice, Kernel)}
-        choice = Choice(sizes, tuple(c for c in tried if isinstance(c, Block)), kernels)
-        every = [choice] if not choice.skipped else [choice, Choice(sizes, (), kernels)]
-        return next((reason for one in every if (reason := self._reason(one)) is not None), None)
+        kernels = {choice: choice.sizes[0] for choice in options if isinstance(choice, Kernel)}
+        skipped = tuple([choice for choice in options if isinstance(choice, Block)])
+        reason = self._reason(Choice(sizes, skipped, kernels))
+        if reason is None and skipped:
+            reason = self._reason(Choice(sizes, (), kernels))
+        return reason
 
     def _reason(self, choice: Choice) -> str | None:
+        """Why a sub-network does not work; None if it does."""
         try:
-            made = self.sub_module(choice, meta=True)
-            expected = write(compact(self.graph(choice)))
-            recorded = write(compact(record(made, self.example)))
+            module = self.sub_module(choice, meta=True)
+            computed = write(compact(self.graph(choice)))
+            recorded = write(compact(record(module, self.example)))
         except Exception as error:  # the module's own code may raise any
             return f"the module does not run with other sizes ({_first_line(error)})"
-        if expected != recorded:
+        if computed != recorded:
             return "the module's code has sizes of its own"
-        if any(x.is_meta for x in (*self.module.parameters(), *example_tensors(self.example))):
+        tensors = *self.module.parameters(), *example_tensors(self.example)
+        if any(x.is_meta for x in tensors):
             return None
         try:
             with torch.no_grad():
@@ -365,31 +397,39 @@ class Prunable:
 
 def _atom_sizes(choice: Choice) -> dict[Atom, int]:
     """The numbers of positions of the atoms that are shortened."""
-    sizes = {
-        atom: n
-        for group, size in choice.sizes.items()
-        for atom, n in group.atom_sizes(size).items()
-    }
-    return {atom: size for atom, size in sizes.items() if size < atom.size}
+    sizes: dict[Atom, int] = {}
+    for group, size in choice.sizes.items():
+        for atom, number in group.atom_sizes(size).items():
+            if number < atom.size:
+                sizes[atom] = number
+    return sizes
 
 
 def _first_line(error: BaseException) -> str:
     return (describe(error).splitlines() or [""])[0][:120]
 
 
-def _label(choice: Group | Block | Kernel) -> str:
+def _label(choice: Option) -> str:
     return f"depth.{choice.name}" if isinstance(choice, Block) else choice.name
 
 
-def _alike(choices: Iterable[Group | Block | Kernel]) -> list[list[Group | Block | Kernel]]:
+def _is_of(choice: Option, groups: Iterable[Group]) -> bool:
+    """True for a group whose atom is one of these groups'."""
+    return isinstance(choice, Group) and any(choice.atom is group.atom for group in groups)
+
+
+def _alike(choices: Iterable[Option]) -> list[list[Option]]:
     """Choices of the same kind and the same last part of the name, such as all heads of a network's
     attentions.
     """
-    batches: dict[tuple[str, str], list[Group | Block | Kernel]] = {}
+    batches: dict[tuple[str, str], list[Option]] = {}
     for choice in choices:
-        kind = choice.kind if isinstance(choice, Group) else type(choice).__name__
-        name = choice.name.rpartition(".")[2] if isinstance(choice, Group) else ""
-        batches.setdefault((kind, "" if kind == HEADS else name), []).append(choice)
+        if isinstance(choice, Group):
+            last = "" if choice.kind == HEADS else choice.name.rpartition(".")[2]
+            key = choice.kind, last
+        else:
+            key = type(choice).__name__, ""
+        batches.setdefault(key, []).append(choice)
     return list(batches.values())
 
 

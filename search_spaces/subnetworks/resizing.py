@@ -1,17 +1,25 @@
 """The graph of a sub-network, from the graph that was read: new sizes, blocks left out, smaller
 kernels.
+
+Nothing is recorded anew, so a candidate of a search costs milliseconds. Shapes follow from the axes of
+all values (`coupling`); operators whose attributes hold sizes have a rule here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
 from typing import Any
 
+import numpy as np
+
+from search_spaces.ir.constants import MAX_WRITTEN_NUMBERS, Known, add_constant
 from search_spaces.ir.graph import BATCH, Attrs, Graph, Node, Shape, element_type, typed
 from search_spaces.ir.ops import canonical_attrs
 from search_spaces.ir.ops.convolution import convolution
-from search_spaces.ir.pytorch import recording
 from search_spaces.ir.pytorch.recorder import BATCH_SIZE
+from search_spaces.ir.pytorch.recording import live
 from search_spaces.subnetworks.axes import Atom, Axis, atoms_of, resolve, size_of
 from search_spaces.subnetworks.coupling import Coupling
 
@@ -20,6 +28,7 @@ Kernels = Mapping[int, tuple[int, ...]]
 """New kernel sizes of convolutions by their output value."""
 
 
+@dataclass(frozen=True, eq=False)
 class Block:
     """A part of the network that can be left out, because its result may be replaced by its input.
 
@@ -30,8 +39,10 @@ class Block:
         nodes: output values of the operators that are left out with it.
     """
 
-    def __init__(self, name: str, source: int, result: int, nodes: frozenset[int]) -> None:
-        self.name, self.source, self.result, self.nodes = name, source, result, nodes
+    name: str
+    source: int
+    result: int
+    nodes: frozenset[int]
 
 
 class Resizer:
@@ -46,16 +57,21 @@ class Resizer:
     def __init__(self, graph: Graph, coupling: Coupling, atoms: Iterable[Atom]) -> None:
         self.graph, self.coupling = graph, coupling
         changing = set(atoms)
-        self.axes = {
-            value: tuple([resolve(axis) for axis in axes]) for value, axes in coupling.axes.items()
-        }
-        self.open = {  # axes of values that may change, by value and place
-            value: [i for i, axis in enumerate(axes) if not changing.isdisjoint(atoms_of(axis))]
-            for value, axes in self.axes.items()
-        }
+        self.axes: dict[int, tuple[Axis, ...]] = {}
+        self.open: dict[int, list[int]] = {}  # places of axes that may change, by value
+        for value, axes in coupling.axes.items():
+            self.axes[value] = tuple([resolve(axis) for axis in axes])
+            places = []
+            for place, axis in enumerate(self.axes[value]):
+                if not changing.isdisjoint(atoms_of(axis)):
+                    places.append(place)
+            self.open[value] = places
 
     def __call__(
-        self, sizes: Sizes, skipped: Iterable[Block] = (), kernels: Kernels | None = None
+        self,
+        sizes: Sizes,
+        skipped: Iterable[Block] = (),
+        kernels: Kernels | None = None,
     ) -> Graph:
         """The graph before fusion.
 
@@ -65,69 +81,84 @@ class Resizer:
             kernels: new kernel sizes.
         """
         # 1. Shapes: those of the graph that was read, with the new sizes of the axes that change.
-        measured: dict[Axis, int] = {}
-        shapes: list[Shape] = list(self.graph.shapes)
-        for value, places in self.open.items():
-            if places:
-                shapes[value] = self._shape(value, places, sizes, measured)
+        shapes = self._shapes(sizes)
         # 2. Left out: the operators of skipped blocks; who reads their result reads their input.
         replaced = {block.result: block.source for block in skipped}
         dropped = frozenset().union(*[block.nodes for block in skipped])
+        # 3. The other operators, with new attributes.
         nodes: list[Node] = []
         for node in self.graph.nodes:
-            if node.outputs[0] in dropped:
+            (value,) = node.outputs
+            if value in dropped:
                 continue
-            inputs = (
-                tuple([_followed(v, replaced) for v in node.inputs]) if replaced else node.inputs
-            )
-            if (
-                node.op == "Reshape"
-                and self.open[node.outputs[0]]
-                and shapes[inputs[0]] == shapes[node.outputs[0]]
-            ):
+            inputs = node.inputs
+            if replaced:
+                inputs = tuple([_followed(v, replaced) for v in inputs])
+            if node.op == "Reshape" and self._is_same(node, inputs, shapes):
                 # Such as to one head: what would not change the shape is not recorded, either.
-                replaced[node.outputs[0]] = inputs[0]
+                replaced[value] = inputs[0]
                 continue
-            attrs = self._attrs(node, shapes, sizes, (kernels or {}).get(node.outputs[0]))
-            same = attrs is node.attrs and inputs is node.inputs
-            nodes.append(node if same else Node(node.op, inputs, node.outputs, attrs, node.scope))
+            is_filled = node.op == "Expand" and not inputs
+            if is_filled and self.open[value] and _is_short(shapes[value]):
+                # A constant that has become short is written number by number.
+                nodes += _written(node, shapes)
+                continue
+            attrs = self._attrs(node, shapes, sizes, (kernels or {}).get(value))
+            is_same = attrs is node.attrs and inputs is node.inputs
+            nodes.append(
+                node if is_same else Node(node.op, inputs, node.outputs, attrs, node.scope)
+            )
         outputs = tuple([_followed(v, replaced) for v in self.graph.outputs])
-        # A mask that only blocks read goes with them.
-        live = recording.live(nodes, list(outputs)) if dropped else tuple(nodes)
-        return Graph(self.graph.inputs, live, outputs, tuple(shapes))
+        # 4. A mask that only skipped blocks read goes with them.
+        kept = live(nodes, list(outputs)) if dropped else tuple(nodes)
+        return Graph(self.graph.inputs, kept, outputs, tuple(shapes))
 
-    def _shape(
-        self, value: int, places: list[int], sizes: Sizes, measured: dict[Axis, int]
-    ) -> Shape:
-        old = self.graph.shapes[value]
-        dims = list(old)
-        for place in places:
-            axis = self.axes[value][place]
-            size = measured.get(axis)
-            if size is None:
-                size = measured[axis] = size_of(axis, sizes)
-            if isinstance(dims[place], str):
-                number = size // BATCH_SIZE
-                dims[place] = BATCH if number == 1 else f"{BATCH}_{number}"
-            else:
-                dims[place] = size
-        return typed(dims, element_type(old))
+    def _shapes(self, sizes: Sizes) -> list[Shape]:
+        measured: dict[Axis, int] = {}
+        shapes: list[Shape] = list(self.graph.shapes)
+        for value, places in self.open.items():
+            if not places:
+                continue
+            old = self.graph.shapes[value]
+            dims = list(old)
+            for place in places:
+                axis = self.axes[value][place]
+                if axis not in measured:
+                    measured[axis] = size_of(axis, sizes)
+                if isinstance(dims[place], str):
+                    times = measured[axis] // BATCH_SIZE
+                    dims[place] = BATCH if times == 1 else f"{BATCH}_{times}"
+                else:
+                    dims[place] = measured[axis]
+            shapes[value] = typed(dims, element_type(old))
+        return shapes
+
+    def _is_same(self, node: Node, inputs: tuple[int, ...], shapes: list[Shape]) -> bool:
+        value = node.outputs[0]
+        return bool(self.open[value]) and shapes[inputs[0]] == shapes[value]
 
     def _attrs(
-        self, node: Node, shapes: list[Shape], sizes: Sizes, kernel: tuple[int, ...] | None
+        self,
+        node: Node,
+        shapes: list[Shape],
+        sizes: Sizes,
+        kernel: tuple[int, ...] | None,
     ) -> Attrs:
         value = node.outputs[0]
-        rule = _SIZES.get(node.op)
+        rule = _RULES.get(node.op)
         changes = self.open[value] or any(self.open[v] for v in node.inputs)
         if rule is None or not (changes or kernel):
             return node.attrs
-        inputs = tuple([shapes[v] for v in node.inputs])
-        old = tuple([self.graph.shapes[v] for v in node.inputs])
-        return rule(self, node, old, inputs, shapes[value], sizes, kernel)
-
-    def groups(self, value: int, sizes: Sizes) -> int:
-        """Number of groups (or of hidden units) of an operator."""
-        return size_of(self.coupling.groups[value], sizes)
+        resized = _Resized(
+            node=node,
+            old_inputs=tuple([self.graph.shapes[v] for v in node.inputs]),
+            inputs=tuple([shapes[v] for v in node.inputs]),
+            shape=shapes[value],
+            sizes=sizes,
+            kernel=kernel,
+            coupling=self.coupling,
+        )
+        return rule(resized)
 
 
 def _followed(value: int, replaced: Mapping[int, int]) -> int:
@@ -136,163 +167,164 @@ def _followed(value: int, replaced: Mapping[int, int]) -> int:
     return value
 
 
-def _set(node: Node, inputs: tuple[Shape, ...], **new: Any) -> Attrs:
-    return canonical_attrs(node.op, tuple(sorted({**dict(node.attrs), **new}.items())), inputs)
+def _is_short(shape: Shape) -> bool:
+    sizes = [size for size in shape if isinstance(size, int)]
+    return len(sizes) == len(shape) and prod(sizes) <= MAX_WRITTEN_NUMBERS
 
 
-def _conv(
-    r: Resizer, node: Node, old: tuple[Shape, ...], inputs: tuple[Shape, ...], shape: Shape, sizes: Sizes,
-    kernel: tuple[int, ...] | None,
-) -> Attrs:  # fmt: skip
+def _written(node: Node, shapes: list[Shape]) -> list[Node]:
+    """The nodes of a constant of one number as the recorder writes a short one; their values, but the
+    last one, are added to the shapes.
+    """
     value = node.outputs[0]
-    if len(inputs) > 1:
-        group = r.groups(value, sizes) if value in r.coupling.groups else 1
-        return (
-            node.attrs
-            if group == dict(node.attrs).get("group", 1)
-            else _set(node, inputs, group=group)
-        )
-    conv = convolution(node.attrs, old[0])
-    group = r.groups(value, sizes) if value in r.coupling.groups else conv.group
-    conv = conv._replace(in_channels=int(inputs[0][1]), channels=int(shape[1]), group=group)
-    if kernel:
-        rank = len(kernel)
-        less = [
-            d * (k - n) // 2 for d, k, n in zip(conv.dilations, conv.kernel, kernel, strict=True)
-        ]
-        pads = tuple([pad - less[i % rank] for i, pad in enumerate(conv.pads)])
-        conv = conv._replace(kernel=kernel, pads=pads)
+    shape = shapes[value]
+    attrs: dict[str, Any] = dict(node.attrs)
+    array = np.full(tuple(map(int, shape)), attrs.get("input", 0), dtype=np.float32)
+    nodes: list[Node] = []
+
+    def emit(op: str, inputs: tuple[int, ...], attrs: Attrs) -> int:
+        sizes = tuple([shapes[v] for v in inputs])
+        kept = canonical_attrs(op, tuple(sorted(attrs)), sizes)
+        shapes.append((array.size,) if op == "Constant" else shape)
+        nodes.append(Node(op, inputs, (len(shapes) - 1,), kept, node.scope))
+        return len(shapes) - 1
+
+    add_constant(emit, Known(shape, (array, array)))
+    last = nodes.pop()
+    return [*nodes, Node(last.op, last.inputs, (value,), last.attrs, last.scope)]
+
+
+# --- attributes that hold sizes
+
+
+@dataclass(frozen=True)
+class _Resized:
+    """An operator and its new shapes.
+
+    Attributes:
+        node: the operator that was read.
+        old_inputs: shapes of its inputs before.
+        inputs: new shapes of its inputs.
+        shape: new shape of its result.
+        sizes: new sizes of atoms.
+        kernel: new kernel size; None if it stays.
+        coupling: the axes of the network.
+    """
+
+    node: Node
+    old_inputs: tuple[Shape, ...]
+    inputs: tuple[Shape, ...]
+    shape: Shape
+    sizes: Sizes
+    kernel: tuple[int, ...] | None
+    coupling: Coupling
+
+    @property
+    def groups(self) -> int | None:
+        """The new number of groups (or of hidden units); None if it has none that may change."""
+        axis = self.coupling.groups.get(self.node.outputs[0])
+        return None if axis is None else size_of(axis, self.sizes)
+
+    def with_attrs(self, **new: Any) -> Attrs:
+        """The attributes with other values."""
+        changed = {**dict(self.node.attrs), **new}
+        return canonical_attrs(self.node.op, tuple(sorted(changed.items())), self.inputs)
+
+    def replaced(self, name: str, new: Any) -> Attrs:
+        """The attributes with another value of one that they have."""
+        return tuple([(key, new if key == name else old) for key, old in self.node.attrs])
+
+
+def _conv(r: _Resized) -> Attrs:
+    groups = r.groups
+    if len(r.inputs) > 1:  # the weight is a value
+        group = 1 if groups is None else groups
+        is_same = group == dict(r.node.attrs).get("group", 1)
+        return r.node.attrs if is_same else r.with_attrs(group=group)
+    conv = convolution(r.node.attrs, r.old_inputs[0])
+    conv = conv._replace(
+        in_channels=int(r.inputs[0][1]),
+        channels=int(r.shape[1]),
+        group=conv.group if groups is None else groups,
+    )
+    if r.kernel:
+        # Padding shrinks with the kernel, so that the image keeps its size.
+        rank = len(r.kernel)
+        pads = list(conv.pads)
+        for i, pad in enumerate(conv.pads):
+            axis = i % rank
+            less = conv.kernel[axis] - r.kernel[axis]
+            pads[i] = pad - conv.dilations[axis] * less // 2
+        conv = conv._replace(kernel=r.kernel, pads=tuple(pads))
     return conv.attrs
 
 
-def _conv_transpose(
-    r: Resizer,
-    node: Node,
-    old: tuple[Shape, ...],
-    inputs: tuple[Shape, ...],
-    shape: Shape,
-    sizes: Sizes,
-    _: Any,
-) -> Attrs:
-    new: dict[str, Any] = {"channels": int(shape[1])}
-    if node.outputs[0] in r.coupling.groups:
-        new["group"] = r.groups(node.outputs[0], sizes)
-    return _set(node, inputs, **new)
+def _conv_transpose(r: _Resized) -> Attrs:
+    new: dict[str, Any] = {"channels": int(r.shape[1])}
+    if r.groups is not None:
+        new["group"] = r.groups
+    return r.with_attrs(**new)
 
 
-def _features(
-    r: Resizer,
-    node: Node,
-    old: tuple[Shape, ...],
-    inputs: tuple[Shape, ...],
-    shape: Shape,
-    sizes: Sizes,
-    _: Any,
-) -> Attrs:
-    return tuple(
-        [(name, int(shape[-1])) if name == "features" else (name, v) for name, v in node.attrs]
-    )
+def _features(r: _Resized) -> Attrs:
+    return r.replaced("features", int(r.shape[-1]))
 
 
-def _group_norm(
-    r: Resizer,
-    node: Node,
-    old: tuple[Shape, ...],
-    inputs: tuple[Shape, ...],
-    shape: Shape,
-    sizes: Sizes,
-    _: Any,
-) -> Attrs:
-    return _set(node, inputs, num_groups=r.groups(node.outputs[0], sizes))
+def _group_norm(r: _Resized) -> Attrs:
+    return r.with_attrs(num_groups=r.groups)
 
 
-def _recurrent(
-    r: Resizer,
-    node: Node,
-    old: tuple[Shape, ...],
-    inputs: tuple[Shape, ...],
-    shape: Shape,
-    sizes: Sizes,
-    _: Any,
-) -> Attrs:
-    return _set(node, inputs, hidden_size=r.groups(node.outputs[0], sizes))
+def _recurrent(r: _Resized) -> Attrs:
+    return r.with_attrs(hidden_size=r.groups)
 
 
-def _constant(
-    r: Resizer,
-    node: Node,
-    old: tuple[Shape, ...],
-    inputs: tuple[Shape, ...],
-    shape: Shape,
-    sizes: Sizes,
-    _: Any,
-) -> Attrs:
-    return tuple([(name, tuple(shape)) if name == "shape" else (name, v) for name, v in node.attrs])  # type: ignore[misc]
+def _constant(r: _Resized) -> Attrs:
+    return r.replaced("shape", tuple(r.shape))
 
 
-def _reshape(
-    r: Resizer,
-    node: Node,
-    old: tuple[Shape, ...],
-    inputs: tuple[Shape, ...],
-    shape: Shape,
-    sizes: Sizes,
-    _: Any,
-) -> Attrs:
-    (before,) = inputs
-    target = [
-        0 if i < len(before) and d == before[i] else d if isinstance(d, int) else -1
-        for i, d in enumerate(shape)
-    ]
-    return _set(node, inputs, shape=tuple(target))
+def _reshape(r: _Resized) -> Attrs:
+    (before,) = r.inputs
+    target = []
+    for i, dim in enumerate(r.shape):
+        if i < len(before) and dim == before[i]:
+            target.append(0)
+        else:
+            target.append(dim if isinstance(dim, int) else -1)
+    return r.with_attrs(shape=tuple(target))
 
 
-def _expand(
-    r: Resizer,
-    node: Node,
-    old: tuple[Shape, ...],
-    inputs: tuple[Shape, ...],
-    shape: Shape,
-    sizes: Sizes,
-    _: Any,
-) -> Attrs:
+def _expand(r: _Resized) -> Attrs:
     # An axis that is not expanded is written as 1, unless the constant has no input.
-    written: Any = dict(node.attrs)["shape"]
-    target = [
-        d if isinstance(d, int) and w not in (0, 1) else w
-        for d, w in zip(shape, written, strict=True)
-    ]
-    return _set(node, inputs, shape=tuple(target))
+    written: Any = dict(r.node.attrs)["shape"]
+    target = []
+    for dim, old in zip(r.shape, written, strict=True):
+        target.append(dim if isinstance(dim, int) and old not in (0, 1) else old)
+    return r.with_attrs(shape=tuple(target))
 
 
-def _slice(
-    r: Resizer,
-    node: Node,
-    old: tuple[Shape, ...],
-    inputs: tuple[Shape, ...],
-    shape: Shape,
-    sizes: Sizes,
-    _: Any,
-) -> Attrs:
-    attrs: dict[str, Any] = dict(node.attrs)
+def _slice(r: _Resized) -> Attrs:
+    attrs: dict[str, Any] = dict(r.node.attrs)
     starts, ends = list(attrs["starts"]), list(attrs["ends"])
-    cuts = r.coupling.cuts[node.outputs[0]]
+    cuts = r.coupling.cuts[r.node.outputs[0]]
     for i, axis in enumerate(attrs["axes"]):
-        if axis in cuts and isinstance(shape[axis], int):
+        if axis in cuts and isinstance(r.shape[axis], int):
             before, middle = cuts[axis]
-            starts[i] = 0 if before is None else size_of(before, sizes)
-            ends[i] = starts[i] + size_of(middle, sizes)
-    return _set(node, inputs, starts=tuple(starts), ends=tuple(ends))
+            starts[i] = 0 if before is None else size_of(before, r.sizes)
+            ends[i] = starts[i] + size_of(middle, r.sizes)
+    return r.with_attrs(starts=tuple(starts), ends=tuple(ends))
 
 
-_SIZES: dict[str, Callable[..., Attrs]] = {
+_RULES: dict[str, Callable[[_Resized], Attrs]] = {
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
     "Linear": _features,
     "Embedding": _features,
     "GroupNormalization": _group_norm,
-    **dict.fromkeys(["RNN", "GRU", "LSTM"], _recurrent),
-    **dict.fromkeys(["Param", "Buffer"], _constant),
+    "RNN": _recurrent,
+    "GRU": _recurrent,
+    "LSTM": _recurrent,
+    "Param": _constant,
+    "Buffer": _constant,
     "Reshape": _reshape,
     "Expand": _expand,
     "Slice": _slice,

@@ -108,6 +108,8 @@ def _along(walk: Walk, node: Node) -> Axes:
 def _transpose(walk: Walk, node: Node) -> Axes:
     (x,) = walk.inputs(node)
     perm: Any = dict(node.attrs).get("perm", range(len(x))[::-1])
+    if node.inputs[0] in walk.origins:  # a weight that a layer reads next
+        walk.origins[node.outputs[0]] = walk.origins[node.inputs[0]]
     return tuple([x[axis] for axis in perm])
 
 
@@ -295,6 +297,7 @@ def _gather(walk: Walk, node: Node) -> Axes:
     axis: Any = dict(node.attrs).get("axis", 0)
     at = axis % len(x)
     fix(x[at], "an index into it")
+    walk.note_value(node.inputs[0], [*x[:at], *x[at + 1 :]])
     if others:
         index = others[0]
     else:
@@ -315,6 +318,8 @@ def _matmul(walk: Walk, node: Node) -> Axes:
     walk.unify(left[-1], right[-2], node)
     if _is_of_values(walk, node):
         walk.coupling.contracted.append(left[-1])
+    walk.note_value(node.inputs[0], [left[-2]], [left[-1]])
+    walk.note_value(node.inputs[1], [right[-1]], [right[-2]])
     # 2. The axes before them are equal or repeated.
     rank = max(len(left), len(right))
     batch: list[Axis] = []

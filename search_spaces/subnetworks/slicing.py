@@ -1,16 +1,19 @@
-"""The module of a sub-network: a copy of the user's module with sliced parameters, whose sizes are
-set right.
+"""The module of a sub-network: a copy of the user's module with sliced weights and sizes set right.
 
-torch's layers have known attributes (`in_channels`, `num_features`, …). Other layers, such as an
-attention of timm or transformers, hold sizes in attributes of any name. `Mender` finds the axis
-that each of these numbers is the size of. Where several axes have that size, names decide, and
-`analysis` tries other assignments if the module does not run.
+1. Each parameter and buffer keeps the positions that stay, along all of its axes.
+2. The module is copied with these instead of its own.
+3. torch's layers get the sizes of their weights (`in_channels`, `num_features`, …).
+4. Other layers, such as an attention of timm or transformers, hold sizes in attributes of any name.
+   Each number is the size of an axis near the layer. Where several axes have that size, names decide,
+   and `prunable` tries other assignments if the module does not run.
+5. Blocks that are left out return their input.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,8 +39,6 @@ from search_spaces.subnetworks.groups import HEADS, Group, Kernel, source_names
 from search_spaces.subnetworks.reading import Call, Reading
 from search_spaces.subnetworks.resizing import Block
 
-_RECURRENT = (nn.RNN, nn.LSTM, nn.GRU)
-
 
 class Skipped(nn.Module):
     """Stands for a block that is left out: returns its first argument.
@@ -49,7 +50,8 @@ class Skipped(nn.Module):
     def __init__(self, block: nn.Module) -> None:
         super().__init__()
         for name, value in vars(block).items():
-            if isinstance(value, str | int | float | None) and not name.startswith("_"):
+            is_plain = isinstance(value, str | int | float | None)
+            if is_plain and not name.startswith("_"):
                 setattr(self, name, value)
         for name, child in block.named_children():
             self.add_module(name, Skipped(child))
@@ -60,9 +62,24 @@ class Skipped(nn.Module):
 
 # Attributes with these words hold other numbers, which may equal a number of channels by chance.
 _NO_SIZES = (
-    "block", "class", "depth", "dilat", "grid", "image", "img", "kernel", "layer", "max_", "pad", "patch", "position",
-    "shift", "stride", "vocab", "window",
-)  # fmt: skip
+    "block",
+    "class",
+    "depth",
+    "dilat",
+    "grid",
+    "image",
+    "img",
+    "kernel",
+    "layer",
+    "max_",
+    "pad",
+    "patch",
+    "position",
+    "shift",
+    "stride",
+    "vocab",
+    "window",
+)
 _NO_CHANNELS = ("an axis of the input", "an axis of the image", "the batch", "size 1")
 
 
@@ -91,22 +108,32 @@ class Slicer:
         reading: what was read from it.
         coupling: the axes of its tensors.
         groups: the groups that may be shortened.
+
+    Attributes:
+        assignment: what attributes mean, where their names do not say it.
     """
 
     def __init__(
-        self, module: nn.Module, reading: Reading, coupling: Coupling, groups: Iterable[Group]
+        self,
+        module: nn.Module,
+        reading: Reading,
+        coupling: Coupling,
+        groups: Iterable[Group],
     ) -> None:
         self.module, self.reading, self.coupling = module, reading, coupling
+        groups = list(groups)
+        self.changing = {group.atom for group in groups}
+        self.heads = {group.atom for group in groups if group.kind == HEADS}
+        self.assignment: Assignment = {}
+        # Axes of the module's tensors by their identity.
         self.names = source_names(module, reading)
         self.axes = {id(reading.sources[value]): coupling.weights[value] for value in self.names}
-        self.axes |= {id(x): coupling.axes[value] for value, x in reading.buffers.items()}
-        self.heads = {group.atom for group in groups if group.kind == HEADS}
-        self.changing = {group.atom for group in groups}
+        for value, tensor in reading.buffers.items():
+            self.axes[id(tensor)] = coupling.axes[value]
+        # The first call of each layer.
         self.calls: dict[str, Call] = {}
         for call in reading.recorder.calls:
             self.calls.setdefault(call.name, call)
-        self.assignment: dict[tuple[type, str], str] = {}
-        self._attributes: dict[str, dict[str, list[Candidate]]] | None = None
 
     def __call__(
         self,
@@ -126,85 +153,92 @@ class Slicer:
         Raises:
             InputError: if the module cannot be copied.
         """
-        cut = {id(kernel.weight): (kernel, size) for kernel, size in (kernels or {}).values()}
-        memo: dict[int, Any] = {}
+        cuts = {id(kernel.weight): (kernel, size) for kernel, size in (kernels or {}).values()}
+        copies: dict[int, Any] = {}  # what `deepcopy` takes instead of a tensor
         for tensor in (*self.module.parameters(), *self.module.buffers()):
-            memo[id(tensor)] = self._sliced(tensor, kept, cut.get(id(tensor)), meta)
+            copies[id(tensor)] = self._sliced(tensor, kept, cuts.get(id(tensor)), meta)
         try:
-            made = copy.deepcopy(self.module, memo)
+            made = copy.deepcopy(self.module, copies)
         except Exception as error:  # the module's own __deepcopy__ may raise any
-            raise InputError(
-                f"the module cannot be copied ({type(error).__name__}: {error})"
-            ) from error
+            reason = f"{type(error).__name__}: {error}"
+            raise InputError(f"the module cannot be copied ({reason})") from error
         sizes = {atom: len(positions) for atom, positions in kept.items()}
-        self._mend(made, sizes, kernels or {})
+        self._set_sizes(made, sizes)
+        for name, (kernel, size) in (kernels or {}).items():
+            _set_kernel(made.get_submodule(name), kernel, size)
         for block in skipped:
             parent, _, name = block.name.rpartition(".")
             setattr(made.get_submodule(parent), name, Skipped(made.get_submodule(block.name)))
         return made
 
     def _sliced(
-        self, tensor: Tensor, kept: Kept, cut: tuple[Kernel, int] | None, meta: bool
+        self,
+        tensor: Tensor,
+        kept: Kept,
+        cut: tuple[Kernel, int] | None,
+        meta: bool,
     ) -> Tensor:
+        """A parameter or buffer without what is removed, in memory of its own."""
+        is_parameter = isinstance(tensor, nn.Parameter)
         data = tensor.detach()
-        if meta and not data.is_meta and isinstance(tensor, nn.Parameter):
+        if meta and is_parameter and not data.is_meta:
             data = torch.empty_like(data, device="meta")
         is_new = False
         for dim, axis in enumerate(self.axes.get(id(tensor), ())):
-            if axis.size == data.shape[dim : dim + 1].numel() and any(
-                atom in kept for atom in atoms_of(axis)
-            ):
-                data = data.index_select(
-                    dim, torch.from_numpy(positions_of(axis, kept)).to(data.device)
-                )
+            has_axis = data.shape[dim : dim + 1].numel() == axis.size
+            if has_axis and any(atom in kept for atom in atoms_of(axis)):
+                places = torch.from_numpy(positions_of(axis, kept)).to(data.device)
+                data = data.index_select(dim, places)
                 is_new = True
         if cut is not None:
             kernel, size = cut
             for i, whole in enumerate(kernel.size):
                 data = data.narrow(2 + i, (whole - size) // 2, size)
         data = data.contiguous() if is_new else data.clone()
-        if isinstance(tensor, nn.Parameter):
-            return nn.Parameter(data, requires_grad=tensor.requires_grad)
-        return data
+        return nn.Parameter(data, requires_grad=tensor.requires_grad) if is_parameter else data
 
-    # --- attributes
+    # --- sizes of layers
 
-    def _mend(
-        self, made: nn.Module, sizes: Mapping[Atom, int], kernels: Mapping[str, tuple[Kernel, int]]
-    ) -> None:
+    def _set_sizes(self, made: nn.Module, sizes: Mapping[Atom, int]) -> None:
         for name, layer in made.named_modules():
             if isinstance(layer, nn.MultiheadAttention):
-                self._mend_attention(name, layer, sizes)
-            elif not _mend_layer(layer):
-                self._mend_other(name, layer, sizes)
+                self._set_attention(name, layer, sizes)
+            elif not _set_known(layer):
+                self._set_others(name, layer, sizes)
             if hasattr(layer, "groups") or isinstance(layer, nn.GroupNorm):
-                self._mend_groups(name, layer, sizes)
-        for name, (kernel, size) in kernels.items():
-            _mend_kernel(made.get_submodule(name), kernel, size)
+                self._set_groups(name, layer, sizes)
 
-    def _mend_groups(self, name: str, layer: Any, sizes: Mapping[Atom, int]) -> None:
+    def _set_groups(self, name: str, layer: Any, sizes: Mapping[Atom, int]) -> None:
         """Set the number of groups of a convolution or group normalization."""
         call = self.calls.get(name)
-        is_own = (
-            isinstance(layer, nn.modules.conv._ConvNd | nn.GroupNorm)
-            or next(layer.children(), None) is None
-        )
-        if call is None or not is_own:
+        is_convolution = isinstance(layer, nn.modules.conv._ConvNd)
+        is_leaf = next(layer.children(), None) is None
+        if call is None or not (is_convolution or isinstance(layer, nn.GroupNorm) or is_leaf):
             return
+        attributes = {
+            "Conv": "groups",
+            "ConvTranspose": "groups",
+            "GroupNormalization": "num_groups",
+        }
         for node in self.reading.recorder.nodes[call.start : call.end]:
             groups = self.coupling.groups.get(node.outputs[0])
-            if groups is not None and node.op in ("Conv", "ConvTranspose", "GroupNormalization"):
-                attribute = "num_groups" if node.op == "GroupNormalization" else "groups"
-                if getattr(layer, attribute, None) == groups.size:
-                    setattr(layer, attribute, size_of(groups, sizes))
-        if isinstance(layer, nn.modules.conv._ConvNd):
+            attribute = attributes.get(node.op)
+            if groups is None or attribute is None:
+                continue
+            if getattr(layer, attribute, None) == groups.size:
+                setattr(layer, attribute, size_of(groups, sizes))
+        if is_convolution:
             rows, columns, *_ = layer.weight.shape
-            outputs, inputs = (columns, rows) if layer.transposed else (rows, columns)
-            layer.in_channels = inputs if layer.transposed else inputs * layer.groups
-            layer.out_channels = outputs * layer.groups if layer.transposed else outputs
+            if layer.transposed:
+                layer.in_channels, layer.out_channels = rows, columns * layer.groups
+            else:
+                layer.in_channels, layer.out_channels = columns * layer.groups, rows
 
-    def _mend_attention(
-        self, name: str, layer: nn.MultiheadAttention, sizes: Mapping[Atom, int]
+    def _set_attention(
+        self,
+        name: str,
+        layer: nn.MultiheadAttention,
+        sizes: Mapping[Atom, int],
     ) -> None:
         """Heads and width of torch's attention; its own code allows no other number of heads."""
         whole: Any = self.module.get_submodule(name)
@@ -212,31 +246,29 @@ class Slicer:
         axes = self.axes.get(id(weight))
         if axes is None:
             return
-        heads = [atom for atom in atoms_of(axes[0]) if atom in self.heads]
+        rows, columns = axes
+        heads = [atom for atom in atoms_of(rows) if atom in self.heads]
         count = size_of(heads[0], sizes) if heads else whole.num_heads
-        width = size_of(axes[1], sizes)
+        width = size_of(columns, sizes)
         if (count, width) != (whole.num_heads, whole.embed_dim):
             NarrowMultiheadAttention.adopt(layer, count, width)
 
-    def _mend_other(self, name: str, layer: nn.Module, sizes: Mapping[Atom, int]) -> None:
+    def _set_others(self, name: str, layer: nn.Module, sizes: Mapping[Atom, int]) -> None:
+        """Set the attributes of a layer that is not torch's."""
         for attribute, candidates in self.attributes[name].items():
-            chosen = self._candidate(layer, attribute, candidates)
-            if chosen is not None:
-                _set_number(layer, attribute, size_of(chosen.axis, sizes))
+            usual = _likely_kind(attribute, candidates)
+            kind = self.assignment.get((type(layer), attribute), usual)
+            chosen = [candidate for candidate in candidates if candidate.kind == kind]
+            if chosen:
+                _set_number(layer, attribute, size_of(chosen[0].axis, sizes))
 
-    def _candidate(
-        self, layer: nn.Module, attribute: str, candidates: list[Candidate]
-    ) -> Candidate | None:
-        kind = self.assignment.get((type(layer), attribute), _likely_kind(attribute, candidates))
-        return next((candidate for candidate in candidates if candidate.kind == kind), None)
+    # --- what attributes mean
 
-    @property
+    @cached_property
     def attributes(self) -> dict[str, dict[str, list[Candidate]]]:
         """For each layer that is not torch's, its attributes that may hold sizes."""
-        if self._attributes is None:
-            layers = self.module.named_modules(remove_duplicate=False)
-            self._attributes = {name: self._attributes_of(name, layer) for name, layer in layers}
-        return self._attributes
+        layers = self.module.named_modules(remove_duplicate=False)
+        return {name: self._attributes_of(name, layer) for name, layer in layers}
 
     def ambiguous(self, touched: set[Atom]) -> list[tuple[tuple[type, str], list[str]]]:
         """The attributes of classes that may be several things: key, and the other kinds to try.
@@ -246,40 +278,42 @@ class Slicer:
         """
         keys: dict[tuple[type, str], list[str]] = {}
         for name, attributes in self.attributes.items():
-            layer = self.module.get_submodule(name)
+            kind_of_layer = type(self.module.get_submodule(name))
             for attribute, candidates in attributes.items():
-                if all(touched.isdisjoint(atoms_of(candidate.axis)) for candidate in candidates):
+                atoms = {atom for candidate in candidates for atom in atoms_of(candidate.axis)}
+                if touched.isdisjoint(atoms):
                     continue
                 likely = _likely_kind(attribute, candidates)
-                others = [
-                    kind
-                    for kind in [*dict.fromkeys(c.kind for c in candidates), ""]
-                    if kind != likely
-                ]
-                keys.setdefault((type(layer), attribute), others)
-        return list(keys.items())
+                kinds = [*dict.fromkeys(candidate.kind for candidate in candidates), ""]
+                others = [kind for kind in kinds if kind != likely]
+                keys.setdefault((kind_of_layer, attribute), others)
+        return [(key, others) for key, others in keys.items() if others]
 
     def _attributes_of(self, name: str, layer: nn.Module) -> dict[str, list[Candidate]]:
+        """By attribute, the axes near the layer that have its size; attributes of which none may
+        change are left out.
+        """
         numbers = {key: value for key, value in _numbers(layer) if value > 1}
         if not numbers or _is_known(layer):
             return {}
+        # 1. Axes by size, of each kind the nearest one.
         by_size: dict[int, list[Candidate]] = {}
         is_leaf = next(layer.children(), None) is None
         for axis, place in self._axes_near(name, layer):
             for candidate in self._parts(axis):
                 if is_leaf:  # a layer with weights of its own: what it reads, and what it returns
                     candidate = candidate._replace(kind=place)
-                known = by_size.setdefault(candidate.axis.size, [])
-                if all(candidate.kind != other.kind for other in known):
-                    known.append(candidate)
-        return {
-            key: by_size[value]
-            for key, value in numbers.items()
-            if any(
-                not self.changing.isdisjoint(atoms_of(candidate.axis))
-                for candidate in by_size.get(value, ())
-            )
-        }
+                alike = by_size.setdefault(candidate.axis.size, [])
+                if candidate.kind not in [other.kind for other in alike]:
+                    alike.append(candidate)
+        # 2. Attributes of such a size.
+        attributes = {}
+        for key, value in numbers.items():
+            candidates = by_size.get(value, [])
+            atoms = {atom for candidate in candidates for atom in atoms_of(candidate.axis)}
+            if not self.changing.isdisjoint(atoms):
+                attributes[key] = candidates
+        return attributes
 
     def _axes_near(self, name: str, layer: nn.Module) -> Iterator[tuple[Axis, str]]:
         """Axes of what a layer reads and returns, of its tensors, and of the layers inside of it.
@@ -287,16 +321,18 @@ class Slicer:
         With each axis, "source" if the layer reads it, else "result".
         """
         prefix = f"{name}." if name else ""
-        calls = [
-            call for inner, call in self.calls.items() if inner == name or inner.startswith(prefix)
-        ]
+        calls = []
+        for inner, call in self.calls.items():
+            if inner == name or inner.startswith(prefix):
+                calls.append(call)
         for call in sorted(calls, key=lambda call: (call.name != name, call.start)):
             for value in (call.source, *call.results):
-                if value is not None and value in self.coupling.axes:
-                    place = "source" if value == call.source else "result"
-                    for axis in self.coupling.axes[value]:
-                        if not all(atom.fixed in _NO_CHANNELS for atom in atoms_of(axis)):
-                            yield axis, place
+                if value is None or value not in self.coupling.axes:
+                    continue
+                place = "source" if value == call.source else "result"
+                for axis in self.coupling.axes[value]:
+                    if not all(atom.fixed in _NO_CHANNELS for atom in atoms_of(axis)):
+                        yield axis, place
         for tensor in (*layer.parameters(), *layer.buffers()):
             for axis in self.axes.get(id(tensor), ()):
                 yield axis, "result"
@@ -309,13 +345,10 @@ class Slicer:
             for start in range(len(factors)):
                 for end in range(len(factors), start, -1):
                     part = product(factors[start:end])
-                    atoms = set(atoms_of(part))
-                    if atoms.isdisjoint(self.heads):
-                        yield Candidate(part, "width")
-                    else:
-                        yield Candidate(
-                            part, "heads" if len(factors[start:end]) == 1 else "product"
-                        )
+                    kind = "width"
+                    if not self.heads.isdisjoint(atoms_of(part)):
+                        kind = "heads" if end - start == 1 else "product"
+                    yield Candidate(part, kind)
 
 
 def _numbers(layer: nn.Module) -> Iterator[tuple[str, int]]:
@@ -326,7 +359,8 @@ def _numbers(layer: nn.Module) -> Iterator[tuple[str, int]]:
         if type(value) is int:
             yield key, value
         elif isinstance(value, tuple | list) and all(type(item) is int for item in value):
-            yield from ((f"{key}[{i}]", item) for i, item in enumerate(value))
+            for i, item in enumerate(value):
+                yield f"{key}[{i}]", item
 
 
 def _set_number(layer: nn.Module, attribute: str, new: int) -> None:
@@ -335,43 +369,61 @@ def _set_number(layer: nn.Module, attribute: str, new: int) -> None:
     if not place:
         setattr(layer, key, new)
     elif old[int(place)] != new:
-        items = [new if i == int(place) else item for i, item in enumerate(old)]
+        items = list(old)
+        items[int(place)] = new
         setattr(layer, key, items if isinstance(old, list) else tuple(items))
 
 
 def _likely_kind(attribute: str, candidates: list[Candidate]) -> str:
+    """What a name says about the axis whose size an attribute holds; "" for none."""
     kinds = [candidate.kind for candidate in candidates]
     words = attribute.lower()
     if any(word in words for word in _NO_SIZES):
         return ""
-    if {"source", "result"} & {*kinds}:  # nx, in_features, in_dim
-        order = (
-            ("source", "result")
-            if words.startswith("in") or words == "nx"
-            else ("result", "source")
-        )
+    if "source" in kinds or "result" in kinds:  # nx, in_features, in_dim
+        reads = words.startswith("in") or words == "nx"
+        order = ("source", "result") if reads else ("result", "source")
         return next(kind for kind in order if kind in kinds)
     if "head" in words and "dim" not in words and "size" not in words and "heads" in kinds:
         return "heads"
-    wide = ("all_head", "inner", "attn", "attention", "split", "proj", "out")
-    order = ("product", "width") if any(word in words for word in wide) else ("width", "product")
-    return next((kind for kind in (*order, "heads") if kind in kinds), "")
+    is_wide = any(word in words for word in _WIDE)
+    order = ("product", "width", "heads") if is_wide else ("width", "product", "heads")
+    return next((kind for kind in order if kind in kinds), "")
+
+
+# Words of attributes that hold the channels of all heads together.
+_WIDE = ("all_head", "inner", "attn", "attention", "split", "proj", "out")
+
+
+# --- torch's layers
+
+_RECURRENT = (nn.RNN, nn.LSTM, nn.GRU)
+_KNOWN = (
+    nn.modules.conv._ConvNd,
+    nn.Linear,
+    nn.modules.batchnorm._NormBase,
+    nn.LayerNorm,
+    nn.RMSNorm,
+    nn.GroupNorm,
+    nn.Embedding,
+    nn.PReLU,
+    nn.MultiheadAttention,
+    *_RECURRENT,
+)
 
 
 def _is_known(layer: nn.Module) -> bool:
-    known = (nn.modules.conv._ConvNd, nn.Linear, nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm,
-             nn.Embedding, nn.PReLU, nn.MultiheadAttention, *_RECURRENT)  # fmt: skip
-    return isinstance(layer, known)
+    return isinstance(layer, _KNOWN)
 
 
-def _mend_layer(layer: Any) -> bool:
+def _set_known(layer: Any) -> bool:
     """Set the sizes of one of torch's layers after the shapes of its weights; False for another
     layer.
     """
     if isinstance(layer, nn.Linear):
         layer.out_features, layer.in_features = layer.weight.shape
     elif isinstance(layer, nn.modules.batchnorm._NormBase):
-        shaped = next((x for x in (layer.weight, layer.running_mean) if x is not None), None)
+        shaped = layer.running_mean if layer.weight is None else layer.weight
         if shaped is not None:
             layer.num_features = shaped.shape[0]
     elif isinstance(layer, nn.LayerNorm | nn.RMSNorm):
@@ -386,24 +438,22 @@ def _mend_layer(layer: Any) -> bool:
         layer.num_parameters = layer.weight.shape[0]
     elif isinstance(layer, _RECURRENT):
         weights: Any = layer
-        layer.hidden_size, layer.input_size = (
-            weights.weight_hh_l0.shape[1],
-            weights.weight_ih_l0.shape[1],
-        )
+        layer.hidden_size = weights.weight_hh_l0.shape[1]
+        layer.input_size = weights.weight_ih_l0.shape[1]
     return _is_known(layer)
 
 
-def _mend_kernel(layer: Any, kernel: Kernel, size: int) -> None:
+def _set_kernel(layer: Any, kernel: Kernel, size: int) -> None:
     """Set kernel size and padding of a convolution."""
-    less = [d * (k - size) // 2 for d, k in zip(layer.dilation, kernel.size, strict=True)]
     layer.kernel_size = (size,) * len(kernel.size)
+    padding = []
+    for axis, (dilation, whole) in enumerate(zip(layer.dilation, kernel.size, strict=True)):
+        if isinstance(layer.padding, str):
+            padding.append(dilation * (size - 1) // 2)
+        else:
+            padding.append(layer.padding[axis] - dilation * (whole - size) // 2)
     if not isinstance(layer.padding, str):
-        layer.padding = tuple([p - n for p, n in zip(layer.padding, less, strict=True)])
-    padding = (
-        layer.padding
-        if not isinstance(layer.padding, str)
-        else [d * (size - 1) // 2 for d in layer.dilation]
-    )
+        layer.padding = tuple(padding)
     layer._reversed_padding_repeated_twice = [p for p in reversed(padding) for _ in range(2)]
 
 
@@ -415,4 +465,8 @@ def kept_of(sizes: Mapping[Atom, int], order: Mapping[Atom, np.ndarray]) -> dict
         sizes: numbers of positions.
         order: positions from the most to the least important one.
     """
-    return {atom: np.sort(order[atom][:size]) for atom, size in sizes.items() if size < atom.size}
+    kept = {}
+    for atom, size in sizes.items():
+        if size < atom.size:
+            kept[atom] = np.sort(order[atom][:size])
+    return kept

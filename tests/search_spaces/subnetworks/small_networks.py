@@ -70,7 +70,11 @@ def transformers_network(name: str, **options: Any) -> Callable[[], Built]:
         torch.manual_seed(0)
         network = getattr(library("transformers"), name)
         config = network.config_class(vocab_size=100, attn_implementation="eager", **options)
-        return settled(network(config)), {"input_ids": torch.randint(0, 100, (2, 12))}
+        module = settled(network(config))
+        example = {"input_ids": torch.randint(0, 100, (2, 12))}
+        if config.is_encoder_decoder:
+            example["decoder_input_ids"] = torch.randint(0, 100, (2, 4))
+        return module, example
 
     return build
 
@@ -221,6 +225,17 @@ def _encoder() -> nn.Module:
     return nn.Sequential(nn.Linear(12, 32), nn.TransformerEncoder(layer, 2), nn.Linear(32, 5))
 
 
+def _segformer() -> nn.Module:
+    transformers = library("transformers")
+    config = transformers.SegformerConfig(
+        hidden_sizes=[16, 32, 32, 64],
+        depths=[1, 1, 1, 1],
+        num_attention_heads=[1, 2, 2, 4],
+        decoder_hidden_size=32,
+    )
+    return transformers.SegformerForSemanticSegmentation(config)
+
+
 def _standardized() -> nn.Module:
     layers, resnetv2 = library("timm.layers"), library("timm.models.resnetv2")
     norm = partial(layers.GroupNormAct, num_groups=8)
@@ -266,6 +281,12 @@ NETWORKS: dict[str, Callable[[], Built]] = {
         ),
         lambda: torch.randn(2, 3, 32, 32),
     ),
+    "xcit": own_network(
+        lambda: library("timm.models.xcit").Xcit(
+            32, patch_size=8, embed_dim=64, depth=2, num_heads=4, num_classes=10
+        ),
+        lambda: torch.randn(2, 3, 32, 32),
+    ),
     "regnet": timm_network("regnetx_002"),
     "densenet": timm_network("densenet121", 64, block_config=(2, 2), growth_rate=16),
     "weight standardization": own_network(_standardized, lambda: torch.randn(2, 3, 32, 32)),
@@ -285,6 +306,11 @@ NETWORKS: dict[str, Callable[[], Built]] = {
     "bert": transformers_network("BertForSequenceClassification", **_BERT),
     "gpt2": transformers_network("GPT2LMHeadModel", n_embd=32, n_layer=2, n_head=4),
     "llama": transformers_network("LlamaForCausalLM", **_LLAMA),
+    "albert": transformers_network("AlbertModel", embedding_size=16, **_BERT),
+    "t5": transformers_network(
+        "T5ForConditionalGeneration", d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4
+    ),
+    "segformer": own_network(_segformer, lambda: {"pixel_values": torch.randn(2, 3, 32, 32)}),
     "distilbert": transformers_network(
         "DistilBertForMaskedLM", dim=32, n_layers=2, n_heads=4, hidden_dim=64
     ),
