@@ -112,17 +112,13 @@ class Lines:
         return self.rows[key]
 
 
-def relative_latency(module: nn.Module, reference: bytes) -> float:
+def relative_latency(module: nn.Module, reference: bytes, example: Any = EXAMPLE) -> float:
     """Median latency of a module relative to a reference network, in ONNX Runtime on one thread.
 
     The two run in turns, and the ratio of each window counts, so that other programs of the machine
     slow both.
     """
-    graph, numbers = record_with_numbers(module, EXAMPLE)
-    sessions = [
-        open_session(model)
-        for model in (to_model(graph, 0, numbers).SerializeToString(), reference)
-    ]
+    sessions = [open_session(model) for model in (serialized(module, example), reference)]
     feeds = [random_inputs(session, 1) for session in sessions]
     medians = [
         [_median_time(session, feed) for session, feed in zip(sessions, feeds, strict=True)]
@@ -130,6 +126,12 @@ def relative_latency(module: nn.Module, reference: bytes) -> float:
     ]
     table = np.array(medians[1:])  # the first window warms up
     return float(np.median(table[:, 0] / table[:, 1]))
+
+
+def serialized(module: nn.Module, example: Any) -> bytes:
+    """The module's ONNX model."""
+    graph, numbers = record_with_numbers(module, example)
+    return to_model(graph, 0, numbers).SerializeToString()
 
 
 def _median_time(session: Any, feed: dict[str, np.ndarray]) -> float:
@@ -230,8 +232,7 @@ class Study:
 
     @cached_property
     def reference(self) -> bytes:
-        graph, numbers = record_with_numbers(self.space.model, EXAMPLE)
-        return to_model(graph, 0, numbers).SerializeToString()
+        return serialized(self.space.model, EXAMPLE)
 
     # --- evaluations
 
@@ -332,7 +333,9 @@ class Study:
     def searched(self, sampler: str) -> list[Score]:
         """The finalists of a search, fine-tuned."""
         size = self.size
-        archs, scores = self._explored(sampler, self.space, self._short_score, size.evaluations)
+        archs, scores = explored(
+            self.seed, sampler, self.space, self._short_score, size.evaluations
+        )
         if size.search_epochs == size.tune_epochs:
             return scores
         best = max(score.validation for score in scores)
@@ -345,39 +348,6 @@ class Study:
 
     def _short_score(self, arch: Architecture) -> Score:
         return self.score_of(arch, self.size.search_epochs)
-
-    def _explored(
-        self,
-        sampler: str,
-        space: Subnetworks,
-        score: Callable[[Architecture], Score],
-        evaluations: int,
-    ) -> tuple[list[Architecture], list[Score]]:
-        """The networks of a search by accuracy and latency, and their scores."""
-        options = {
-            "n_startup": max(2, min(10, 2 * evaluations // 3)),
-            "refit_every": 2,
-            "fresh": 100,
-        }
-        study = optuna.create_study(
-            directions=["maximize", "minimize"],
-            sampler=create_sampler(
-                sampler,
-                space,
-                ["accuracy", "cpu_latency_ms"],
-                self.seed,
-                **(options if is_guided(sampler) else {}),  # type: ignore[arg-type]
-            ),
-        )
-        archs: dict[Architecture, Score] = {}
-
-        def objective(trial: optuna.Trial) -> tuple[float, float]:
-            arch = space.choose(trial)
-            archs[arch] = score(arch)
-            return archs[arch].validation, archs[arch].latency
-
-        study.optimize(objective, n_trials=evaluations)
-        return list(archs), list(archs.values())
 
     # --- 3. fresh weights
 
@@ -396,8 +366,8 @@ class Study:
             return self.score(f"fresh {size.fresh_epochs} {text}", network, size.fresh_epochs, True)
 
         count = max(2, size.evaluations // FULL_PER_FRESH)
-        _, short = self._explored("rlm", self.space, self._short_score, size.evaluations)
-        _, long = self._explored("rlm", space, fresh, count)
+        _, short = explored(self.seed, "rlm", self.space, self._short_score, size.evaluations)
+        _, long = explored(self.seed, "rlm", space, fresh, count)
         return {
             "inherited": _volumes(short, size.search_epochs),
             "fresh": _volumes(long, size.fresh_epochs),
@@ -416,6 +386,29 @@ class Study:
             few: float(kendalltau([self.score_of(a, few).test for a in archs], long).statistic)
             for few in self.size.few_epochs
         }
+
+
+def explored(
+    seed: int,
+    sampler: str,
+    space: Subnetworks,
+    score: Callable[[Architecture], Score],
+    evaluations: int,
+) -> tuple[list[Architecture], list[Score]]:
+    """The networks of a search by accuracy and latency, and their scores."""
+    startup = max(2, min(10, 2 * evaluations // 3))
+    options = {"n_startup": startup, "refit_every": 2, "fresh": 100} if is_guided(sampler) else {}
+    chooser = create_sampler(sampler, space, ["accuracy", "cpu_latency_ms"], seed, **options)  # type: ignore[arg-type]
+    study = optuna.create_study(directions=["maximize", "minimize"], sampler=chooser)
+    scores: dict[Architecture, Score] = {}
+
+    def objective(trial: optuna.Trial) -> tuple[float, float]:
+        arch = space.choose(trial)
+        scores[arch] = score(arch)
+        return scores[arch].validation, scores[arch].latency
+
+    study.optimize(objective, n_trials=evaluations)
+    return list(scores), list(scores.values())
 
 
 def _volumes(scores: Sequence[Score], epochs: int) -> list[tuple[int, float]]:
