@@ -94,7 +94,11 @@ def search(
     context: typer.Context,
     objectives: Annotated[
         str,
-        typer.Option(help="Comma-separated metrics; METRIC:max or METRIC:min sets the direction."),
+        typer.Option(
+            help="Comma-separated metrics; METRIC:max or METRIC:min sets the direction. params and "
+            "flops are counted, latencies and peak_memory_mb measured in seconds; accuracies cost a "
+            "training."
+        ),
     ],
     benchmark: Annotated[
         str | None,
@@ -409,11 +413,13 @@ def search(
                 point,
                 options,
             )
-        save_studies(folder, studies)
+        prospects = save_studies(folder, studies)
         with replacing(folder / REPEATS) as file:
             file.write_text(written(context), encoding="utf-8")
     warn_of_missing_weights(studies, folder)
     _show(studies, limits, f"{objectives} on {benchmark or space}", as_json)
+    for sentence in prospects.sentences:
+        print(sentence)
     print(f"written to {folder}")
 
 
@@ -504,6 +510,7 @@ def _shown_front(studies: Studies) -> list[dict[str, Any]]:
         {"network": f"front/{network_name(place, len(front))}"}
         | {objective.name: network.values[objective.name] for objective in studies.objectives}
         | network.further
+        | network.again
         | {name: network.origin[name] for name in shown}
         for place, network in enumerate(front)
     ]

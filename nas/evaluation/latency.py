@@ -10,11 +10,13 @@ and neighbours change. So a measurement here is made of several short windows:
 2. Each network's window stands between two of a reference network, the same on every machine. Their
    ratio stays when the machine as a whole gets slower. The latency is the median ratio, times
    the reference's latency, which is measured once per machine and kept in the user's cache folder.
-3. On one thread of a CPU, the thread's own time counts, which leaves out waiting for a core. On an
+3. Windows count if the reference was as fast after them as before. More are made while these are
+   few, or differ.
+4. On one thread of a CPU, the thread's own time counts, which leaves out waiting for a core. On an
    idle machine this is the wall time. A window's value is the 10 % quantile of its inferences.
-4. The interval is for a later measurement. It follows from the spread between the windows, and from
+5. The interval is for a later measurement. It follows from the spread between the windows, and from
    what changes within hours (`DRIFT`).
-5. Nothing of ours computes meanwhile (`nas.evaluation.machine.measuring`). If other programs do,
+6. Nothing of ours computes meanwhile (`nas.evaluation.machine.measuring`). If other programs do,
    the result says so.
 
 `experiments/latencies.py` measures how well it holds.
@@ -44,6 +46,9 @@ if TYPE_CHECKING:
 
 CPU = "CPUExecutionProvider"
 WINDOWS = 6
+MAX_ROUNDS = 4  # so many times as many windows, if they are disturbed or differ
+STEADY = 0.05  # change of the reference, as a logarithm, during a window that counts
+TARGET_ERROR = 0.01  # standard error of a measurement, above which windows are added
 WINDOW_S = 0.015  # a window has enough inferences to last this long
 PAUSE_S = 0.05  # between two rounds of windows
 WINDOW_WARMUP = 2  # untimed inferences that begin each window
@@ -84,7 +89,7 @@ class LatencyTask:
         warmup: untimed inferences before the first window.
         runs: timed inferences, at least; fast networks get more.
         provider: execution provider of ONNX Runtime.
-        windows: number of windows that share the runs. From one window, the interval is only
+        windows: least number of windows, which share the runs. From one window, the interval is only
             the 10 % and 90 % quantile of its inferences.
 
     Raises:
@@ -146,29 +151,55 @@ def time_serialized(
     nominal = reference_latency(task.provider, task.threads)
     reference = _reference_timer(task.provider, task.threads)
 
-    ratios = np.empty((task.windows, len(timers)))  # of network and reference
-    inner: list[list[np.ndarray]] = [[] for _ in timers]  # inferences, only of the last window
+    # For each network its windows: logarithm of the ratio to the reference, and how much the speed
+    # of the reference changed meanwhile.
+    windows: list[list[tuple[float, float]]] = [[] for _ in timers]
     with measuring():
         load = OtherLoad()
-        for window in range(task.windows):
+        for number in range(1 if task.windows == 1 else MAX_ROUNDS * task.windows):
+            if number >= task.windows and all(_is_enough(own, task.windows) for own in windows):
+                break
             if progress:
-                progress(window, task.windows)
-            if window:
+                progress(min(number, task.windows), task.windows)
+            if number:
                 time.sleep(PAUSE_S)
-            before = reference.window()
-            for column, timer in enumerate(timers):
-                own, after = timer.window(), reference.window()
+            before = _typical(reference.window())
+            for timer, own in zip(timers, windows, strict=True):
+                times = timer.window()
+                after = _typical(reference.window())
                 # The geometric mean of both neighbours cancels a steady change of speed.
-                ratios[window, column] = _typical(own) / math.sqrt(
-                    _typical(before) * _typical(after)
-                )
-                inner[column] = [own / _typical(own)]
+                ratio = math.log(_typical(times) / math.sqrt(before * after))
+                own.append((ratio, abs(math.log(after / before))))
+                timer.last = times
                 before = after
         others = load.cores()
     return [
-        _latency(nominal * ratios[:, column], inner[column][-1], _noted(others))
-        for column in range(len(timers))
+        _latency(nominal * np.exp(_steadiest(own, task.windows)), timer.last, _noted(others))
+        for timer, own in zip(timers, windows, strict=True)
     ]
+
+
+def _is_enough(windows: Sequence[tuple[float, float]], least: int) -> bool:
+    """True if the steady windows are as many as requested, and agree."""
+    steady = np.array([ratio for ratio, change in windows if change <= STEADY])
+    if len(steady) < least:
+        return False
+    return bool(_deviation(steady) / math.sqrt(len(steady)) <= TARGET_ERROR)
+
+
+def _steadiest(windows: Sequence[tuple[float, float]], least: int) -> np.ndarray:
+    """Logarithms of the ratios (w,) of windows during which the machine's speed stayed; at least
+    `least`, those of the smallest change.
+    """
+    ordered = sorted(windows, key=lambda window: window[1])
+    steady = [ratio for ratio, change in ordered if change <= STEADY]
+    return np.array(steady if len(steady) >= least else [ratio for ratio, _ in ordered[:least]])
+
+
+def _deviation(logarithms: np.ndarray) -> float:
+    """Standard deviation of logarithms (w,) around their median; 0 for one value."""
+    deviations = logarithms - np.median(logarithms)
+    return float(np.sqrt((deviations**2).sum() / max(1, len(logarithms) - 1)))
 
 
 def _latency(windows: np.ndarray, inferences: np.ndarray, note: str) -> Latency:
@@ -176,20 +207,20 @@ def _latency(windows: np.ndarray, inferences: np.ndarray, note: str) -> Latency:
 
     Args:
         windows: (w,) latency of each window in ms.
-        inferences: (r,) times of the last window's inferences, relative to its value.
+        inferences: (r,) times of the last window's inferences.
         note: what to add to the meaning of the interval.
     """
     from scipy.stats import norm, t
 
     median = float(np.median(windows))
     if len(windows) == 1:
-        low, high = (median * np.quantile(inferences, [0.1, 0.9])).tolist()
+        quantiles = np.quantile(inferences, [0.1, 0.9]) / _typical(inferences)
+        low, high = (median * quantiles).tolist()
         meaning = f"10 % and 90 % quantile of {len(inferences)} runs in one window{note}"
         return Latency(median, min(low, median), max(high, median), meaning)
 
     # 1. Spread of the windows around their median, as a standard deviation of logarithms.
-    deviations = np.log(windows / median)
-    between = float(np.sqrt((deviations**2).sum() / (len(windows) - 1)))
+    between = _deviation(np.log(windows))
     # 2. Standard errors of a measurement: of a median of windows (√(π/2) that of a mean), estimated
     # from few, and of the drift, which is known.
     error = between * math.sqrt(math.pi / 2 / len(windows))
@@ -229,6 +260,7 @@ class _Timer:
         self._least = -(-task.runs // task.windows)  # inferences per window
         is_alone = task.provider == CPU and task.threads == 1
         self._clock = time.thread_time if is_alone else time.perf_counter
+        self.last = np.empty(0)  # (r,) times of the last window
 
     def run(self, times: int) -> None:
         for _ in range(times):

@@ -1,12 +1,27 @@
-"""Checks names of metrics."""
+"""Names of metrics, and what a value of each costs."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Literal
 
+from predictors.metrics import Metric
 from search_spaces.common.errors import unknown
 
 FIDELITY = "fidelity"  # agreement with a trained model in %
+
+Price = Literal["counted", "measured", "trained"]
+PRICES: dict[Price, str] = {
+    "counted": "counted from the network, at no cost",
+    "measured": "measured without training, within seconds",
+    "trained": "needs a training",
+}
+
+
+def price(metric: Metric) -> Price:
+    """What a value of a metric costs, by its kind."""
+    prices: dict[str, Price] = {"exact": "counted", "accuracy": "trained"}
+    return prices.get(metric.kind, "measured")
 
 
 def check_metrics(metrics: Iterable[str], known: Collection[str]) -> None:

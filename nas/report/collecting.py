@@ -48,6 +48,9 @@ class Network:
         test: values that must not guide a choice, such as test scores; only for networks on the
             front.
         predicted: mean and standard deviation of each metric before it was measured.
+        expected: mean and standard deviation of trained metrics that a predictor expects, having
+            learned all other networks; only on the front.
+        confirmed: by metric value, low and high value of later measurements, and what these are.
         violation: largest constraint violation, relative to its bound; at most 0 if all are
             satisfied.
         place: index on the front of all searches; None if it is not on the front.
@@ -67,6 +70,8 @@ class Network:
     spreads: dict[str, tuple[float, float, str]] = field(default_factory=dict)
     test: dict[str, float] = field(default_factory=dict)
     predicted: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    expected: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    confirmed: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     violation: float = 0.0
     place: int | None = None
     file: str | None = None
@@ -116,6 +121,7 @@ def _network(network: DistinctNetwork, labels: Sequence[str], place: int, front:
         predicted=next(
             filter(None, (evaluation.predicted for evaluation in network.evaluations)), {}
         ),
+        confirmed=network.confirmed if network.on_front else {},
         violation=network.violation,
         place=place if network.on_front else None,
         file=network_name(place, front) if network.on_front else None,

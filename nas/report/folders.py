@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nas.comparison.compare import Score
+from nas.report.outlook import Prospects
 from nas.report.plots import plot_kendall, plot_learning_curves, plot_ranks
 from nas.report.report import write_report
 from nas.report.study_figures import plot_studies
@@ -20,16 +21,20 @@ if TYPE_CHECKING:
     from nas.comparison.studies import Studies
 
 
-def save_studies(folder: Path, studies: Studies) -> None:
+def save_studies(folder: Path, studies: Studies) -> Prospects:
     """Write the result folder of searches.
 
     `front.csv` and `front/NN.onnx|txt` are the front of all searches together, `networks.csv` all
     networks, `summary.json` all figures; then the figures of `plot_studies` and `report.html`.
+
+    Returns:
+        What to expect of the front and of further evaluations.
     """
+    prospects = Prospects.of(studies)
     texts = {
         "front.csv": studies.front_csv,
         "networks.csv": studies.networks_csv,
-        "summary.json": json.dumps(studies.summary(), indent=1) + "\n",
+        "summary.json": json.dumps(studies.summary() | prospects.summary, indent=1) + "\n",
     }
     if studies.not_built is None:
         save_front(folder, studies.front_networks, texts)
@@ -38,7 +43,8 @@ def save_studies(folder: Path, studies: Studies) -> None:
             with replacing(folder / name) as path:
                 path.write_text(text, encoding="utf-8")
     plot_studies(folder, studies)
-    write_report(folder / "report.html", studies)
+    write_report(folder / "report.html", studies, prospects)
+    return prospects
 
 
 def save_comparison(folder: Path, compared: Compared) -> None:

@@ -13,6 +13,7 @@ from urllib.parse import quote
 import numpy as np
 from scipy.stats import kendalltau
 
+from nas.evaluation.metrics import PRICES, price
 from nas.report.collecting import Network, collect, labelled
 from nas.report.drawing import draw_blocks
 from nas.report.plots import metric_label
@@ -26,6 +27,7 @@ from predictors.metrics import Metric
 
 if TYPE_CHECKING:
     from nas.comparison.studies import Studies
+    from nas.report.outlook import Prospects
     from nas.search.study.result import SearchResult
 
 MAX_CURVE_POINTS = 200  # per sampler
@@ -33,14 +35,17 @@ MAX_CURVE_POINTS = 200  # per sampler
 MAX_MODEL_BYTES = 6_000_000
 
 
-def page_data(studies: Studies, models: Path) -> dict[str, Any]:
+def page_data(studies: Studies, models: Path, prospects: Prospects) -> dict[str, Any]:
     """Networks, proposals, and how they were found, as JSON values.
 
     Args:
         studies: the searches.
         models: folder of ONNX models beside the page.
+        prospects: what to expect of the front and of further evaluations.
     """
     networks = [*collect(studies), *propose(studies)]
+    for network, expected in zip(networks, prospects.expected, strict=False):  # the front is first
+        network.expected = expected
     metrics = _metrics(studies.objectives, networks)
     names = [metric.name for metric in metrics]
     links = _model_links(models)
@@ -53,8 +58,16 @@ def page_data(studies: Studies, models: Path) -> dict[str, Any]:
         "objectives": len(studies.objectives),
         "origin_columns": ORIGIN_COLUMNS,
         "metrics": [
-            {"name": m.name, "label": metric_label(m.name), "sign": m.sign} for m in metrics
+            {
+                "name": m.name,
+                "label": metric_label(m.name, unit=m.unit),
+                "sign": m.sign,
+                "unit": m.unit,
+                "price": price(m),
+            }
+            for m in metrics
         ],
+        "prospects": prospects.sentences,
         "constraints": [
             {"metric": c.metric, "sign": 1 if c.op == "<=" else -1, "bound": c.bound}
             for c in parse_constraints(settings.get("constraints"))
@@ -107,6 +120,8 @@ def _network(network: Network, names: Sequence[str], links: Mapping[str, str]) -
         "spreads": [network.spreads.get(name) for name in names],
         "test": [[metric_label(name), value] for name, value in network.test.items()],
         "predicted": [network.predicted.get(name) for name in names],
+        "expected": [network.expected.get(name) for name in names],
+        "again": [network.confirmed.get(name) for name in names],
         "feasible": network.violation <= 0,
         "violation": network.violation,
         "place": network.place,
@@ -199,6 +214,9 @@ def _made(studies: Studies) -> dict[str, Any]:
             "began": f"{min(times):%Y-%m-%d %H:%M}" if times else "",
             "last change": f"{max(times):%Y-%m-%d %H:%M}" if times else "",
             "trials": states,
+        },
+        "Price of the metrics": {
+            metric_label(o.name, unit=o.unit): PRICES[price(o)] for o in studies.objectives
         },
         "Command, machine and versions": identity,
         "Search": study.user_attrs.get(SETTINGS_KEY, {}),

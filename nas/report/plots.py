@@ -84,22 +84,27 @@ _WORDS = {
 } | {word: word.upper() for word in ("fpga", "cpu", "gpu", "onnx")}
 
 
-def metric_label(metric: str, prefix: str = "") -> str:
+def metric_label(metric: str, prefix: str = "", unit: str = "") -> str:
     """Axis label with the unit: `cifar10_validation_accuracy` becomes `CIFAR-10 validation accuracy
     (%)`.
+
+    Args:
+        metric: name of the metric.
+        prefix: words before it.
+        unit: the metric's unit, if its name does not say it.
     """
     *words, last = metric.split("_")
-    unit = _UNITS.get(last.lower()) if words and words[-1] != "per" else None
-    if unit is None:
+    of_name = _UNITS.get(last.lower()) if words and words[-1] != "per" else None
+    if of_name is None:
         words.append(last)
-        unit = "%" if "accuracy" in words else None
+    unit = of_name or unit or ("%" if "accuracy" in words else "")
     label = " ".join([*prefix.split(), *(_WORDS.get(word, word) for word in words)])
     return f"{label[:1].upper()}{label[1:]}" + (f" ({unit})" if unit else "")
 
 
 def _with_arrow(metric: Metric) -> str:
     """Label of an axis, with ↑ if more is better and ↓ if less is."""
-    return f"{metric_label(metric.name)} {'↑' if metric.direction == 'maximize' else '↓'}"
+    return f"{metric_label(metric.name, unit=metric.unit)} {'↑' if metric.direction == 'maximize' else '↓'}"
 
 
 def plot_front(
@@ -172,10 +177,11 @@ def plot_hypervolume(
             evaluations = np.arange(1, ratios.shape[1] + 1)
             mean, std = ratios.mean(axis=0), ratios.std(axis=0)
             look: dict[str, Any] = {"color": colour, "zorder": 3 - i / len(curves)}
-            axes.plot(evaluations, mean, **look, linestyle=line, linewidth=1.8, label=name)
-            axes.fill_between(
-                evaluations, mean - std, np.minimum(mean + std, 1), **look, alpha=0.13, linewidth=0
-            )
+            # A hypervolume stays until an evaluation improves it.
+            steps: dict[str, Any] = {"drawstyle": "steps-post"} if len(ratios) == 1 else {}
+            axes.plot(evaluations, mean, **look, **steps, linestyle=line, linewidth=1.8, label=name)
+            band = (mean - std, np.minimum(mean + std, 1))
+            axes.fill_between(evaluations, *band, **look, alpha=0.13, linewidth=0)
         axes.axhline(1, **_TRUTH, label=yardstick)
         # Every search starts near 0; the view begins where curves begin to differ.
         start = min(

@@ -10,6 +10,7 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
+from nas.report.outlook import Prospects
 from nas.report.page_data import page_data
 from search_spaces.common.files import replacing
 
@@ -19,12 +20,14 @@ if TYPE_CHECKING:
 _SCRIPTS = ("networks.js", "charts.js", "scatter.js", "tables.js", "page.js")
 
 
-def write_report(path: Path, studies: Studies) -> None:
+def write_report(path: Path, studies: Studies, prospects: Prospects | None = None) -> None:
     """Write the page to `path`. ONNX models of `SearchResult.save` are read from `front/` beside
     it.
     """
     data = json.dumps(
-        page_data(studies, path.parent / "front"), allow_nan=False, separators=(",", ":")
+        page_data(studies, path.parent / "front", prospects or Prospects.of(studies)),
+        allow_nan=False,
+        separators=(",", ":"),
     )
     charts, script = _asset("echarts.min.js"), "\n".join(map(_asset, _SCRIPTS))
     content = Template(_asset("report.html")).substitute(

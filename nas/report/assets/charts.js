@@ -234,6 +234,7 @@ function drawCurves() {
         type: "line",
         symbol: "none",
         data: points,
+        step: "end", // a hypervolume stays until an evaluation improves it
         lineStyle: { type: ["solid", "dashed", "dotted"][i % 3], width: 2 },
       })),
     },

@@ -50,6 +50,16 @@ function number(value, digits = 5) {
   return String(Number(value.toPrecision(digits)));
 }
 
+/** A value with as many digits as its error allows: two of the error's. Without an error, four, and counts in full. */
+function rounded(value, error = 0) {
+  if (value === null || value === undefined || !error) return number(value, 4);
+  const decimals = Math.min(12, Math.max(0, 1 - Math.floor(Math.log10(error))));
+  return value.toLocaleString("en", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
+}
+
+/** A value and its error with the same decimals: `0.0712 ± 0.0031`. */
+const withError = (value, error) => rounded(value, error) + (error ? ` ± ${rounded(error, error)}` : "");
+
 /** Low and high value of repeated measurements, or a prediction ± one standard deviation. */
 function spread(network, metric) {
   if (network.evaluation) return network.spreads[metric];
@@ -59,7 +69,7 @@ function spread(network, metric) {
 
 function measurement(network, metric) {
   const [low, high] = network.spreads[metric] || [0, 0];
-  return number(network.values[metric]) + (high > low ? ` ± ${number((high - low) / 2, 2)}` : "");
+  return withError(network.values[metric], (high - low) / 2);
 }
 
 /** Name of a metric within a sentence: `CPU latency`, `digits accuracy`. */
@@ -68,8 +78,8 @@ function inWords(metric) {
   return /^[A-Z][a-z]/.test(words) ? words[0].toLowerCase() + words.slice(1) : words;
 }
 
-const prediction = (found) =>
-  found ? number(found[0]) + (found[1] ? ` ± ${number(found[1], 2)}` : "") : "not predicted";
+const withArrow = (metric) => `${metrics[metric].label} ${metrics[metric].sign > 0 ? "↓" : "↑"}`;
+const prediction = (predicted) => (predicted ? withError(...predicted) : "not predicted");
 const valueText = (network, metric) =>
   `${metrics[metric].label}: ${network.evaluation ? measurement(network, metric) : prediction(network.predicted[metric])}`;
 const bound = (metric, value) => `${metrics[metric].label} ${metrics[metric].sign > 0 ? "≤" : "≥"} ${number(value)}`;
@@ -85,7 +95,11 @@ const loss = (network, metric) =>
 
 // --- which networks
 
-const isWithin = (network) => limits.every((limit, metric) => limit === Infinity || loss(network, metric) <= limit);
+const breaks = (network, metric) => limits[metric] !== Infinity && loss(network, metric) > limits[metric];
+const isWithin = (network) => limits.every((_, metric) => !breaks(network, metric));
+/** The reader's limits that a network breaks, in words. */
+const beyond = (network) =>
+  metrics.flatMap((metric, index) => (breaks(network, index) ? [bound(index, metric.sign * limits[index])] : []));
 
 /** The non-dominated candidates, sorted by the first objective from the best on. */
 function frontOf(candidates) {
@@ -116,14 +130,65 @@ function knee(front) {
 
 const best = (front, metric) => front.reduce((a, b) => (loss(b, metric) < loss(a, metric) ? b : a));
 
+// --- what a buyer asks: who is nearly as good for less, and what does half the cost cost?
+
+/** The objective that costs trainings, and the others; without such an objective, or without others, null. */
+const quality = goals.find((metric) => metrics[metric].price === "trained") ?? null;
+const costs = quality === null ? [] : goals.filter((metric) => metric !== quality);
+
+const isPercent = (metric) => metrics[metric].unit === "%";
+/** What still counts as nearly the best: one point of a percentage, else a fiftieth of the value. */
+const slack = (metric, value) => (isPercent(metric) ? 1 : Math.abs(value) / 50);
+const slackText = (metric) => (isPercent(metric) ? "1 point" : "2 %");
+
+/** The largest loss of a network that somebody would ship: at most half as many errors again as the best one. */
+function floorLoss(front) {
+  if (!costs.length) return Infinity;
+  const losses = front.map((network) => loss(network, quality));
+  const least = Math.min(...losses);
+  const errors = metrics[quality].sign > 0 ? least : 100 + least;
+  if (isPercent(quality)) return least + Math.max(0, errors) / 2;
+  return least + (Math.max(...losses) - least) / 4;
+}
+
+/** A difference of losses in words: `1.3 points`, or in the metric's unit. */
+const difference = (metric, value) =>
+  `${number(value, 2)} ${isPercent(metric) ? "points" : metrics[metric].unit}`.trim();
+
+/** Names of networks that a buyer would ask for, with the networks: cheap ones near the best, and half the cost. */
+function bargains(front) {
+  if (!costs.length) return [];
+  const top = best(front, quality);
+  const value = top.values[quality];
+  const near = front.filter((network) => loss(network, quality) <= loss(top, quality) + slack(quality, value));
+  return costs.flatMap((cost) => {
+    const name = inWords(cost);
+    const isLess = metrics[cost].sign > 0; // else more is better, as of a throughput
+    const bargain = [[best(near, cost), `${isLess ? "Least" : "Most"} ${name} within ${slackText(quality)} of the best`]];
+    const target = isLess ? top.values[cost] / 2 : 2 * top.values[cost];
+    const half = front.filter((network) => loss(network, cost) <= metrics[cost].sign * target);
+    if (half.length && top.values[cost] > 0) {
+      const one = best(half, quality);
+      const lost = difference(quality, loss(one, quality) - loss(top, quality));
+      bargain.push([one, `${isLess ? "Half" : "Twice"} the ${name} costs ${lost}`]);
+    }
+    return bargain;
+  });
+}
+
 /** The front within the limits, and recommended networks with the reasons for them. */
 function recommendations() {
   const candidates = evaluated.filter(isWithin);
   const front = frontOf(candidates.filter((network) => network.feasible));
   const picks = new Map();
   const add = (network, title) => picks.set(network, [...(picks.get(network) || []), title]);
-  if (front.length && objectives > 1) add(knee(front), "Best balance (knee)");
-  for (const metric of front.length ? goals : []) add(best(front, metric), `Best ${inWords(metric)}`);
+  const floor = front.length ? floorLoss(front) : Infinity;
+  const shippable = front.filter((network) => !costs.length || loss(network, quality) <= floor);
+  if (front.length && objectives > 1) add(knee(shippable), "Best balance (knee)");
+  for (const metric of front.length ? (costs.length ? [quality] : goals) : []) {
+    add(best(front, metric), `Best ${inWords(metric)}`);
+  }
+  for (const [network, title] of front.length > 1 ? bargains(front) : []) add(network, title);
   for (const { metric: name, sign, bound: value } of constraints) {
     const bounded = metrics.findIndex((metric) => metric.name === name);
     const goal = goals.find((metric) => metric !== bounded);
@@ -135,5 +200,5 @@ function recommendations() {
       add(best(frontOf(keep), goal), title);
     }
   }
-  return { front, picks };
+  return { front, picks, floor };
 }

@@ -2,7 +2,7 @@
 
 // --- recommendations
 
-function advice(front) {
+function advice({ front, floor }) {
   const within = limits.some((limit) => limit !== Infinity) ? " within the limits" : "";
   if (!front.length) {
     const nearest = evaluated.length ? " The table lists the nearest ones." : "";
@@ -15,12 +15,19 @@ function advice(front) {
   const why = objectives === 2 ? ", being farthest from the line between the extremes" : " in sum, on scales from the best to the worst of the front";
   return (
     `${count} on the front: no other is better in every objective. ` +
-    `The knee is the best balance: it gives up the least of all objectives${why}.`
+    `The knee is the best balance: it gives up the least of all objectives${why}.${floorNote(front, floor)}`
   );
 }
 
-function showCards({ front, picks }) {
-  byId("advice").textContent = advice(front);
+/** Where the knee is sought, if some networks of the front are too poor to be shipped. */
+function floorNote(front, floor) {
+  if (!costs.length || front.every((network) => loss(network, quality) <= floor)) return "";
+  return ` It is sought among ${noun}s with ${bound(quality, Number((metrics[quality].sign * floor).toPrecision(3)))}.`;
+}
+
+function showCards(found) {
+  const { picks } = found;
+  byId("advice").textContent = advice(found);
   byId("cards").replaceChildren(
     ...[...picks].map(([network, titles]) =>
       element(
@@ -49,9 +56,12 @@ function showLimits() {
   const lifts = [];
   form.onsubmit = (event) => event.preventDefault();
   metrics.forEach((metric, index) => {
+    // From left to right values rise. A limit of a minimized metric lifts at the right end, that of a maximized one,
+    // which is a lower bound, at the left end.
     const losses = [...new Set(evaluated.map((network) => loss(network, index)).filter(Number.isFinite))].sort(
-      (a, b) => a - b,
+      (a, b) => metric.sign * (a - b),
     );
+    const loosest = Math.max(...losses);
     if (losses.length < 2) return;
     const label = element("span");
     const slider = element("input", {
@@ -64,14 +74,17 @@ function showLimits() {
     const box = element("input", { type: "number", step: "any", "aria-label": `Limit of ${metric.label} as a number` });
     const set = (limit, moved) => {
       limits[index] = limit;
-      const value = metric.sign * (limit === Infinity ? losses.at(-1) : limit);
+      const value = metric.sign * (limit === Infinity ? loosest : limit);
       label.textContent = limit === Infinity ? `${metric.label}: any` : bound(index, value);
       slider.setAttribute("aria-valuetext", label.textContent);
-      if (moved !== slider) slider.value = losses.filter((other) => other <= limit).length - 1;
+      if (moved !== slider) {
+        const kept = losses.filter((other) => other <= limit).length;
+        slider.value = metric.sign > 0 ? kept - 1 : losses.length - kept;
+      }
       if (moved !== box) box.value = limit === Infinity ? "" : Number(value.toPrecision(7));
       if (moved) show();
     };
-    slider.oninput = () => set(+slider.value === losses.length - 1 ? Infinity : losses[slider.value], slider);
+    slider.oninput = () => set(losses[slider.value] === loosest ? Infinity : losses[slider.value], slider);
     box.oninput = () => set(box.value === "" ? Infinity : metric.sign * box.value, box);
     (isMain(index) ? form : others).append(element("div", { className: "slider" }, label, slider, box));
     lifts.push(() => set(Infinity, null));
@@ -106,13 +119,18 @@ function choose(network, isFar = false) {
 function showNetwork() {
   const network = state.chosen;
   const section = byId("network");
-  if (!network) return section.replaceChildren();
+  if (!network) {
+    byId("drawings").replaceChildren();
+    return section.replaceChildren();
+  }
   const rowsOf = (metric, index) => {
     if (network.values[index] === null && !network.predicted[index]) return [];
     const notes = [
       network.evaluation && network.predicted[index]?.[1] // without a spread, it was a count and no prediction
         ? `predicted before: ${prediction(network.predicted[index])}`
         : null,
+      network.expected[index] ? `expected from all other networks: ${prediction(network.expected[index])}` : null,
+      network.again[index] ? `later: ${later(network, index)} (${network.again[index][3]})` : null,
       network.spreads[index] ? spreadNote(network.spreads[index]) : null,
     ].filter(Boolean);
     const value =
@@ -130,19 +148,50 @@ function showNetwork() {
     element("dt", { textContent: label }),
     element("dd", { textContent: number(value) }, element("small", { textContent: "not to choose by" })),
   ]);
+  const outside = beyond(network);
+  const { front } = recommendations();
+  const warning = outside.length
+    ? element(
+        "p",
+        { className: "warning", role: "status" },
+        `This ${noun} is beyond your limit${outside.length > 1 ? "s" : ""}: ${outside.join(", ")}. `,
+        front.length
+          ? element("button", {
+              type: "button",
+              textContent: `Show the nearest ${noun} within`,
+              onclick: () => choose(nearestOf(front, network)),
+            })
+          : "",
+      )
+    : "";
   section.replaceChildren(
     element("h2", { id: "network-title", textContent: network.name }),
+    warning,
     element("p", { textContent: standing(network) }),
     element("dl", {}, ...all.filter((_, index) => isMain(index)).flat(), ...tests),
     others.length ? further(others.length, element("dl", {}, ...others.flat())) : "",
     files(network),
     element("p", {}, element("code", { textContent: network.notation })),
-    ...drawings(network),
   );
+  byId("drawings").replaceChildren(...drawings(network));
+}
+
+/** The network of a front whose objectives are nearest to those of another, on scales of the front's width. */
+function nearestOf(front, network) {
+  const widths = goals.map((metric) => width(extent(front.map((one) => one.values[metric]))));
+  const distance = (one) =>
+    goals.reduce((sum, metric) => sum + ((one.values[metric] - network.values[metric]) / widths[metric]) ** 2, 0);
+  return front.reduce((a, b) => (distance(b) < distance(a) ? b : a));
+}
+
+/** The value that was measured again at the end of the search, with its error. */
+function later(network, metric) {
+  const [value, low, high] = network.again[metric];
+  return withError(value, (high - low) / 2);
 }
 
 const spreadNote = ([low, high, meaning]) =>
-  high > low ? `${number(low, 4)} to ${number(high, 4)}: ${meaning}` : meaning;
+  high > low ? `${rounded(low, (high - low) / 2)} to ${rounded(high, (high - low) / 2)}: ${meaning}` : meaning;
 
 const MAX_OTHERS = 5; // evaluations of a network that are named besides its own
 
@@ -232,7 +281,11 @@ function begin() {
   byId("about").textContent =
     `${counted(evaluated.length)} evaluated by ${data.searches.join("; ")}${failed}${paused}.` +
     (data.has_space && data.not_built ? ` Networks are not drawn: ${data.not_built}.` : "");
+  byId("prospects").replaceChildren(...data.prospects.map((textContent) => element("li", { textContent })));
   byId("ship").textContent = `Which ${noun} to ${data.has_space ? "ship" : "choose"}`;
+  byId("truth-legend").hidden = !(data.true_front.length && objectives === 2);
+  byId("steps-legend").hidden = objectives > 2;
+  byId("spread-legend").hidden = !evaluated.some((network) => goals.some((metric) => network.spreads[metric]));
   byId("next-legend").hidden = !proposed.some((network) => network.predicted[0]);
   byId("table-title").textContent = titled(`${noun}s`);
   const linked = networks[(location.hash.match(/^#network-(\d+)$/) || [])[1]];

@@ -31,12 +31,22 @@ const row = (network, ...cells) =>
 
 const columns = [
   { label: titled(noun), key: (network) => network.index },
-  ...metrics.map((metric, index) => ({
-    label: metric.label,
-    key: (network) => loss(network, index),
-    text: (network) => measurement(network, index),
-    metric: index,
-  })),
+  ...metrics.flatMap((metric, index) => [
+    {
+      label: metric.label,
+      key: (network) => loss(network, index),
+      text: (network) => measurement(network, index),
+    },
+    ...(networks.some((network) => network.again[index])
+      ? [
+          {
+            label: "measured again",
+            key: (network) => (network.again[index] ? metric.sign * network.again[index][0] : Infinity),
+            text: (network) => (network.again[index] ? later(network, index) : "–"),
+          },
+        ]
+      : []),
+  ]),
   ...(data.searches.length > 1
     ? [{ label: "Found by", key: (network) => network.search, text: (network) => network.search }]
     : []),

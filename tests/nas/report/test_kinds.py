@@ -144,7 +144,7 @@ def test_a_proposal_without_prediction_can_be_opened(tmp_path: Path, open_page: 
     page = open_page(tmp_path)
     for proposal in page.locator("#next tbody button").all():
         proposal.click()
-        assert page.locator("#network svg rect").count() > 3
+        assert page.locator("#drawings svg rect").count() > 3
     assert page.locator("#next-legend").is_hidden(), "none is in the chart"
 
 
@@ -276,7 +276,7 @@ def test_axes_distinguish_close_values(tmp_path: Path, open_page: Open) -> None:
     save_studies(tmp_path, open_studies(tmp_path / "j"))
     formatted = open_page(tmp_path).evaluate(
         "echarts.getInstanceByDom(document.querySelector('#charts "
-        ".chart')).getOption().yAxis[0].axisLabel"
+        ".chart')).getOption().xAxis[0].axisLabel"
         ".formatter(90.0000005)"
     )
     assert formatted == "90.0000005"
@@ -321,6 +321,6 @@ def test_equal_values_have_an_axis_with_labels(tmp_path: Path, open_page: Open) 
         lambda trial: (20 + 1e-12 * trial.suggest_float("x", 0, 1), -trial.params["x"]), n_trials=2
     )
     save_studies(tmp_path, open_studies(tmp_path / "j"))
-    axis = "echarts.getInstanceByDom(document.querySelector('#charts .chart')).getOption().yAxis[0]"
+    axis = "echarts.getInstanceByDom(document.querySelector('#charts .chart')).getOption().xAxis[0]"
     low, high = open_page(tmp_path).evaluate(f"[{axis}.min, {axis}.max]")
     assert high - low > 1

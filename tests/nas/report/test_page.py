@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,10 +59,12 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def knee(values: np.ndarray) -> np.ndarray:
     """Row of values (n, 2) (accuracy, latency) on the front that is farthest from the line between
-    its extremes.
+    its extremes, among those with at most half as many errors again as the best.
     """
     losses = values * [-1, 1]
     front = np.unique(losses[non_dominated(losses)], axis=0)
+    most_accurate = -front[:, 0].min()
+    front = front[-front[:, 0] >= most_accurate - (100 - most_accurate) / 2]
     first, last = front[0], front[-1]
     offsets = (front - first) / np.maximum(np.abs(last - first), 1e-12)
     distances = -offsets.sum(axis=1) / np.sqrt(
@@ -114,12 +117,11 @@ def test_the_page_starts_with_the_network_to_ship(
     page = open_page(folder)
     values = studies.first.evaluated.values
     kept = values[values[:, 1] <= BOUND]
-    assert len(kept) < len(values), "the constraint is broken by some network"
     cards = page.locator(".card")
-    np.testing.assert_allclose(shown(cards.nth(0)), knee(kept), rtol=1e-4)
-    assert cards.nth(0).locator("strong").inner_text() == "Best balance (knee)"
+    np.testing.assert_allclose(shown(cards.nth(0)), knee(kept), rtol=2e-3)
+    assert cards.nth(0).locator("strong").inner_text().startswith("Best balance (knee)")
     most_accurate = cards.filter(has_text=f"Best digits accuracy with CPU latency ≤ {BOUND}")
-    assert shown(most_accurate)[0] == pytest.approx(kept[:, 0].max(), rel=1e-4)
+    assert shown(most_accurate)[0] == pytest.approx(kept[:, 0].max(), rel=2e-3)
     assert page.title() == "Digits accuracy (%), CPU latency (ms) on digits201"
     for made in ("cpu_latency_ms <= 0.04", "ridge", "optuna", "command"):
         assert page.locator("#made").get_by_text(made, exact=False).count(), made
@@ -134,7 +136,7 @@ def test_a_point_tells_about_its_network_when_pointed_at_and_opens_it_when_click
     page.mouse.move(x, y)
     data = json.loads(page.locator("#data").inner_text() or page.locator("#data").text_content())
     accuracy = data["networks"][index]["values"][0]
-    page.get_by_text(f"Digits accuracy (%): {accuracy:.5g}").last.wait_for()
+    page.get_by_text(f"Digits accuracy (%): {int(accuracy)}.").last.wait_for()
     page.mouse.click(x, y)
     panel = page.locator("#network")
     assert (
@@ -144,7 +146,8 @@ def test_a_point_tells_about_its_network_when_pointed_at_and_opens_it_when_click
     terms = panel.locator("dt").all_inner_texts()
     assert terms[:4] == ["Digits accuracy (%)", "CPU latency (ms)", "Params", "FLOPs"]
     assert "± standard deviation over 2 seeds" in panel.inner_text()
-    assert panel.locator("svg rect").count() > 3
+    drawings = page.locator("#drawings")
+    assert drawings.locator("svg rect").count() > 3
     assert page.url.endswith(f"#network-{index}")
     place = data["networks"][index]["place"]
     model = base64.b64decode(
@@ -152,9 +155,9 @@ def test_a_point_tells_about_its_network_when_pointed_at_and_opens_it_when_click
     )
     onnx.checker.check_model(onnx.load_from_string(model))
     assert model == (folder / "front" / f"{place:02d}.onnx").read_bytes()
-    panel.get_by_text("ONNX text").last.click()
+    drawings.get_by_text("ONNX text").last.click()
     assert (
-        panel.locator("pre").inner_text().strip()
+        drawings.locator("pre").inner_text().strip()
         == (folder / "front" / f"{place:02d}.txt").read_text().strip()
     )
     again = open_page(folder, fragment=f"#network-{index}")
@@ -202,12 +205,12 @@ def test_limits_filter_table_and_recommendation(
     limit = float(np.sort(kept[:, 0])[-5])  # percent
     page.get_by_label("Limit of Digits accuracy (%) as a number").fill(str(limit))
     np.testing.assert_allclose(
-        shown(page.locator(".card").first), knee(kept[kept[:, 0] >= limit]), rtol=1e-4
+        shown(page.locator(".card").first), knee(kept[kept[:, 0] >= limit]), rtol=2e-3
     )
     page.get_by_role("checkbox").check()
     column = page.locator("#table tbody td:nth-child(2)").all_inner_texts()
     assert len(column) == (values[:, 0] >= limit).sum()
-    assert all(float(text.split(" ")[0]) >= limit - 1e-3 for text in column)
+    assert all(float(text.split(" ")[0]) >= limit - 0.5 for text in column)  # as rounded
     slider = page.get_by_role("slider", name="Limit of CPU latency (ms)")
     slider.focus()
     page.keyboard.press("Home")  # the fastest only
@@ -256,10 +259,9 @@ def test_the_page_works_by_keyboard(guided: tuple[Path, Studies], open_page: Ope
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the table of networks"
     page.keyboard.press("Tab")
-    page.keyboard.press("Tab")
-    page.keyboard.press("Enter")  # the second recommendation
+    page.keyboard.press("Enter")  # the first recommendation
     assert page.evaluate("document.activeElement.id") == "network"
-    assert page.locator(".card").nth(1).get_attribute("aria-pressed") == "true"
+    assert page.locator(".card").nth(0).get_attribute("aria-pressed") == "true"
     chart = page.locator("#charts .chart")
     chart.focus()
     walked = []
@@ -277,7 +279,8 @@ def test_predictions_stand_beside_measurements_and_before_what_comes_next(
     folder, studies = guided
     page = open_page(folder)
     assert page.locator("#agreement figcaption").count() == 2
-    assert "30 networks, Kendall's τ" in page.locator("#agreement figcaption").first.inner_text()
+    caption = page.locator("#agreement figcaption").first.inner_text()
+    assert re.search(r"3\d networks, Kendall's τ", caption)
     proposals = page.locator("#next tbody tr")
     assert proposals.count() == 5
     known = {studies.first.space.format(a) for a in studies.first.evaluated.architectures}
@@ -287,7 +290,7 @@ def test_predictions_stand_beside_measurements_and_before_what_comes_next(
     }
     proposals.first.get_by_role("button").click()
     assert "Not evaluated yet" in page.locator("#network").inner_text()
-    assert page.locator("#network svg rect").count() > 3
+    assert page.locator("#drawings svg rect").count() > 3
 
 
 def test_three_objectives_are_linked(three: Path, open_page: Open) -> None:
@@ -436,7 +439,7 @@ def test_the_others_stay_in_view_if_one_network_is_best_in_everything(
     assert "1 trial is the best in every objective" in page.locator("#advice").inner_text()
     low, high, lowest, highest = window(page)
     assert all(
-        low <= trial.values[1] <= high and lowest <= trial.values[0] <= highest
+        low <= trial.values[0] <= high and lowest <= trial.values[1] <= highest
         for trial in study.trials
     )
 
@@ -449,3 +452,84 @@ def test_one_objective_is_shown_over_the_evaluations(tmp_path: Path, open_page: 
     assert shown(page.locator(".card").first)[0] == pytest.approx(study.best_value, rel=1e-4)
     assert page.locator("#charts .chart").count() == 1
     assert pixel(page, 0, "picks")[2] == 0
+
+
+def test_axes_are_those_of_the_figures_with_the_better_direction(
+    guided: tuple[Path, Studies], open_page: Open
+) -> None:
+    names = "['xAxis', 'yAxis'].map((axis) => scatters[0].chart.getOption()[axis][0].name)"
+    assert open_page(guided[0]).evaluate(names) == ["Digits accuracy (%) ↑", "CPU latency (ms) ↓"]
+
+
+def test_sliders_rise_from_left_to_right_whichever_direction_is_better(
+    guided: tuple[Path, Studies], open_page: Open
+) -> None:
+    page = open_page(guided[0])
+    accuracy = page.get_by_role("slider", name="Limit of Digits accuracy (%)")
+    latency = page.get_by_role("slider", name="Limit of CPU latency (ms)")
+    text = "aria-valuetext"
+    assert accuracy.input_value() == "0", "any accuracy: the slider is at the left"
+    accuracy.focus()
+    page.keyboard.press("ArrowRight")
+    assert accuracy.get_attribute(text).startswith("Digits accuracy (%) ≥ ")
+    page.keyboard.press("Home")
+    assert accuracy.get_attribute(text) == "Digits accuracy (%): any"
+    latency.focus()
+    page.keyboard.press("ArrowLeft")
+    assert latency.get_attribute(text).startswith("CPU latency (ms) ≤ ")
+    page.keyboard.press("End")
+    assert latency.get_attribute(text) == "CPU latency (ms): any"
+
+
+def test_chosen_network_that_breaks_a_new_limit_says_so_and_leads_to_one_within(
+    guided: tuple[Path, Studies], open_page: Open
+) -> None:
+    page = open_page(guided[0])
+    page.locator(".card").first.click()
+    panel = page.locator("#network")
+    assert panel.locator(".warning").count() == 0
+    box = page.get_by_label("Limit of CPU latency (ms) as a number")
+    box.fill("0.02")
+    assert "beyond your limit: CPU latency (ms) ≤ 0.02" in panel.locator(".warning").inner_text()
+    panel.get_by_role("button", name="Show the nearest network within").click()
+    assert panel.locator(".warning").count() == 0
+    assert page.evaluate("state.chosen.values[1]") <= 0.02
+
+
+def test_numbers_have_as_many_digits_as_their_error_allows(
+    guided: tuple[Path, Studies], open_page: Open
+) -> None:
+    page = open_page(guided[0])
+    for value, error, shown in (
+        (84.93271, 1.1, "84.9 ± 1.1"),
+        (0.0712345, 0.00312, "0.0712 ± 0.0031"),
+        (1234.5678, 210, "1,235 ± 210"),
+        (55218, 0, "55,218"),
+        (0.03722345, 0, "0.03722"),
+    ):
+        assert page.evaluate(f"withError({value}, {error})") == shown
+
+
+def test_a_buyer_is_told_what_cheaper_networks_cost(tmp_path: Path, open_page: Open) -> None:
+    study = optuna.create_study(
+        storage=open_storage(tmp_path / "j"), directions=["maximize", "minimize"]
+    )
+    study.set_metric_names(["top1_accuracy", "latency_ms"])
+    kinds = {"x": optuna.distributions.FloatDistribution(0, 99)}
+    for x, values in enumerate(([90.0, 10.0], [89.4, 7.0], [88.0, 4.0], [86.0, 2.0], [20.0, 1.0])):
+        study.add_trial(
+            optuna.trial.create_trial(values=values, params={"x": x}, distributions=kinds)
+        )
+    save_studies(tmp_path, open_studies(tmp_path / "j"))
+    page = open_page(tmp_path)
+    titles = page.locator(".card strong").all_inner_texts()
+    assert "Least latency within 1 point of the best" in " · ".join(titles)
+    assert any("Half the latency costs 2 points" in title for title in titles)
+    assert (
+        "It is sought among trials with Top1 accuracy (%) ≥ 85"
+        in page.locator("#advice").inner_text()
+    )
+    values = page.evaluate(
+        "[...recommendations().picks.keys()].map((network) => network.values[0])"
+    )
+    assert 20 not in values, "the fastest is of no use"

@@ -11,6 +11,7 @@ import pytest
 from nas import Problem, search
 from nas.comparison.runs import open_studies
 from nas.evaluation.measurement import Measurement
+from nas.report.outlook import Prospects
 from nas.report.page_data import page_data
 from nas.search.evaluators import MeasuredEvaluator
 from nas.search.joining import join
@@ -172,7 +173,7 @@ def test_reports_and_workers_do_not_run_the_file_without_trust(mine: Path, by_co
     (mine / "mine.py").write_text(
         NOTES + "\n# another content is another module, which is run again\n"
     )
-    assert page_data(open_studies("s.journal"), mine / "front")
+    assert page_data(found := open_studies("s.journal"), mine / "front", Prospects.of(found))
     with pytest.raises(InputError, match=r"mine.py:Noted is Python code: give --trust"):
         join("s.journal", evaluator="own.py:evaluate" if by_cost else None)
     assert not (mine / "runs").exists()
