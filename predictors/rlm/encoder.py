@@ -134,14 +134,25 @@ class TextEncoder(nn.Module):
         self.accuracies = _network(read + NEIGHBOURS, config.hidden, ACCURACIES)
         self.proxies = nn.Linear(QUALITY, PROXIES, bias=False)
 
-    def forward(self, batch: Batch) -> Tensor:
-        """States (B, S) of a batch."""
+    def forward(self, batch: Batch, exact: bool = False) -> Tensor:
+        """States (B, S) of a batch.
+
+        Args:
+            batch: B texts.
+            exact: True for states whose bits do not depend on the other texts of the batch, see
+                `_linear`; False is faster to train.
+        """
         flow = Flow(batch)
+        ones = [1] * len(flow.sizes) if exact else None  # rows per text of what follows the pooling
+        if exact:
+            tokens = torch.bincount(batch.text).tolist()
+            flow.rows = torch.bincount(flow.text).tolist()
 
         # 1. Embed the tokens: the sum of their words, and their numbers as waves.          (n, D)
         angle = (batch.numbers[..., None] * self.frequency).flatten(1)  # (n, TOKEN_NUMBERS * f)
         numbers = torch.cat([batch.numbers / 8, angle.sin(), angle.cos()], 1)
-        x = self.words(batch.words, batch.starts) + self.numbers(numbers)
+        embedded_numbers = _linear(self.numbers, numbers, tokens if exact else None)
+        x = self.words(batch.words, batch.starts) + embedded_numbers
 
         # 2. Tokens that equal calls share are one from here on: the mean of them.           (m, D)
         x = _sums(x, batch.shared, len(flow.times)) / flow.times
@@ -161,13 +172,13 @@ class TextEncoder(nn.Module):
         pooled = _sums(weighted, flow.text, len(flow.sizes))
 
         # 5. Structure is linear in the pooled tokens; all that is learned reads it.
-        structure = self.out(pooled / flow.sizes.sqrt())  # (B, structure)
+        structure = _linear(self.out, pooled / flow.sizes.sqrt(), ones)  # (B, structure)
         read = torch.cat([self.structure_norm(structure), batch.totals / 8], 1)
-        quality = self.quality(read)  # (B, QUALITY)
+        quality = _network_of(self.quality, read, ones)  # (B, QUALITY)
         around = functional.rms_norm(batch.neighbours, (NEIGHBOURS,), eps=1e-6)
         common = [
-            self.proxies(quality),  # (B, PROXIES)
-            self.accuracies(torch.cat([read, around], 1)),  # (B, ACCURACIES)
+            _linear(self.proxies, quality, ones),  # (B, PROXIES)
+            _network_of(self.accuracies, torch.cat([read, around], 1), ones),  # (B, ACCURACIES)
             batch.totals,  # (B, TEXT_NUMBERS)
         ]
         return torch.cat([structure, quality, batch.counts, batch.neighbours, *common], 1)
@@ -197,7 +208,8 @@ class Layer(nn.Module):
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
         """Tokens x (m, D) to tokens (m, D)."""
         messages = flow.messages(self.norm(x))  # (m, 4D)
-        return x + self.down(functional.gelu(self.up(messages)))
+        hidden = functional.gelu(_linear(self.up, messages, flow.rows))
+        return x + _linear(self.down, hidden, flow.rows)
 
 
 class Flow:
@@ -213,6 +225,7 @@ class Flow:
         text = torch.empty(len(self.times), dtype=torch.long)
         self.text = text.index_copy(0, batch.shared, batch.text)  # (m,) text of each token
         self.sizes = torch.bincount(batch.text).float()[:, None]  # (B, 1) tokens of each text
+        self.rows: list[int] | None = None  # distinct tokens per text, if they are kept apart
         self.ends = batch.shared[batch.edges]  # (2, e) among the distinct tokens
         self.weights = []  # (e, 1) for messages to the producer, to the consumer
         for end, distinct in zip(batch.edges, self.ends, strict=True):
@@ -224,11 +237,37 @@ class Flow:
         text.
         """
         source, target = self.ends
-        read = _sums(x[source] * self.weights[1], target, len(x))
-        readers = _sums(x[target] * self.weights[0], source, len(x))
+        read = _sums(x.index_select(0, source) * self.weights[1], target, len(x))
+        readers = _sums(x.index_select(0, target) * self.weights[0], source, len(x))
         total = _sums(x * self.times, self.text, len(self.sizes))
         mean = total / self.sizes  # (B, D)
-        return torch.cat([x, read, readers, mean[self.text]], 1)
+        return torch.cat([x, read, readers, mean.index_select(0, self.text)], 1)
+
+
+def _linear(layer: nn.Linear, x: Tensor, rows: list[int] | None) -> Tensor:
+    """A linear layer, one text at a time.
+
+    The last bits of a matrix product depend on its number of rows, and on its address in memory.
+    All else is computed per row, so that a batch saves the overhead of small operations and gives
+    the bits of single texts.
+
+    Args:
+        layer: the layer.
+        x: (n, inputs).
+        rows: how many of the n rows each text has; None to compute all at once.
+    """
+    if rows is None:
+        return layer(x)
+    weight, bias = layer.weight, layer.bias
+    # Copies begin at an aligned address, as those of single texts: it decides the order of sums, too.
+    return torch.cat([functional.linear(part.clone(), weight, bias) for part in x.split(rows)])
+
+
+def _network_of(network: nn.Sequential, x: Tensor, rows: list[int] | None) -> Tensor:
+    """A network of linear layers and activations, one text at a time; see `_linear`."""
+    for layer in network:
+        x = _linear(layer, x, rows) if isinstance(layer, nn.Linear) else layer(x)
+    return x
 
 
 def _sums(x: Tensor, rows: Tensor, count: int) -> Tensor:

@@ -21,11 +21,13 @@ from predictors.rlm.decoder import NUMBER_HEADS, START, NumberDecoder, grammar, 
 from predictors.rlm.encoder import EncoderConfig, TextEncoder, collate
 from predictors.rlm.in_context import ContextConfig, ContextReader
 from predictors.rlm.kernel_regression import KernelRegression, Projection
-from predictors.rlm.tokens import tokenize
+from predictors.rlm.tokens import Tokens, tokenize
 from predictors.transforms import TargetTransform
 from search_spaces.common.errors import InputError
 
 MAX_SIZE = 2048  # largest width or number of layers in a checkpoint's configuration
+BATCH_TEXTS = 32  # encoded at once at most
+BATCH_TOKENS = 4096  # about, of the texts that are encoded at once
 LEARNING_RATE = 3e-4
 WEIGHT_DECAY = 0.01
 TASKS = 4  # per step
@@ -82,12 +84,17 @@ class Model(nn.Module):
     def states(self, texts: Sequence[str]) -> np.ndarray:
         """States (n, S), float32, of n texts.
 
-        Texts are encoded one by one: within a batch, the last bits of a state would depend on the
-        other texts, and results on the order of requests.
+        Texts are encoded in batches, but exactly as one by one: if the last bits of a state
+        depended on the other texts, results would depend on the order of requests.
         """
         states = np.empty((len(texts), self.config.encoder.outputs), np.float32)
-        for row, text in zip(states, texts, strict=True):
-            row[:] = self.encoder(collate([tokenize(text)]))[0].numpy()
+        batch: list[Tokens] = []
+        for done, text in enumerate(texts, start=1):
+            batch.append(tokenize(text))
+            size = sum(len(tokens.starts) for tokens in batch)
+            if done == len(texts) or len(batch) == BATCH_TEXTS or size >= BATCH_TOKENS:
+                states[done - len(batch) : done] = self.encoder(collate(batch), exact=True)
+                batch = []
         return states
 
 

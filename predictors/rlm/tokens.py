@@ -144,9 +144,7 @@ def _tokenize_plain(text: str) -> Tokens:
         if is_number:
             numbers[i, 0] = log2(1 + min(float(part), MAX_PLAIN_NUMBER))
     edges = np.stack([np.arange(n - 1), np.arange(1, n)])
-    sketches = [
-        token_type_sketch(*token_type) for token_type in zip(words[:, None], numbers, strict=True)
-    ]
+    sketches = [token_type_sketch(words[i : i + 1], numbers[i]) for i in range(n)]
     body = _NO_TOKENS._replace(
         words=words,
         lengths=np.ones(n, int),
@@ -170,7 +168,7 @@ class _Body(NamedTuple):
     lengths: np.ndarray  # (n,) words per token
     numbers: np.ndarray  # (n, OPERATOR_NUMBERS)
     edges: np.ndarray  # (2, e) between tokens of the call
-    reads: np.ndarray  # (2, r) number of an input of the call, token that reads it
+    reads: tuple[tuple[int, int], ...]  # number of an input of the call, token that reads it
     sources: tuple[int, ...]  # per output: token that produces it, or -1 - i for the call's input i
     shapes: tuple[Shape, ...]  # shapes of the outputs
     costs: np.ndarray  # (3,) parameters, multiply-accumulates, output elements
@@ -217,7 +215,7 @@ class _Unroller(Interpreter[Shape, _Unrolled]):
         for item, (part, numbers) in zip(block.items, results, strict=True):
             # 1. Connect what the item reads to the tokens that produce it; tokens are numbered on.
             edges.append(part.edges + count)
-            for i, token in part.reads.T.tolist():
+            for i, token in part.reads:
                 maker = makers[item.inputs[i]]
                 if maker >= 0:
                     links.append((maker, token + count))
@@ -237,7 +235,7 @@ class _Unroller(Interpreter[Shape, _Unrolled]):
             if max(count, calls) > MAX_TOKENS:
                 raise InputError(f"the network has more than {MAX_TOKENS} operators or calls")
         body = _concatenate(parts, [*edges, _as_pairs(links)])._replace(
-            reads=_as_pairs(reads),
+            reads=tuple(reads),
             sources=tuple([makers[value] for value in block.outputs]),
             shapes=tuple([values[value] for value in block.outputs]),
             calls=calls + 1,
@@ -267,7 +265,7 @@ def _operator(op: str, shapes: tuple[Shape, ...], attrs: Attrs) -> _Body:
         lengths=np.array([len(words)]),
         numbers=numbers,
         edges=_NO_PAIRS,
-        reads=np.array([range(len(shapes)), [0] * len(shapes)], np.int64),
+        reads=tuple([(i, 0) for i in range(len(shapes))]),
         sources=(0,),
         shapes=(shape,),
         costs=costs,
@@ -299,7 +297,7 @@ _NO_TOKENS = _Body(
     lengths=_NO_WORDS,
     numbers=np.zeros((0, OPERATOR_NUMBERS), np.float32),
     edges=_NO_PAIRS,
-    reads=_NO_PAIRS,
+    reads=(),
     sources=(),
     shapes=(),
     costs=np.zeros(3),

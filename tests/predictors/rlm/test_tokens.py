@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from predictors import create
-from predictors.rlm.encoder import EncoderConfig, Flow, TextEncoder, collate
+from predictors.rlm.encoder import Batch, EncoderConfig, Flow, TextEncoder, collate
 from predictors.rlm.tokens import (
     COUNTS,
     MAX_TOKENS,
@@ -240,13 +240,43 @@ def test_networks_that_differ_have_different_states(name: str) -> None:
     assert apart.min() > 1e-4
 
 
-def test_a_state_does_not_depend_on_the_other_texts_of_a_batch() -> None:
-    read_lines = [
-        tokenize(text) for text in (*_texts("nasbench201", 3), "width 3", *_texts("fbnet", 1))
+@settings(max_examples=10, deadline=None)
+@given(st.integers(1, 9), st.integers(0, 1000))
+def test_no_bit_of_a_state_depends_on_the_other_texts_of_a_batch(count: int, seed: int) -> None:
+    texts = [
+        *_texts("nasbench201", 4, seed),
+        "width 3",
+        *_texts("fbnet", 2, seed),
+        *_texts("nasbench101", 3, seed),
     ]
-    together = _states(read_lines)
-    alone = np.concatenate([_states([found]) for found in read_lines])
-    np.testing.assert_allclose(together, alone, rtol=1e-3, atol=1e-3)
+    order = np.random.default_rng(seed).permutation(len(texts))[:count]
+    read = [tokenize(texts[i]) for i in order]
+    encoder = _encoder()
+    with torch.inference_mode():
+        together = encoder(collate(read), exact=True)
+        alone = torch.cat([encoder(collate([tokens])) for tokens in read])
+        trained = encoder(collate(read))
+    assert (together == alone).all()
+    torch.testing.assert_close(together, trained, rtol=1e-3, atol=1e-3)
+
+
+def test_texts_are_encoded_in_batches_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = create("rlm").model
+    texts = [f"width {i} depth {i % 3}" for i in range(7)]
+    whole = model.states(texts)
+    sizes = []
+    encoded = TextEncoder.forward
+
+    def counted(self: TextEncoder, batch: Batch, exact: bool = False) -> torch.Tensor:
+        sizes.append(len(batch.totals))
+        return encoded(self, batch, exact)
+
+    monkeypatch.setattr(TextEncoder, "forward", counted)
+    monkeypatch.setattr("predictors.rlm.model.BATCH_TEXTS", 3)
+    np.testing.assert_array_equal(model.states(texts), whole)
+    monkeypatch.setattr("predictors.rlm.model.BATCH_TOKENS", 8)  # two texts have seven tokens each
+    np.testing.assert_array_equal(model.states(texts), whole)
+    assert sizes == [3, 3, 1, 2, 2, 2, 1]
 
 
 def _kinds(found: Tokens) -> frozenset[tuple[object, int]]:

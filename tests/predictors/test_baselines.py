@@ -59,14 +59,16 @@ def test_leave_one_out_errors_are_those_of_leaving_one_out() -> None:
     rng = np.random.default_rng(0)
     inputs = rng.normal(size=(30, 5))
     values = inputs @ rng.normal(size=5) + 0.1 * rng.normal(size=30)
-    errors = Ridge()._fitted(inputs, values).errors
+    errors = Ridge()._fit_regression(inputs, values).errors
     refitted = [
         values[i]
-        - Ridge()._fitted(np.delete(inputs, i, 0), np.delete(values, i)).predict(inputs[[i]])[0][0]
+        - Ridge()
+        ._fit_regression(np.delete(inputs, i, 0), np.delete(values, i))
+        .predict(inputs[[i]])[0][0]
         for i in range(30)
     ]
     assert spearmanr(errors, refitted)[0] > 0.95
-    deviation = Ridge()._fitted(inputs, values).predict(inputs)[1]
+    deviation = Ridge()._fit_regression(inputs, values).predict(inputs)[1]
     assert np.std(errors * deviation) == pytest.approx(np.std(refitted), rel=0.2)
 
 
