@@ -164,7 +164,6 @@ def search(
         patience=patience,
         weights=weights,
         jobs=jobs,
-        prepares=seconds == 0,
         depends=depends,
     )
     result = run_search(

@@ -36,7 +36,13 @@ from nas.search.search import SearchSettings, run_search
 from nas.search.study.load import is_untrusted, load_studies, read_study
 from nas.search.study.provenance import provenance_of
 from nas.search.study.result import SearchResult
-from nas.search.study.schema import RULED_OUT_KEY, SETTINGS_KEY, SearchAttributes, sampler_label
+from nas.search.study.schema import (
+    REPEAT_KEY,
+    RULED_OUT_KEY,
+    SETTINGS_KEY,
+    SearchAttributes,
+    sampler_label,
+)
 from nas.search.study.trials import TrialReader, log_missing
 from nas.search.tracking import check_trackers, tracking
 from nas.search.trainings import EPOCHS, SECONDS
@@ -313,13 +319,11 @@ def open_studies(
 def _why_nothing(results: Sequence[SearchResult]) -> str:
     """One line that says why no network was evaluated to the end."""
     trials = [trial for result in results for trial in result.study.get_trials(deepcopy=False)]
-    broken = [
-        trial.user_attrs[RULED_OUT_KEY] for trial in trials if RULED_OUT_KEY in trial.user_attrs
-    ]
-    if broken and len(broken) == len(trials):
+    ruled_out = [network for result in results for network in result.ruled_out]
+    if ruled_out and all({RULED_OUT_KEY, REPEAT_KEY} & trial.user_attrs.keys() for trial in trials):
         return (
-            f"none of {len(trials)} networks was trained: each breaks a constraint, the last "
-            f"one {broken[-1]}"
+            f"none of {len(ruled_out)} networks was trained: each breaks a constraint, the last "
+            f"one {ruled_out[-1].reason}"
         )
     return "no network was evaluated to the end: give the search more time or a larger budget"
 
@@ -477,11 +481,10 @@ def _run_all(
                     storage=storage,
                     name=study,
                     prior=prior,
-                    seconds=options.seconds,
+                    seconds=0 if options.prepares else options.seconds,
                     patience=options.patience,
                     jobs=options.jobs,
                     weights=weights,
-                    prepares=options.prepares,
                     depends=options.depends,
                 )
                 found = run_search(

@@ -103,6 +103,7 @@ class SearchSettings:
         prior: prior observations, in the order of the evaluator's metrics. They come first and do
             not count. NaN for what needs no training is measured.
         seconds: time limit since this call, after which no evaluation starts; not with fidelities.
+            With 0, the search is only stored, for workers, which have no time limit.
         patience: the search ends after so many evaluations in a row that do not improve the front;
             not with fidelities.
         weights: folder for the trained weights of the front, not shared with other searches.
@@ -110,7 +111,6 @@ class SearchSettings:
             name, and an evaluator that another process can open (`Evaluator.source`). GPUs are
             assigned to them in turn.
         joins: this process joins a search that another one started, perhaps on another machine.
-        prepares: only store the search, for workers, which have no time limit.
         depends: files and folders that the evaluator or `build` reads, such as a configuration. The
             search resumes only with the same contents.
     """
@@ -131,8 +131,12 @@ class SearchSettings:
     weights: str | Path | None = None
     jobs: int = 1
     joins: bool = False
-    prepares: bool = False
     depends: Iterable[str | Path] = ()
+
+    @property
+    def prepares(self) -> bool:
+        """True if the search is only stored, for workers."""
+        return self.seconds == 0 and not self.joins
 
 
 @with_few_threads

@@ -135,11 +135,16 @@ def test_a_search_without_a_front_is_reported_too(tmp_path: Path) -> None:
     for goals in (GOALS, f"{GOALS},params"):
         folder = tmp_path / str(len(goals))
         studies = run_studies(
-            "digits201", goals, ["random"], 4, (0,), folder, constraints=["params <= 1"]
+            "digits201", goals, ["random"], 4, (0,), folder, constraints=["digits_accuracy >= 101"]
         )
         save_studies(folder, studies)
         assert studies.first.front_rows == []
         assert not any(network["feasible"] for network in data_of(folder)["networks"])
+
+
+def test_a_search_that_trains_nothing_says_which_limit_is_broken(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"networks was trained: each breaks a .* params <= 1"):
+        run_studies("digits201", GOALS, ["random"], 4, (0,), tmp_path, constraints=["params <= 1"])
 
 
 def test_a_search_that_has_evaluated_nothing_is_named(tmp_path: Path) -> None:

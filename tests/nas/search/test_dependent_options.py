@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from optuna.trial import FixedTrial, TrialState
 
 from nas import Problem, search
-from nas.search import joining
 from nas.search.planners import MAX_FRUITLESS
 from nas.search.rows import among_rows
 from nas.search.sampler import PredictorSampler
 from nas.search.search import SearchSettings, run_search
+from nas.search.study.load import read_search
 from nas.search.study.trials import TrialReader
 from nas.search.tracking import TrackedTrial
 from predictors import create
@@ -203,7 +203,7 @@ def test_a_search_resumes_with_the_same_names(tmp_path: Path, sampler: str, stor
     assert len({name for trial in result.study.trials for name in trial.params}) == 1 + len(
         DOMAINS_OF_ALL_KINDS
     )
-    again = joining.read_search(place)  # the class is in no file: its choices are read without it
+    again = read_search(place)  # the class is in no file: its choices are read without it
     assert {frozenset(a.as_dict()) for a in again.evaluated.architectures} == {
         frozenset({"kind", "w"})
     }
@@ -388,7 +388,7 @@ def test_a_search_whose_trials_are_all_rejected_ends() -> None:
             evaluations=5,
             storage=storage,
         )
-    result = joining.read_search(storage)
+    result = read_search(storage)
     assert sum(failure["trials"] for failure in result.failures) == MAX_FRUITLESS
     assert len(result.study.get_trials(states=(TrialState.FAIL,))) == MAX_FRUITLESS
 
