@@ -144,7 +144,13 @@ class Maker:
         for step in (self.style.order if x.number else "conv norm act").split():
             if step == "conv":
                 x = self.net.conv(
-                    x, channels, kernel, stride, dilation, groups, bias=self.style.norm == "none"
+                    x,
+                    channels,
+                    kernel,
+                    stride=stride,
+                    dilation=dilation,
+                    groups=groups,
+                    bias=self.style.norm == "none",
                 )
             elif step == "norm":
                 x = self.normalize(x)
@@ -155,7 +161,7 @@ class Maker:
     def pooled(self, x: Tensor, kind: str = "avg", kernel: int = 2, stride: int = 2) -> Tensor:
         pool = self.net.avg_pool if kind == "avg" else self.net.max_pool
         return (
-            pool(x, kernel, stride, ceil=kernel == 2 and size_of(x) % 2 == 1)
+            pool(x, kernel, stride=stride, ceil=kernel == 2 and size_of(x) % 2 == 1)
             if size_of(x) > 1
             else x
         )
@@ -181,12 +187,12 @@ class Maker:
                 channels_of(x),
             )
             if step == "M":
-                x = self.net.max_pool(x, 3, 2)
+                x = self.net.max_pool(x, 3, stride=2)
             elif step == "S":
                 x = self.net.channel_shuffle(x, gcd(2, width))
             elif step[1] == "P":
                 x = self.normalize(
-                    self.net.conv(x, widths["o"], k, k, bias=True, pads=(0, 0, 0, 0))
+                    self.net.conv(x, widths["o"], k, stride=k, bias=True, pads=(0, 0, 0, 0))
                 )
             else:
                 shape = (1, k) if "r" in step else (k, 1) if "c" in step else k
@@ -250,7 +256,7 @@ class Maker:
         if kind == "global":
             return net.add(x, net.conv(net.global_avg_pool(x), kernel=1, bias=True))
         if kind == "se":
-            return net.squeeze_excite(x, max(2, channels // 4), "sigmoid")
+            return net.squeeze_excite(x, max(2, channels // 4), gate="sigmoid")
         return net.zero(x) if kind == "none" else self.activate(x) if kind == "act" else x
 
     def down(self, x: Tensor, channels: int) -> Tensor:
@@ -311,7 +317,7 @@ class Maker:
 
     def tokens(self, x: Tensor, width: int, patch: int) -> Tensor:
         """Split an image into patches, as tokens (N, tokens, width)."""
-        x = self.net.conv(x, width, patch, patch, pads=(0, 0, 0, 0), bias=True)
+        x = self.net.conv(x, width, patch, stride=patch, pads=(0, 0, 0, 0), bias=True)
         x = self.net.op(
             "Reshape", x, attrs=(("shape", (0, 0, size_of(x) ** 2 if size_of(x) > 1 else 0)),)
         )

@@ -296,7 +296,9 @@ class StageSpace(GeneratedSpace):
         )
         x, passed = (
             self.stem(
-                trial, make, net.avg_pool(net.input, shrink, shrink) if shrink > 1 else net.input
+                trial,
+                make,
+                net.avg_pool(net.input, shrink, stride=shrink) if shrink > 1 else net.input,
             ),
             [],
         )

@@ -228,6 +228,7 @@ class Network:
         x: Tensor,
         channels: int | None = None,
         kernel: int | tuple[int, int] = 3,
+        *,
         stride: int = 1,
         dilation: int = 1,
         groups: int = 1,
@@ -270,6 +271,7 @@ class Network:
         x: Tensor,
         channels: int | None = None,
         kernel: int | tuple[int, int] = 3,
+        *,
         stride: int = 1,
         dilation: int = 1,
         groups: int = 1,
@@ -286,14 +288,23 @@ class Network:
         x: Tensor,
         channels: int | None = None,
         kernel: int | tuple[int, int] = 3,
+        *,
         stride: int = 1,
         dilation: int = 1,
         groups: int = 1,
     ) -> Tensor:
         """Convolution without bias, batch normalization, then ReLU."""
-        return self.relu(self.conv_bn(x, channels, kernel, stride, dilation, groups))
+        convolved = self.conv_bn(
+            x,
+            channels,
+            kernel,
+            stride=stride,
+            dilation=dilation,
+            groups=groups,
+        )
+        return self.relu(convolved)
 
-    def batch_norm(self, x: Tensor, affine: bool = True) -> Tensor:
+    def batch_norm(self, x: Tensor, *, affine: bool = True) -> Tensor:
         """Batch normalization, with trained scale and shift if `affine`."""
         return self.op("BatchNorm", x, attrs=() if affine else _NO_AFFINE)
 
@@ -321,7 +332,14 @@ class Network:
         """Zeros of the shape of `x`."""
         return self.op("Zero", x)
 
-    def max_pool(self, x: Tensor, kernel: int = 3, stride: int = 1, ceil: bool = False) -> Tensor:
+    def max_pool(
+        self,
+        x: Tensor,
+        kernel: int = 3,
+        *,
+        stride: int = 1,
+        ceil: bool = False,
+    ) -> Tensor:
         """Maximum over kernel × kernel windows; odd kernels are padded to keep the size at stride
         1.
 
@@ -329,7 +347,14 @@ class Network:
         """
         return self.op("MaxPool", x, attrs=_pool_attrs(kernel, stride, ceil))
 
-    def avg_pool(self, x: Tensor, kernel: int = 3, stride: int = 1, ceil: bool = False) -> Tensor:
+    def avg_pool(
+        self,
+        x: Tensor,
+        kernel: int = 3,
+        *,
+        stride: int = 1,
+        ceil: bool = False,
+    ) -> Tensor:
         """Mean over kernel × kernel windows, padded as in `max_pool`; the padding does not
         count.
         """
@@ -352,7 +377,11 @@ class Network:
         return self.op("Mul", a, b)
 
     def squeeze_excite(
-        self, x: Tensor, hidden: int, gate: Literal["hard_sigmoid", "sigmoid"] = "hard_sigmoid"
+        self,
+        x: Tensor,
+        hidden: int,
+        *,
+        gate: Literal["hard_sigmoid", "sigmoid"] = "hard_sigmoid",
     ) -> Tensor:
         """Squeeze-and-excitation (arXiv 1709.01507): a two-layer network weights the channels by
         their means.
@@ -382,7 +411,7 @@ class Network:
         """Concatenation along the channels."""
         return self.op("Concat", *xs, attrs=(("axis", 1),))
 
-    def linear(self, x: Tensor, features: int, bias: bool = True) -> Tensor:
+    def linear(self, x: Tensor, features: int, *, bias: bool = True) -> Tensor:
         """Linear layer on the last dimension."""
         attrs: Attrs = (("features", features),)
         if not bias:

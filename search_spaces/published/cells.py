@@ -101,7 +101,7 @@ class _Nodes:
             x = self.values[1]
             assert x is not None
             if self.stride > 1:
-                x = self.net.max_pool(x, 1, self.stride)
+                x = self.net.max_pool(x, 1, stride=self.stride)
             self.zero = self.net.zero(x)
         return self.zero
 
@@ -136,9 +136,9 @@ def apply(net: Network, operation: str, x: Tensor, stride: int, affine: bool) ->
     kind, size = operation.rsplit("_", 1)
     kernel = int(size.partition("x")[2])
     if kind == "max_pool":
-        return net.max_pool(x, kernel, stride)
+        return net.max_pool(x, kernel, stride=stride)
     if kind == "avg_pool":
-        return net.avg_pool(x, kernel, stride)
+        return net.avg_pool(x, kernel, stride=stride)
     if kind == "dil_conv":
         return _separable(net, x, kernel, stride, 2, affine)
     if kind in ("sep_conv", "dil_sep_conv"):
@@ -197,4 +197,4 @@ def factorized_reduce(net: Network, x: Tensor, channels: int, affine: bool = Tru
         even = net.conv(x, channels // 2, kernel=1, stride=2)
         shifted = net.op("Pad", x, attrs=_SHIFT)
         odd = net.conv(shifted, channels - channels // 2, kernel=1, stride=2)
-        return net.batch_norm(net.concat(even, odd), affine)
+        return net.batch_norm(net.concat(even, odd), affine=affine)

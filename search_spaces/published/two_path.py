@@ -158,10 +158,10 @@ def _operation(net: Network, x: Tensor, name: str, factor: int) -> Tensor:
     if kind == "maxpool3x3":
         return net.batch_norm(net.max_pool(x))
     if kind.startswith("conv"):
-        return net.relu6(net.conv_bn(x, factor * width, kernel, factor))
+        return net.relu6(net.conv_bn(x, factor * width, kernel, stride=factor))
     if kind.startswith("inception_s"):
-        x = net.relu6(net.conv_bn(x, factor * width, (1, kernel), factor))
+        x = net.relu6(net.conv_bn(x, factor * width, (1, kernel), stride=factor))
         return net.relu6(net.conv_bn(x, kernel=(kernel, 1)))
     inner = {"e2": 2 * width, "r2": width // 2, "r4": width // 4}[sizes[0]] if sizes else width
-    x = net.relu6(net.conv_bn(x, inner, kernel, factor))
+    x = net.relu6(net.conv_bn(x, inner, kernel, stride=factor))
     return net.relu6(net.conv_bn(x, factor * width, kernel))

@@ -39,6 +39,16 @@ def _network(cell: Cell, copied: bool, widths: list[int]) -> Graph:
     return net.graph(net.classifier(last))
 
 
+@pytest.mark.parametrize("layer", ["conv", "conv_bn", "conv_bn_relu"])
+def test_settings_of_layers_have_names(layer: str) -> None:
+    """A stride that is taken for another setting would be another network."""
+    net = Network((3, 8, 8), num_classes=2)
+    add = getattr(net, layer)
+    assert add(net.input, 4, 3, stride=2).shape == ("N", 4, 4, 4)
+    with pytest.raises(TypeError, match="positional"):
+        add(net.input, 4, 3, 2)
+
+
 def test_copies_are_what_building_again_gives_names_included() -> None:
     widths = [8] * CELLS + [16] * CELLS
     assert _network(Cell(), True, widths) == _network(Cell(), False, widths)

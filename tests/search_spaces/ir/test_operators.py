@@ -122,7 +122,9 @@ def test_normalization_without_scale_and_shift_has_no_trained_weights() -> None:
         return params(
             to_model(
                 net.graph(
-                    net.classifier(net.batch_norm(net.conv_bn(net.input, affine=affine), affine))
+                    net.classifier(
+                        net.batch_norm(net.conv_bn(net.input, affine=affine), affine=affine)
+                    )
                 )
             )
         )
