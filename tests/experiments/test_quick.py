@@ -91,6 +91,17 @@ def test_checks_and_timings_run_without_published_tables(
 
 
 @pytest.mark.slow
+def test_forms_of_the_text_differ_in_length_and_in_what_another_order_changes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    result = run("experiments.canonical_text", capsys)
+    forms = {row["form"]: row for row in result["forms"] if row["networks"] == "nasbench201"}
+    assert forms["text"]["tokens"] < forms["without functions"]["tokens"]
+    assert forms["text"]["kept by a new order"] == 1 > forms["as built"]["kept by a new order"]
+    assert [row["form"] for row in result["ranks"]] == list(forms)
+
+
+@pytest.mark.slow
 def test_speeds_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     importlib.import_module("experiments.timing.overview").main(quick=True)
     assert "choices → text" in capsys.readouterr().out

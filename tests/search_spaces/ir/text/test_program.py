@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from search_spaces import InputError, get_space, list_spaces
 from search_spaces.ir.builder import Network, Tensor
 from search_spaces.ir.costs import graph_flops, graph_params
-from search_spaces.ir.graph import Graph, Node
+from search_spaces.ir.graph import Attrs, Graph, Node, Shape
 from search_spaces.ir.text import compact, expand, read, write
-from search_spaces.ir.text.functions import scoped
-from search_spaces.ir.text.program import Block, Item, Program
+from search_spaces.ir.text.functions import compact_regions, flat_program, scoped
+from search_spaces.ir.text.program import Block, Interpreter, Item, Program, operator_outcome, sites
 from search_spaces.ir.text.regions import placed_lines
 
 seeds = st.integers(0, 2**32 - 1)
@@ -82,7 +82,6 @@ def _is_canonical(graph: Graph, orders: int = 4) -> bool:
 
 
 # --- networks
-# --------------------------------------------------------------------------------------------------------
 
 
 def _residual(net: Network, x: Tensor, width: int) -> Tensor:
@@ -178,7 +177,6 @@ def networks(draw: st.DrawFn) -> Graph:
 
 
 # --- whatever the names and the order
-# --------------------------------------------------------------------------------
 
 
 @settings(max_examples=150, deadline=None)
@@ -217,7 +215,6 @@ def test_branches_that_nobody_reads_and_that_differ_in_kernel_size_stand_in_one_
 
 
 # --- repeats
-# ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", BLOCKS)
@@ -292,7 +289,6 @@ def _calls(program: Program) -> int:
 
 
 # --- symmetries
-# ------------------------------------------------------------------------------------------------------
 
 
 def _repeated(motif: str) -> Graph:
@@ -366,7 +362,6 @@ def test_repeated_nodes_with_several_outputs_become_a_function() -> None:
 
 
 # --- limits
-# ----------------------------------------------------------------------------------------------------------
 
 
 def test_scopes_that_no_call_could_run_in_are_left_out() -> None:
@@ -398,6 +393,54 @@ def test_calls_without_end_are_refused() -> None:
     )
     with pytest.raises(InputError, match="functions are called more than 100000 times"):
         expand(program)
+
+
+def test_costs_of_calls_without_end_are_refused() -> None:
+    """Each of 30 functions calls the next one twice, and the last adds a channel: no two calls are
+    equal.
+    """
+    functions = {
+        f"F{i}": Block(1, (Item(f"F{i + 1}", (0,), ()), Item(f"F{i + 1}", (1,), ())), (2,))
+        for i in range(1, 30)
+    }
+    pads = (("pads", (0, 0, 0, 1)),)
+    functions["F30"] = Block(1, (Item("Pad", (0,), pads),), (1,))
+    program = Program(Block(1, (Item("F1", (0,), ()),), (1,)), functions, (("N", 4),), (("N", 4),))
+    with pytest.raises(InputError, match="functions are called more than 100000 times"):
+        sites(program)
+
+
+class _Operators(Interpreter[Shape, int]):
+    """Counts the operators of a network, and those that are looked at."""
+
+    looked_at = 0
+
+    def operator(
+        self, op: str, inputs: tuple[Shape, ...], attrs: Attrs
+    ) -> tuple[tuple[Shape, ...], int]:
+        self.looked_at += 1
+        return operator_outcome(op, inputs, attrs)[0], 1
+
+    def block(self, name: str, block: Block, values: list[Shape], results: list[int]) -> int:
+        return sum(results)
+
+
+def test_an_interpreter_runs_equal_calls_once() -> None:
+    graph = _chain("residual", [4] * 12)
+    program = compact(graph)
+    interpreter = _Operators(program)
+    outputs, operators = interpreter.run(program.input_shapes)
+    assert outputs == program.output_shapes
+    assert operators == len(graph.nodes)
+    assert interpreter.looked_at < len(graph.nodes) / 2
+
+
+@settings(max_examples=40, deadline=None)
+@given(networks())
+def test_other_forms_of_the_text_are_the_same_network(graph: Graph) -> None:
+    for program in (compact_regions(graph), flat_program(graph)):
+        assert _computation(expand(program)) == _computation(graph)
+    assert not flat_program(graph).functions
 
 
 def _nested(depth: int) -> Graph:
