@@ -34,7 +34,7 @@ import typer
 from experiments.runner import AsJson, FirstSeed, Jobs, Quick, Seeds, run_command
 from experiments.tables import Scores, chosen, compute, publish, show, spearman, summarize
 from experiments.zoo_tables import SETTINGS, TOP1, Zoo, timm_zoo
-from nas.evaluation.quantiles import quantiles
+from nas.evaluation.devices import quantiles
 
 STUDIES = ("families", "given", "new")
 COSTS = ("params", "macs")

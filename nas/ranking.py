@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from nas.benchmarks.csv_file import parse_csv, read_bytes
-from nas.evaluation.quantiles import quantiles
+from nas.evaluation.devices import quantiles
 from nas.networks import matching, network_text
 from nas.new_device import relative_samples
 from nas.sampling import draw

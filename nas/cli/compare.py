@@ -82,7 +82,7 @@ def compare(
     from nas.comparison.compare import Comparison
     from nas.comparison.compare import compare as run
     from nas.comparison.folders import check_free, plain_name
-    from nas.evaluation.log_file import LOG_NAME, log_to
+    from nas.evaluation.journal import LOG_NAME, log_to
     from nas.report.folders import save_comparison
 
     tested = test_metric or metric

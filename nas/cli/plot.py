@@ -22,7 +22,7 @@ def plot(
 ) -> None:
     """Plot fronts, hypervolume and predictions of finished or running searches."""
     from nas.comparison.runs import open_studies
-    from nas.report.study_figures import plot_studies
+    from nas.report.plots import plot_studies
 
     if kind not in ("png", "svg", "pdf"):
         raise InputError(f"--kind {kind}: write png, svg or pdf")

@@ -105,7 +105,7 @@ def train(
     from nas.benchmarks import load_benchmark
     from nas.benchmarks.fitting import fit_to_benchmark, fit_to_texts
     from nas.benchmarks.text_tables import read_text_table
-    from nas.evaluation.log_file import LOG_NAME, log_to
+    from nas.evaluation.journal import LOG_NAME, log_to
 
     _check_out(out)
     if (benchmark is None) == (table is None):

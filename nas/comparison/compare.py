@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from nas.comparison.significance import differences
+from nas.evaluation.devices import quantiles
 from nas.evaluation.journal import Journal
-from nas.evaluation.quantiles import quantiles
 from predictors.metrics import Metric
 from predictors.registry import version
 from search_spaces.common.errors import InputError, unknown, user_errors_as_input

@@ -18,7 +18,7 @@ from optuna.trial import TrialState
 from nas.benchmarks import Benchmark, load_benchmark
 from nas.comparison.folders import claim, searched_table
 from nas.comparison.studies import Studies
-from nas.evaluation.log_file import LOG_NAME, log_to
+from nas.evaluation.journal import LOG_NAME, log_to
 from nas.search.confirming import check_confirm, confirm_front
 from nas.search.evaluators import (
     Evaluator,

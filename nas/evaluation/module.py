@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import repeat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from nas.evaluation.layers import layer
 from nas.evaluation.operation import needs_batch_size
-from nas.evaluation.shapes import without_data
 from search_spaces.common.errors import InputError
 from search_spaces.ir.graph import Graph, Node
 from search_spaces.ir.ops import initializers
@@ -134,3 +135,31 @@ def _of_replica(tensor: Tensor, shape: Sequence[int], replicas: int, replica: in
     """
     parts = tensor.detach().cpu()
     return (parts.reshape(replicas, *shape)[replica] if parts.dim() else parts).clone()
+
+
+# --- modules without data, to read names and shapes of their tensors
+
+
+@contextmanager
+def without_data() -> Iterator[None]:
+    """Create modules on the meta device, and skip the initialization of their weights.
+
+    To draw normal numbers on the meta device, torch would import its compiler, which takes longer
+    than all the rest.
+    """
+    with torch.device("meta"), _NoInitialWeights():
+        yield
+
+
+class _NoInitialWeights(TorchFunctionMode):
+    def __torch_function__(
+        self,
+        func: Callable,
+        types: Sequence[type],
+        args: tuple = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        given = kwargs or {}
+        if func is torch.Tensor.normal_ or getattr(func, "__module__", "") == "torch.nn.init":
+            return given["tensor"] if "tensor" in given else args[0]
+        return func(*args, **given)

@@ -24,7 +24,7 @@ from nas.evaluation.inheritance import (
     recalibrate,
 )
 from nas.evaluation.machine import MeasurementPause
-from nas.evaluation.shapes import without_data
+from nas.evaluation.module import without_data
 from nas.evaluation.tasks import DigitsTask, TrainingTask, training_task
 from nas.evaluation.trainable import State, Trainable
 from search_spaces.common.errors import InputError

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from nas.comparison.compare import Score
 from nas.report.outlook import Prospects
-from nas.report.plots import plot_kendall, plot_learning_curves, plot_ranks
+from nas.report.plots import plot_kendall, plot_learning_curves, plot_ranks, plot_studies
 from nas.report.report import write_report
-from nas.report.study_figures import plot_studies
 from nas.search.study.files import save_front
 from search_spaces.common.files import replacing
 

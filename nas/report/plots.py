@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from nas.comparison.studies import Studies
+    from nas.search.study.result import SearchResult
+
 # Palette of Okabe and Ito, which colour-blind readers can tell apart; black is reserved for the
 # truth.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -105,6 +108,64 @@ def metric_label(metric: str, prefix: str = "", unit: str = "") -> str:
 def _with_arrow(metric: Metric) -> str:
     """Label of an axis, with ↑ if more is better and ↓ if less is."""
     return f"{metric_label(metric.name, unit=metric.unit)} {'↑' if metric.direction == 'maximize' else '↓'}"
+
+
+# --- the figures of searches
+
+
+def plot_studies(folder: Path, studies: Studies, kind: str = "png") -> list[Path]:
+    """Write the figures `hypervolume`, `pareto` (two objectives) or `parallel` (more), and
+    `predicted`.
+
+    `predicted` needs a first search with a predictor.
+
+    Args:
+        folder: for the figures.
+        studies: the searches.
+        kind: "png", "svg" or "pdf".
+
+    Returns:
+        The paths of the figures.
+    """
+    yardstick = "best front found" if studies.benchmark is None else "true front"
+    shape, predicted = (
+        "pareto" if len(studies.objectives) == 2 else "parallel",
+        studies.first.predicted,
+    )
+    drawn = bool(studies.front_networks) and len(studies.objectives) > 1
+    names = ["hypervolume", *([shape] if drawn else []), *(["predicted"] if predicted else [])]
+    paths = {name: folder / f"{name}.{kind}" for name in names}
+    plot_hypervolume(paths["hypervolume"], studies.curves(), yardstick)
+    if "pareto" in names:
+        _plot_study_fronts(paths["pareto"], studies)
+    if "parallel" in names:
+        front = np.array([[row[o.name] for o in studies.objectives] for row in studies.front_rows])
+        plot_parallel(paths["parallel"], front, studies.objectives)
+    if predicted:
+        plot_predicted(paths["predicted"], predicted)
+    return list(paths.values())
+
+
+def _plot_study_fronts(path: Path, studies: Studies) -> None:
+    fronts = {
+        name: [_network_values(result) for result in results]
+        for name, results in studies.results.items()
+    }
+    if studies.benchmark is None:
+        plot_front(path, None, None, fronts, studies.objectives)
+        return
+    values = np.stack([studies.benchmark.values(o.name) for o in studies.objectives], 1)
+    true_front = studies.reference.true_front * [o.sign for o in studies.objectives]
+    plot_front(path, values, true_front, fronts, studies.objectives)
+
+
+def _network_values(result: SearchResult) -> np.ndarray:
+    """Objective values (k, m) of the search's front."""
+    front = [[row[o.name] for o in result.objectives] for row in result.front_rows]
+    return np.array(front, dtype=float).reshape(-1, len(result.objectives))
+
+
+# --- single figures
 
 
 def plot_front(

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nas.evaluation.quantiles import quantiles
+from nas.evaluation.devices import quantiles
 
 
 @pytest.mark.parametrize("count", [10, 16, 32, 64])

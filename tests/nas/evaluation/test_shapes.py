@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from nas.evaluation.module import GraphModule
-from nas.evaluation.shapes import without_data
+from nas.evaluation.module import GraphModule, without_data
 from search_spaces import get_space
 
 COMPILER = """

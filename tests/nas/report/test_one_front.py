@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from nas.benchmarks import load_benchmark
 from nas.cli import app
 from nas.comparison.runs import open_studies
-from nas.report.study_figures import _network_values
+from nas.report.plots import _network_values
 from tests.nas.report.test_report import data_of
 
 pytestmark = pytest.mark.slow

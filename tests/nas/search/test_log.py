@@ -14,7 +14,7 @@ import pytest
 
 from nas import Problem, search
 from nas.comparison.runs import run_studies
-from nas.evaluation.log_file import _LogFile, log_to
+from nas.evaluation.journal import _LogFile, log_to
 from nas.search.progress import SearchProgress
 from search_spaces import Architecture, SearchSpace
 
