@@ -396,7 +396,7 @@ def explored(
     evaluations: int,
 ) -> tuple[list[Architecture], list[Score]]:
     """The networks of a search by accuracy and latency, and their scores."""
-    startup = max(2, min(10, 2 * evaluations // 3))
+    startup = max(2, min(10, evaluations - 1))
     options = {"n_startup": startup, "refit_every": 2, "fresh": 100} if is_guided(sampler) else {}
     chooser = create_sampler(sampler, space, ["accuracy", "cpu_latency_ms"], seed, **options)  # type: ignore[arg-type]
     study = optuna.create_study(directions=["maximize", "minimize"], sampler=chooser)

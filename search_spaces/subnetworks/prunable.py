@@ -217,26 +217,22 @@ class Prunable:
         kept = kept_of(_atom_sizes(choice), self.order)
         return self.slicer(kept, choice.skipped, kernels, meta)
 
-    def ranked(self, share: float, costs: Mapping[Group, float] | None = None) -> dict[Group, int]:
+    def ranked(self, share: float) -> dict[Group, int]:
         """Numbers of channels by one threshold for all groups, as in global pruning.
 
         Args:
             share: of all channels, to stay. The importance of a channel counts relative to the mean
                 of its group.
-            costs: what one channel of each group costs; its importance is divided by that. None
-                for equal costs.
         """
         relative: dict[Group, np.ndarray] = {}
         for group in self.choices.groups:
             score = self.scores[group.atom]
-            cost = 1.0 if costs is None else costs[group]
-            relative[group] = score / max(score.mean(), 1e-30) / cost
+            relative[group] = score / max(score.mean(), 1e-30)
         threshold = np.quantile(np.concatenate([*relative.values(), np.zeros(1)]), 1 - share)
         sizes = {}
         for group, score in relative.items():
-            above = int((score >= threshold).sum())
-            distances = [abs(size - above) for size in group.sizes]
-            sizes[group] = group.sizes[int(np.argmin(distances))]
+            stays = int((score >= threshold).sum())
+            sizes[group] = min(group.sizes, key=lambda size: abs(size - stays))
         return sizes
 
     # --- trials

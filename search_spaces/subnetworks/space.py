@@ -30,9 +30,7 @@ WIDTHS = (0.25, 0.5, 0.75, 1.0)
 ROUND_TO = 8  # channels; hardware computes multiples of 8 without waste
 STARTS, TEACHERS, OUTPUTS = ("inherited", "fresh"), ("model", "none"), ("classes", "vectors")
 MAX_NAMED = 3  # names in an error about weights
-DESIGN_FLOPS = (0.85, 0.15)  # of the model, of the widest and the narrowest first network
-COST_POWER = 0.5  # of FLOPs in a ranking: between importance and importance per FLOP
-MIN_COST = 1e-3  # of a channel, relative to the mean; some groups cost next to nothing
+DESIGN_FLOPS = (0.85, 0.25)  # of the model, of the widest and the narrowest first network
 BISECTIONS = 8  # which find a share to less than 1 %
 
 
@@ -201,28 +199,18 @@ class Subnetworks(TorchSpace):
         choices |= {kernel.name: kernel.sizes[-1] for kernel in self._prunable.choices.kernels}
         return self.architecture(choices)
 
-    def ranked(self, share: float, cost_power: float = 0.0) -> Architecture:
+    def ranked(self, share: float) -> Architecture:
         """The sub-network with this share of all channels, by one threshold of importance for all
         groups.
 
         Groups of less important channels become narrower, as in global pruning; no block is left
         out.
 
-        Args:
-            share: of all channels.
-            cost_power: the importance of a channel is divided by its FLOPs to this power: 0 for
-                importance alone, 1 for importance per FLOP, which narrows layers of large images.
-
         Raises:
-            InputError: if the share is not above 0 and at most 1, or the power is negative.
+            InputError: if the share is not above 0 and at most 1.
         """
         _check_share(share)
-        if not 0 <= cost_power < float("inf"):
-            raise InputError(f"cost_power = {cost_power}: it is a number from 0")
-        costs = None
-        if cost_power:
-            costs = {group: cost**cost_power for group, cost in self._channel_costs.items()}
-        return self._resized(self._prunable.ranked(share, costs))
+        return self._resized(self._prunable.ranked(share))
 
     def uniform(self, share: float) -> Architecture:
         """The sub-network with this share of the channels of every group, as near as its sizes
@@ -239,14 +227,14 @@ class Subnetworks(TorchSpace):
         return self._resized(sizes)
 
     def initial_designs(self, count: int) -> list[Architecture]:
-        """The whole model, then what pruning proposes at ever fewer FLOPs: by importance, by
-        importance relative to cost, and with equal shares, in turns.
+        """The whole model, then what pruning proposes at ever fewer FLOPs: by importance and with
+        equal shares, in turns.
         """
-        rankings = (self.ranked, lambda share: self.ranked(share, COST_POWER), self.uniform)
+        rankings = (self.ranked, self.uniform)
         designs = [self.whole]
         for i, aim in enumerate(np.linspace(*DESIGN_FLOPS, max(count - 1, 0)).tolist()):
-            # Sizes are rounded, so that rankings may agree; then the next one proposes.
-            in_turn = (self._with_flops(rankings[(i + j) % 3], aim) for j in range(3))
+            # Sizes are rounded, so that rankings may agree; then the other one proposes.
+            in_turn = (self._with_flops(rankings[(i + j) % 2], aim) for j in range(2))
             designs += [design for design in in_turn if design not in designs][:1]
         return designs[:count]
 
@@ -269,16 +257,6 @@ class Subnetworks(TorchSpace):
         return self.architecture(
             self.whole.as_dict() | {group.name: size for group, size in sizes.items()}
         )
-
-    @cached_property
-    def _channel_costs(self) -> dict[Group, float]:
-        """FLOPs that leaving out one channel of each group saves, relative to their mean."""
-        whole, saved = self.flops(self.whole), {}
-        for group in self.groups:
-            *_, smaller, size = group.sizes
-            saved[group] = (whole - self.flops(self._resized({group: smaller}))) / (size - smaller)
-        mean = sum(saved.values()) / max(len(saved), 1)
-        return {group: max(cost / mean, MIN_COST) for group, cost in saved.items()}
 
     # --- choices
 

@@ -137,15 +137,6 @@ def test_one_threshold_for_all_groups_narrows_the_less_important_ones() -> None:
         space.ranked(0)
 
 
-def test_a_ranking_by_cost_narrows_the_expensive_groups() -> None:
-    space = Subnetworks(net(), EXAMPLE, depth=False, width=[i / 8 for i in range(1, 9)])
-    plain, by_cost = (space.ranked(0.6, power).as_dict() for power in (0, 1))
-    # The channels of the stem are read by every block; those inside of a block by one layer.
-    assert by_cost["width.stem"] < plain["width.stem"]
-    with pytest.raises(InputError, match="cost_power = -1"):
-        space.ranked(0.6, -1)
-
-
 def test_uniform_widths_are_the_same_share_of_every_group() -> None:
     space = Subnetworks(net(), EXAMPLE)
     sizes = [space.uniform(0.5).as_dict()[group.name] for group in space.groups]
@@ -159,7 +150,7 @@ def test_the_first_designs_are_the_model_and_ever_smaller_pruned_networks() -> N
     assert designs[0] == space.whole
     assert len(set(designs)) == 6
     assert flops == sorted(flops, reverse=True)
-    assert flops == pytest.approx([1, 0.85, 0.675, 0.5, 0.325, 0.15], abs=0.1)
+    assert flops == pytest.approx([1, 0.85, 0.7, 0.55, 0.4, 0.25], abs=0.1)
     assert space.initial_designs(1) == [space.whole]
     assert space.initial_designs(0) == []
 
