@@ -3,7 +3,7 @@
 
     TrialChooser         asks an Optuna trial
     RandomChooser        draws
-    ReplayChooser        makes given choices
+    ReplayChooser        makes requested choices
     MutationChooser      changes one choice of a parent
     CrossoverChooser     mixes those of two parents
     EnumerationChooser   goes through all combinations
@@ -152,23 +152,23 @@ class RandomChooser(Chooser):
 
 
 class ReplayChooser(Chooser):
-    """Makes the given choices; raises InputError if one is missing or not an option."""
+    """Makes the requested choices; raises InputError if one is missing or not an option."""
 
-    def __init__(self, given: Mapping[str, Choice]) -> None:
+    def __init__(self, requested: Mapping[str, Choice]) -> None:
         super().__init__()
-        self.given = given
+        self.requested = requested
 
     def pick(self, name: str, options: Domain) -> Choice:
-        if name not in self.given:
+        if name not in self.requested:
             raise InputError(f"the choice {name!r} is missing; options: {domains.shown(options)}")
-        choice = domains.find(options, self.given[name])
+        choice = domains.find(options, self.requested[name])
         if choice is not MISSING:
             return choice
-        raise _no_option(name, self.given[name], options)
+        raise _no_option(name, self.requested[name], options)
 
     def check_all_used(self) -> None:
-        """Raise InputError if a given choice was not used."""
-        for name in self.given:
+        """Raise InputError if a requested choice was not used."""
+        for name in self.requested:
             if name not in self.choices:
                 raise unknown("choice", name, self.choices)
 

@@ -15,7 +15,7 @@ from search_spaces.torch_space import TorchSpace, no_example
 
 ENTRY_POINTS = "rlm_nas.search_spaces"
 SUPERNET = ".safetensors"  # files of shared weights to start with
-WANTED = (
+EXPECTED = (
     "a function `build(trial)` that returns a torch.nn.Module, or a subclass of TorchSpace "
     "or "
     "SearchSpace"
@@ -83,7 +83,7 @@ def _named(name: str) -> type[SearchSpace]:
 
 
 def _from_file(reference: str) -> Callable[..., SearchSpace]:
-    picked = plug_ins.pick(reference, "space or network", WANTED, _is_space, _is_meant)
+    picked = plug_ins.pick(reference, "space or network", EXPECTED, _is_space, _is_meant)
     if inspect.isfunction(picked):
         return partial(_of_function, reference, picked)
     return partial(_of_class, reference, picked)
@@ -139,7 +139,7 @@ def is_model(reference: str) -> bool:
         return False
     from torch import nn
 
-    named = plug_ins.value_in_file(reference, "space or model", WANTED)
+    named = plug_ins.value_in_file(reference, "space or model", EXPECTED)
     takes_nothing = inspect.isfunction(named) and not inspect.signature(named).parameters
     return isinstance(named, nn.Module) or takes_nothing
 
@@ -148,15 +148,15 @@ def _of_model(reference: str, input_shape: Any = None, **options: Any) -> Subnet
     """The sub-networks of a module in a user's file, or of what a function without arguments there
     returns.
     """
-    wanted = "a torch.nn.Module, or a function without arguments that returns one"
-    net = plug_ins.value_in_file(reference, "model", wanted)
+    expected = "a torch.nn.Module, or a function without arguments that returns one"
+    net = plug_ins.value_in_file(reference, "model", expected)
     example = getattr(net, "example_input", None)
     if input_shape is not None:
         import torch
 
         example = torch.zeros(1, *([input_shape] if isinstance(input_shape, int) else input_shape))
     if not callable(net) or (inspect.isfunction(net) and _required(net)):
-        raise InputError(f"{reference} cannot be the model: give {wanted}")
+        raise InputError(f"{reference} cannot be the model: give {expected}")
     try:
         space = Subnetworks(net, example, name=reference, **options)
     except TypeError as error:

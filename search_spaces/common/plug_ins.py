@@ -66,7 +66,7 @@ def function_from_file(reference: str, what: str) -> Callable[..., Any]:
 def pick(
     reference: str,
     what: str,
-    wanted: str,
+    expected: str,
     fits: Callable[[object], bool],
     meant: Callable[[str, object], bool] = lambda name, value: True,
 ) -> Any:
@@ -75,7 +75,7 @@ def pick(
     Args:
         reference: the reference; its name may be omitted if exactly one object fits and is meant.
         what: what the object is used as, for messages.
-        wanted: description of the objects that fit, for messages.
+        expected: description of the objects that fit, for messages.
         fits: True for objects that may be named.
         meant: of name and object, True if a reference without a name may refer to it.
 
@@ -93,23 +93,25 @@ def pick(
         likely = [key for key, value in fitting.items() if meant(key, value)]
         if len(likely) != 1:
             has = ", ".join(likely or fitting) or "nothing of the kind"
-            raise InputError(f"{path}: name the {what}, {path}:NAME, {wanted}; the file has {has}")
+            raise InputError(
+                f"{path}: name the {what}, {path}:NAME, {expected}; the file has {has}"
+            )
         name = likely[0]
     if name in vars(module) and name not in fitting:
         kind = _kind(vars(module)[name], name in own)
-        raise InputError(f"{reference} cannot be the {what}: it is {kind}; give {wanted}")
+        raise InputError(f"{reference} cannot be the {what}: it is {kind}; give {expected}")
     if name not in fitting:
         raise unknown(f"{what} in {path}:", name, fitting)
     return fitting[name]
 
 
-def value_in_file(reference: str, what: str, wanted: str) -> Any:
+def value_in_file(reference: str, what: str, expected: str) -> Any:
     """The value of any kind that `file.py:name` names.
 
     Args:
         reference: the reference, with a name.
         what: what the value is used as, for messages.
-        wanted: description of the values that fit, for messages.
+        expected: description of the values that fit, for messages.
 
     Raises:
         InputError: if the file has no such name, or cannot be imported.
@@ -119,7 +121,7 @@ def value_in_file(reference: str, what: str, wanted: str) -> Any:
     names = [key for key in vars(module) if not key.startswith("_")]
     if not name:
         raise InputError(
-            f"{path}: name the {what}, {path}:NAME, {wanted}; the file has "
+            f"{path}: name the {what}, {path}:NAME, {expected}; the file has "
             f"{', '.join(names) or 'none'}"
         )
     if name not in vars(module):
