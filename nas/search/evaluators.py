@@ -60,7 +60,7 @@ class Evaluator:
         ...         return np.array([[1.5 * len(a.choices)] for a in architectures])
         >>> problem = nas.Problem("tiny-resnet", Board(), "board_ms")
         >>> float(nas.search(problem, sampler="random", evaluations=2).front["board_ms"][0])
-        9.0
+        15.0
 
     Attributes:
         metrics: names of the m metrics.
