@@ -222,3 +222,14 @@ def test_latencies_are_learned_if_requested(
     )
     assert found[0]["metric"] == "latency"
     assert found[0]["tau"]["mean"] > 0.5, "counts of lines tell latencies after 16 measurements"
+
+
+@pytest.mark.slow
+def test_latencies_of_two_passes_are_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = run("latencies", capsys, out=tmp_path)
+    assert len(rows) == 9  # three ways; none, one or both passes beside a busy process
+    assert {row["way"] for row in rows} == {"in a row", "alone", "together"}
+    assert all(0 <= row["covered (%)"] <= 100 for row in rows)
+    assert len(list(tmp_path.glob("pass-*.json"))) == 4
