@@ -7,7 +7,7 @@ predicted ranks alone, starting from what has been evaluated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Sequence, Set
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +24,7 @@ RANDOM_SHARE = 0.2  # of the children are random architectures
 MUTATED_SHARE = 0.5  # of the other children have one parent; the rest are crossed, too
 MAX_RANDOM_DRAWS = 1000
 MAX_LISTED_SIZE = 100_000  # of a space whose unseen architectures are listed after these draws
+ROUNDING = 1e-6  # relative: two processors round the result of one training differently
 
 
 def evolve(
@@ -115,6 +116,45 @@ def random_unseen(
     if not unseen:
         return None
     return unseen[rng.integers(len(unseen))]
+
+
+def without_repetitions(
+    candidates: list[Architecture],
+    texts: Texts,
+    trained: Iterable[Architecture],
+    results: Iterable[tuple[Hashable, Sequence[float] | np.ndarray]],
+) -> list[Architecture]:
+    """Drop duplicates of trained architectures if another training of these is useless.
+
+    Args:
+        candidates: the architectures to choose from.
+        texts: of the search; duplicates have equal ones.
+        trained: architectures that have been trained.
+        results: of their trainings, see `repeat_exactly`.
+    """
+    if not repeat_exactly(results):
+        return candidates
+    repeated = set(texts(trained))
+    pairs = zip(candidates, texts(candidates), strict=True)
+    return [architecture for architecture, text in pairs if text not in repeated]
+
+
+def repeat_exactly(results: Iterable[tuple[Hashable, Sequence[float] | np.ndarray]]) -> bool:
+    """True if duplicates were trained and always reached equal accuracies, so that training another
+    is useless.
+
+    Accuracies that differ by `ROUNDING` are equal: another machine may have computed them.
+
+    Args:
+        results: for each training, a key that duplicates share, and its accuracies (k,) in %.
+    """
+    first: dict[Hashable, Sequence[float] | np.ndarray] = {}
+    count = 0
+    for key, accuracies in results:
+        if not np.allclose(first.setdefault(key, accuracies), accuracies, rtol=ROUNDING, atol=0):
+            return False
+        count += 1
+    return len(first) < count
 
 
 class Texts:

@@ -25,12 +25,17 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 
 from nas.search.acquisition import Region, free_region, sample_improvements
-from nas.search.candidates import Texts, best_first, evolve, random_unseen
+from nas.search.candidates import (
+    Texts,
+    best_first,
+    evolve,
+    random_unseen,
+    without_repetitions,
+)
 from nas.search.halving import Halving, Hyperband, best_order
 from nas.search.initial_design import initial_design
 from nas.search.pareto import hypervolume, infer_reference_point, non_dominated
 from nas.search.samplers import is_guided
-from nas.search.study.networks import repeat_exactly
 from nas.search.trainings import NEW, Fidelities, Job, Run, Runs
 from predictors import create, list_predictors
 from predictors.metrics import Metric, at_fidelity
@@ -329,18 +334,13 @@ class ImprovementPerCost:
         accuracies.
         """
         started = [one for one in runs.runs if self._texts.can_be_written(one)]
-        texts = self._texts(started)
         results = []
-        for architecture, text in zip(started, texts, strict=True):
+        for architecture, text in zip(started, self._texts(started), strict=True):
             for level, values in runs.runs[architecture].values.items():
                 if level != NEW:
                     accuracies = [values[metric] for metric in self.accuracies]
                     results.append(((text, level), accuracies))
-        if not repeat_exactly(results):
-            return candidates
-        repeated = set(texts)
-        pairs = zip(candidates, self._texts(candidates), strict=True)
-        return [architecture for architecture, text in pairs if text not in repeated]
+        return without_repetitions(candidates, self._texts, started, results)
 
     def _sample_curves(
         self, fitted: Predictor, runs: Sequence[Run], columns: list[str], seed: int

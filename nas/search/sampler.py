@@ -13,7 +13,7 @@ import numpy as np
 from optuna.trial import TrialState
 
 from nas.search.acquisition import ACQUISITIONS
-from nas.search.candidates import best_first, evolve, random_unseen
+from nas.search.candidates import best_first, evolve, random_unseen, without_repetitions
 from nas.search.initial_design import initial_design
 from nas.search.objectives import (
     Constraint,
@@ -24,7 +24,6 @@ from nas.search.objectives import (
 )
 from nas.search.pareto import constrained_ranks, infer_reference_point, non_dominated
 from nas.search.replay import ReplaySampler
-from nas.search.study.networks import repeat_exactly
 from nas.search.study.schema import CHOICES_KEY, PREDICTED_KEY, SETTINGS_KEY, SPACE_KEY
 from nas.search.study.storage import set_system_attr, stored_trials
 from nas.search.study.trials import TrialReader
@@ -306,14 +305,10 @@ class PredictorSampler(ReplaySampler):
         kinds = [Metric.parse(key).kind for key in self._reader.keys]
         columns = [j for j, kind in enumerate(kinds) if kind == "accuracy"]
         columns = columns or list(range(len(kinds)))
-        texts = self._surrogate.texts(evaluated)
-        results = [values[columns] for values in evaluated.values()]
-        if not repeat_exactly(zip(texts, results, strict=True)):
-            return candidates
-        repeated = set(texts)
-        candidate_texts = self._surrogate.texts(candidates)
-        pairs = zip(candidates, candidate_texts, strict=True)
-        return [architecture for architecture, text in pairs if text not in repeated]
+        texts = self._surrogate.texts
+        accuracies = [values[columns] for values in evaluated.values()]
+        results = zip(texts(evaluated), accuracies, strict=True)
+        return without_repetitions(candidates, texts, evaluated, results)
 
     def _summary(self, samples: np.ndarray) -> dict[str, list[float]]:
         """Mean and standard deviation per metric of the samples (s, M) of one architecture."""

@@ -17,9 +17,9 @@ from nas.benchmarks.table import Benchmark, Header, Table
 from nas.evaluation.latency import LatencyTask
 from nas.evaluation.measurement import Measurement
 from nas.search import search as search_loop
+from nas.search.candidates import repeat_exactly
 from nas.search.evaluators import TableEvaluator
 from nas.search.own_evaluator import FunctionEvaluator
-from nas.search.study.networks import repeat_exactly
 from nas.search.study.result import SearchResult
 from nas.search.study.schema import BEGUN_KEY, COST_KEY, RULED_OUT_KEY, SPREAD_KEY, UNTIL_KEY
 from nas.search.study.storage import begin_trial
