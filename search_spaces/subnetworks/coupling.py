@@ -179,8 +179,10 @@ class Walk:
     ) -> None:
         """Note the role of a value of the graph that is a weight, once for all layers alike."""
         weight = self.origins.get(value)
+        if weight is None:
+            return
         noted = {(role.value, bool(role.reads)) for role in self.coupling.roles}
-        if weight is not None and (weight, bool(reads)) not in noted:
+        if (weight, bool(reads)) not in noted:
             self.coupling.roles.append(Role(weight, tuple(makes), tuple(reads)))
 
 

@@ -1,7 +1,10 @@
 """Which channels stay: an importance of every position of a group, computed once per module.
 
-A channel matters as much as what it is made of times what reads it: one that no layer reads has
-importance 0.
+- Magnitude: a channel matters as much as what it is made of times what reads it. One that no layer
+  reads has importance 0. Both are norms of weights, each relative to the mean of its tensor.
+- Taylor: how much the loss would change without the channel, to first order: the sum of weight times
+  gradient over all of its weights (Molchanov et al., 2019).
+- Activation: how large the channel is on data, times what reads it.
 """
 
 from __future__ import annotations
@@ -54,51 +57,53 @@ class Importance:
             )
 
     def scores(
-        self, module: nn.Module, reading: Reading, coupling: Coupling, groups: Sequence[Group]
+        self,
+        module: nn.Module,
+        reading: Reading,
+        coupling: Coupling,
+        groups: Sequence[Group],
     ) -> dict[Atom, np.ndarray]:
         """The importance (size,) of each position of each group's atom; equal ones for a module
         without weights.
         """
+        atoms = [group.atom for group in groups]
+        ones = {atom: np.ones(atom.size) for atom in atoms}
         if any(x.is_meta for x in module.parameters()):
-            return {group.atom: np.ones(group.atom.size) for group in groups}
+            return ones
         if self.kind == "taylor":
-            return self._taylor(module, reading, coupling, groups)
-        made, read = _norms(reading, coupling, groups)
+            return self._taylor(module, reading, coupling, atoms)
+        made, read = _norms(reading, coupling, atoms)
         if self.kind == "activation":
-            made = self._activations(module, reading, coupling, groups) | {
-                atom: norm for atom, norm in made.items() if not np.isfinite(norm).all()
-            }
-        return {
-            group.atom: made.get(group.atom, np.ones(group.atom.size))
-            * read.get(group.atom, np.ones(group.atom.size))
-            for group in groups
-        }
+            undefined = {atom: norm for atom, norm in made.items() if not np.isfinite(norm).all()}
+            made = self._activations(module, reading, coupling, atoms) | undefined
+        return {atom: made.get(atom, one) * read.get(atom, one) for atom, one in ones.items()}
 
     def _taylor(
-        self, module: nn.Module, reading: Reading, coupling: Coupling, groups: Sequence[Group]
+        self,
+        module: nn.Module,
+        reading: Reading,
+        coupling: Coupling,
+        atoms: Sequence[Atom],
     ) -> dict[Atom, np.ndarray]:
-        """|sum of weight · gradient| over all weights of a position, mean over the batches."""
-        totals = {group.atom: np.zeros(group.atom.size) for group in groups}
-        places = _places(module, reading, coupling, totals)
+        """|sum of weight · gradient| over all weights of a position, sum over the batches."""
+        totals = {atom: np.zeros(atom.size) for atom in atoms}
+        places = _places(module, reading, coupling, atoms)
         needs = {p: p.requires_grad for p in module.parameters()}
         try:
             for p in module.parameters():
                 p.requires_grad_(p.is_floating_point())
             for inputs, targets in self.data:
+                # 1. Gradients of the loss of a batch.
                 module.zero_grad(set_to_none=True)
                 self._loss(run(module, inputs), targets).backward()
-                change = {atom: np.zeros(len(total)) for atom, total in totals.items()}
+                # 2. The change without a position: of all weights along each of its places.
+                changes = {atom: np.zeros(atom.size) for atom in atoms}
                 for parameter, dim, atom, labels in places:
-                    if parameter.grad is None:
-                        continue
-                    product = (parameter.detach() * parameter.grad).double()
-                    others = [i for i in range(product.dim()) if i != dim]
-                    per_position = (
-                        product.sum(others).cpu().numpy() if others else product.cpu().numpy()
-                    )
-                    _add(change[atom], labels, per_position)
-                for atom, total in totals.items():
-                    total += np.abs(change[atom])
+                    if parameter.grad is not None:
+                        product = (parameter.detach() * parameter.grad).double()
+                        _add(changes[atom], labels, _along(product, dim))
+                for atom, change in changes.items():
+                    totals[atom] += np.abs(change)
         finally:
             module.zero_grad(set_to_none=True)
             for p, need in needs.items():
@@ -116,41 +121,27 @@ class Importance:
         return torch.nn.functional.cross_entropy(first, targets)
 
     def _activations(
-        self, module: nn.Module, reading: Reading, coupling: Coupling, groups: Sequence[Group]
+        self,
+        module: nn.Module,
+        reading: Reading,
+        coupling: Coupling,
+        atoms: Sequence[Atom],
     ) -> dict[Atom, np.ndarray]:
         """Mean absolute value of each position in the results of layers, relative to the mean of
         the layer.
         """
-        chosen = {group.atom for group in groups}
-        totals = {group.atom: np.zeros(group.atom.size) for group in groups}
+        totals = {atom: np.zeros(atom.size) for atom in atoms}
         handles = []
-
-        def listen(layer: nn.Module, axes: Sequence[Axis]) -> None:
-            watched = [
-                (dim, atom, labels_of(axis, atom))
-                for dim, axis in enumerate(axes)
-                for atom in dict.fromkeys(atoms_of(axis))
-                if atom in chosen
-            ]
-
-            def hook(_: nn.Module, args: Any, output: Any) -> None:
-                x = next((x for x in tree_leaves(output) if isinstance(x, Tensor)), None)
-                if x is None or x.dim() != len(axes):
-                    return
-                for dim, atom, labels in watched:
-                    others = [i for i in range(x.dim()) if i != dim]
-                    mean = x.detach().abs().double().mean(others).cpu().numpy()
-                    score = np.zeros(len(totals[atom]))
-                    _add(score, labels, mean)
-                    totals[atom] += score / max(score.mean(), 1e-12)
-
-            if watched:
-                handles.append(layer.register_forward_hook(hook))
-
+        # 1. Listen to each layer of whose result an axis contains an atom.
         for call in reading.recorder.calls:
             value = next((v for v in call.results if v is not None), None)
-            if value is not None and value in coupling.axes:
-                listen(module.get_submodule(call.name), coupling.axes[value])
+            axes = coupling.axes.get(value, ()) if value is not None else ()
+            watched = _occurrences(axes, totals)
+            if watched:
+                hook = _listener(len(axes), watched, totals)
+                layer = module.get_submodule(call.name)
+                handles.append(layer.register_forward_hook(hook))
+        # 2. Run the module.
         try:
             with torch.no_grad():
                 for inputs in self.data:
@@ -161,23 +152,54 @@ class Importance:
         return totals
 
 
-def _norms(
-    reading: Reading, coupling: Coupling, groups: Sequence[Group]
-) -> tuple[dict[Atom, np.ndarray], dict[Atom, np.ndarray]]:
-    """Norms of what makes and of what reads each position: squares, each weight relative to its
-    mean, added up.
+def _listener(
+    rank: int,
+    watched: Sequence[tuple[int, Atom, np.ndarray]],
+    totals: dict[Atom, np.ndarray],
+) -> Callable[..., None]:
+    """A hook that adds the sizes of a layer's results to the totals.
+
+    Args:
+        rank: number of axes of the result.
+        watched: dimension, atom and labels of each place where an atom occurs.
+        totals: by atom.
     """
-    chosen = {group.atom for group in groups}
+
+    def hook(_: nn.Module, args: Any, output: Any) -> None:
+        x = next((x for x in tree_leaves(output) if isinstance(x, Tensor)), None)
+        if x is None or x.dim() != rank:
+            return
+        for dim, atom, labels in watched:
+            others = [i for i in range(rank) if i != dim]
+            mean = x.detach().abs().double().mean(others).cpu().numpy()
+            score = np.zeros(atom.size)
+            _add(score, labels, mean)
+            totals[atom] += score / max(score.mean(), 1e-12)
+
+    return hook
+
+
+def _norms(
+    reading: Reading,
+    coupling: Coupling,
+    atoms: Sequence[Atom],
+) -> tuple[dict[Atom, np.ndarray], dict[Atom, np.ndarray]]:
+    """Norms (size,) of what makes and of what reads each position: squares, each weight relative to
+    its mean, added up.
+    """
     made: dict[Atom, np.ndarray] = {}
     read: dict[Atom, np.ndarray] = {}
     for role in coupling.roles:
-        axes = coupling.weights[role.value]
-        for sums, roles in ((made, role.makes), (read, role.reads)):
-            for atom in {atom for axis in roles for atom in atoms_of(axis)} & chosen:
-                squares = _squares(reading, role.value, axes, atom)
+        for sums, axes in ((made, role.makes), (read, role.reads)):
+            touched = {atom for axis in axes for atom in atoms_of(axis)}
+            for atom in touched.intersection(atoms):
+                squares = _squares(reading, role.value, coupling.weights[role.value], atom)
                 if squares is not None:
                     sums[atom] = sums.get(atom, 0) + squares / max(squares.mean(), 1e-30)
-    return ({atom: np.sqrt(x) for atom, x in sums.items()} for sums in (made, read))  # type: ignore[return-value]
+    for sums in (made, read):
+        for atom, total in sums.items():
+            sums[atom] = np.sqrt(total)
+    return made, read
 
 
 def _squares(reading: Reading, value: int, axes: Sequence[Axis], atom: Atom) -> np.ndarray | None:
@@ -186,27 +208,45 @@ def _squares(reading: Reading, value: int, axes: Sequence[Axis], atom: Atom) -> 
     if not tensor.is_floating_point():
         return None
     squares, score = tensor.detach().double().square(), np.zeros(atom.size)
-    for dim, axis in enumerate(axes):
-        if any(a is atom for a in atoms_of(axis)):
-            others = [i for i in range(squares.dim()) if i != dim]
-            per_position = squares.sum(others) if others else squares
-            _add(score, labels_of(axis, atom), per_position.cpu().numpy())
+    for dim, _, labels in _occurrences(axes, [atom]):
+        _add(score, labels, _along(squares, dim))
     return score
 
 
 def _places(
-    module: nn.Module, reading: Reading, coupling: Coupling, atoms: Iterable[Atom]
+    module: nn.Module,
+    reading: Reading,
+    coupling: Coupling,
+    atoms: Sequence[Atom],
 ) -> list[tuple[nn.Parameter, int, Atom, np.ndarray]]:
     """Parameter, dimension, atom and labels of each place where an atom occurs."""
+    places = []
+    for value in source_names(module, reading):
+        tensor = reading.sources[value]
+        if isinstance(tensor, nn.Parameter):
+            for dim, atom, labels in _occurrences(coupling.weights[value], atoms):
+                places.append((tensor, dim, atom, labels))
+    return places
+
+
+def _occurrences(
+    axes: Sequence[Axis],
+    atoms: Iterable[Atom],
+) -> list[tuple[int, Atom, np.ndarray]]:
+    """Dimension, atom and labels (size of the axis,) of each place where an atom occurs."""
     chosen = set(atoms)
-    return [
-        (tensor, dim, atom, labels_of(axis, atom))
-        for value in source_names(module, reading)
-        if isinstance(tensor := reading.sources[value], nn.Parameter)
-        for dim, axis in enumerate(coupling.weights[value])
-        for atom in dict.fromkeys(atoms_of(axis))
-        if atom in chosen
-    ]
+    occurrences = []
+    for dim, axis in enumerate(axes):
+        for atom in dict.fromkeys(atoms_of(axis)):
+            if atom in chosen:
+                occurrences.append((dim, atom, labels_of(axis, atom)))
+    return occurrences
+
+
+def _along(x: Tensor, dim: int) -> np.ndarray:
+    """Sums over all other axes, (size of the axis,)."""
+    others = [i for i in range(x.dim()) if i != dim]
+    return (x.sum(others) if others else x).cpu().numpy()
 
 
 def _add(score: np.ndarray, labels: np.ndarray, values: np.ndarray) -> None:

@@ -1,5 +1,10 @@
 """Read a module once: its graph, the tensors of the module behind every operator, and the calls of
 its layers.
+
+1. `LinkedRecorder` records a call of the module as for a text, and notes which tensors each operator
+   owns, and where the calls of layers begin and end.
+2. What an operator owns may be computed, such as a normalized weight. A second graph, of weights,
+   computes all of it from the module's parameters and buffers.
 """
 
 from __future__ import annotations
@@ -125,14 +130,12 @@ class LinkedRecorder(Recorder):
             return self._recurrent_call(func, args, kwargs)
         made = super()._handled(func, args, kwargs)
         if name == "batch_norm":
-            names = ("input", "running_mean", "running_var")
-            given = dict(zip(names, args, strict=False)) | kwargs
+            arguments = dict(zip(("input", "running_mean", "running_var"), args, strict=False))
+            arguments |= kwargs
+            statistics = arguments.get("running_mean"), arguments.get("running_var")
             for node in self.nodes[before:]:
                 if node.op == "BatchNorm":
-                    self.statistics[node.outputs[0]] = (
-                        given.get("running_mean"),
-                        given.get("running_var"),
-                    )
+                    self.statistics[node.outputs[0]] = statistics
         return made
 
     def _recurrent_call(
@@ -244,76 +247,109 @@ def _noting_calls(module: nn.Module, recorder: LinkedRecorder) -> Iterator[None]
 
 def _linked(graph: Graph, recorder: LinkedRecorder, module: nn.Module) -> Reading:
     """Add the graph that computes the weights of all operators from the module's parameters."""
-    tensors = Recorder(
-        frozenset(id(p) for p in module.parameters()), recorder.batch, module.buffers()
-    )
-    tensors.weights = recorder.weights
-
-    numbers: dict[int, Callable[[], Tensor]] = {}
-    standardized: dict[int, int] = {}  # value by the identity of its tensor
-
-    def value(x: Tensor | None) -> int | None:
-        if x is None:
-            return None
-        try:
-            number = standardized[id(x)] if id(x) in standardized else tensors.value(x)
-        except InputError:  # a function of weights that has no operator
-            parameter = _standardized(x, recorder)
-            if parameter is None:
-                return None
-            number = standardized[id(x)] = tensors.emit("Identity", (tensors.value(parameter),), ())
-        numbers[number] = lambda: recorder.weights.computed(x)
-        return number
-
-    def oriented(x: Tensor, transposed: bool) -> int | None:
-        number = value(x)
-        if not transposed or number is None:
-            return number
-        turned = tensors.emit("Transpose", (number,), (("perm", (1, 0)),))
-        numbers[turned] = lambda: recorder.weights.computed(x).T
-        return turned
-
     own_buffers = {id(x): x for x in module.buffers()}
-    statistics = [
-        x
-        for pair in recorder.statistics.values()
-        for x in pair
-        if x is not None and id(x) in own_buffers
-    ]
-    for x in statistics:
-        # Running statistics are no constants of the graph: they are sliced like parameters.
-        number = tensors.emit("Param", (), (("shape", tuple(x.shape)),))
-        tensors._constants[id(x)] = x, number
+    links = _WeightGraph(recorder, module)
+    # 1. Running statistics are no constants of the graph: they are sliced like parameters.
+    statistics: dict[int, list[Tensor]] = {}
+    for number, pair in recorder.statistics.items():
+        own = [x for x in pair if x is not None and id(x) in own_buffers]
+        statistics[number] = own
+        for x in own:
+            links.add_param(x)
+    # 2. The weights that operators own, and those that are values.
     owned: dict[int, list[int | None]] = {}
     for number, weights in recorder.owned.items():
-        owned[number] = [oriented(x, transposed) for x, transposed in weights]
-    for number, pair in recorder.statistics.items():
-        owned.setdefault(number, []).extend(
-            value(x) for x in pair if x is not None and id(x) in own_buffers
-        )
+        owned[number] = [links.oriented(x, transposed) for x, transposed in weights]
+    for number, own in statistics.items():
+        owned.setdefault(number, []).extend([links.value(x) for x in own])
     for number, matrices in recorder.recurrent.items():
-        owned[number] = [value(x) for x in matrices]
-    params = {number: value(x) for number, x in recorder.params.items()}
-    parameters = {id(p): p for p in module.parameters()}
-    sources: dict[int, Tensor] = {
-        made_number: parameters[i]
-        for i, made in tensors._materialized.items()
-        if i in parameters and (made_number := tensors._recorded[id(made)].number) is not None
-    }
-    sources |= {n: own_buffers[i] for i, (_, n) in tensors._constants.items() if i in own_buffers}
-    made = {node.outputs[0]: node.op for node in graph.nodes}
-    buffers = {
-        n: own_buffers[i]
-        for i, (_, n) in recorder._constants.items()
-        if i in own_buffers
-        and made.get(n) in ("Buffer", "Expand")  # others are written number by number
-    }
-    shapes = tuple(tensors.shapes)
-    weight_graph = Graph((), tuple(tensors.nodes), (), shapes)
-    normalized = frozenset(standardized.values())
+        owned[number] = [links.value(x) for x in matrices]
+    params = {number: links.value(x) for number, x in recorder.params.items()}
+    # 3. The module's buffers among the constants of the graph; short ones are written number by
+    #    number.
+    operators = {node.outputs[0]: node.op for node in graph.nodes}
+    buffers: dict[int, Tensor] = {}
+    for i, (_, number) in recorder._constants.items():
+        if i in own_buffers and operators.get(number) in ("Buffer", "Expand"):
+            buffers[number] = own_buffers[i]
     return Reading(
-        graph, recorder, owned, params, weight_graph, sources, numbers, normalized, buffers
+        graph=graph,
+        recorder=recorder,
+        owned=owned,
+        params=params,
+        weight_graph=links.graph(),
+        sources=links.sources(own_buffers),
+        numbers=links.numbers,
+        standardized=frozenset(links.standardized.values()),
+        buffers=buffers,
     )
+
+
+class _WeightGraph:
+    """Collects the graph of weights: a recording of what the module computes from its parameters.
+
+    Args:
+        recorder: the recorder of the network.
+        module: the module, of which all parameters are values here.
+
+    Attributes:
+        numbers: compute the numbers of weights, by value.
+        standardized: by identity of a weight that has no operators, the value that stands for it.
+    """
+
+    def __init__(self, recorder: LinkedRecorder, module: nn.Module) -> None:
+        self.recorder = recorder
+        self.parameters = {id(p): p for p in module.parameters()}
+        self.tensors = Recorder(
+            frozenset(self.parameters), recorder.batch, module.buffers(), recorder.weights
+        )
+        self.numbers: dict[int, Callable[[], Tensor]] = {}
+        self.standardized: dict[int, int] = {}
+
+    def add_param(self, x: Tensor) -> None:
+        """Let a buffer be a parameter of the graph."""
+        number = self.tensors.emit("Param", (), (("shape", tuple(x.shape)),))
+        self.tensors._constants[id(x)] = x, number
+
+    def value(self, x: Tensor | None) -> int | None:
+        """The value of a weight; None if it cannot be followed to parameters."""
+        if x is None:
+            return None
+        number = self.standardized.get(id(x))
+        if number is None:
+            try:
+                number = self.tensors.value(x)
+            except InputError:  # a function of weights that has no operator
+                parameter = _standardized(x, self.recorder)
+                if parameter is None:
+                    return None
+                source = self.tensors.value(parameter)
+                number = self.standardized[id(x)] = self.tensors.emit("Identity", (source,), ())
+        self.numbers[number] = lambda: self.recorder.weights.computed(x)
+        return number
+
+    def oriented(self, x: Tensor, transposed: bool) -> int | None:
+        """The value of a weight as its operator has it."""
+        number = self.value(x)
+        if not transposed or number is None:
+            return number
+        turned = self.tensors.emit("Transpose", (number,), (("perm", (1, 0)),))
+        self.numbers[turned] = lambda: self.recorder.weights.computed(x).T
+        return turned
+
+    def graph(self) -> Graph:
+        return Graph((), tuple(self.tensors.nodes), (), tuple(self.tensors.shapes))
+
+    def sources(self, buffers: dict[int, Tensor]) -> dict[int, Tensor]:
+        """The parameter or buffer behind each value that is not computed."""
+        sources: dict[int, Tensor] = {}
+        for i, made in self.tensors._materialized.items():
+            if i in self.parameters:
+                sources[self.tensors._recorded[id(made)].number] = self.parameters[i]
+        for i, (_, number) in self.tensors._constants.items():
+            if i in buffers:
+                sources[number] = buffers[i]
+        return sources
 
 
 def _standardized(x: Tensor, recorder: LinkedRecorder) -> nn.Parameter | None:

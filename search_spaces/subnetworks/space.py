@@ -20,7 +20,6 @@ from search_spaces.torch_space import TorchSpace, no_example
 
 if TYPE_CHECKING:
     import onnx
-    import torch
     from torch import nn
 
     from search_spaces.subnetworks.groups import Group
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 WIDTHS = (0.25, 0.5, 0.75, 1.0)
 ROUND_TO = 8  # channels; hardware computes multiples of 8 without waste
 STARTS, TEACHERS, OUTPUTS = ("inherited", "fresh"), ("model", "none"), ("classes", "vectors")
-MAX_NAMED = 3  # names in an error about weights
+MAX_NAMED = 3  # names in a summary
 DESIGN_FLOPS = (0.85, 0.25)  # of the model, of the widest and the narrowest first network
 BISECTIONS = 8  # which find a share to less than 1 %
 
@@ -362,6 +361,7 @@ class Subnetworks(TorchSpace):
 
         from search_spaces.ir.pytorch import is_lazy, layer_of, run
         from search_spaces.subnetworks.prunable import Prunable
+        from search_spaces.subnetworks.weight_files import load_weights
 
         module: Any = self._net
         if not isinstance(module, nn.Module):
@@ -396,92 +396,6 @@ class Subnetworks(TorchSpace):
 def _counted(number: int, name: str) -> str:
     first, _, rest = name.partition(" ")
     return f"{number} {first}{'s' if number > 1 else ''}{f' {rest}' if rest else ''}"
-
-
-def load_weights(module: nn.Module, path: str | Path) -> None:
-    """Load a file of weights into a module.
-
-    Args:
-        module: the module.
-        path: a .safetensors file, or a state dict that `torch.save` wrote; one under the key
-            "state_dict" or "model" is read, too. Other objects of a file are not read.
-
-    Raises:
-        InputError: the file cannot be read, or its names or shapes differ from the module's.
-    """
-    state = _read_weights(path)
-    own = module.state_dict()
-    if (
-        state
-        and not own.keys() & state.keys()
-        and all(name.startswith("module.") for name in state)
-    ):
-        state = {name.removeprefix("module."): tensor for name, tensor in state.items()}
-    missing = [
-        name for name in own if name not in state and not name.endswith("num_batches_tracked")
-    ]
-    strange = [name for name in state if name not in own]
-    shapes = [name for name in own if name in state and own[name].shape != state[name].shape]
-    if missing or strange:
-        raise InputError(
-            f"{path}: the weights do not fit the model: {_differences(missing, strange)}"
-        )
-    if shapes:
-        shown = [
-            f"{n} {list(state[n].shape)} instead of {list(own[n].shape)}"
-            for n in shapes[:MAX_NAMED]
-        ]
-        more = f" and {len(shapes) - MAX_NAMED} more" if len(shapes) > MAX_NAMED else ""
-        raise InputError(
-            f"{path}: the weights have other shapes than the model: {', '.join(shown)}{more}"
-        )
-    module.load_state_dict(state, strict=False, assign=any(x.is_meta for x in own.values()))
-
-
-def _differences(missing: list[str], strange: list[str]) -> str:
-    """Missing and unexpected names, with the nearest one of the other side."""
-    import difflib
-
-    parts = []
-    for words, names, others in (("missing", missing, strange), ("unexpected", strange, missing)):
-        shown = []
-        for name in names[:MAX_NAMED]:
-            near = difflib.get_close_matches(name, others, 1)
-            shown.append(f"{name} (the nearest is {near[0]})" if near else name)
-        if names:
-            more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-            parts.append(f"{words} {', '.join(shown)}{more}")
-    return "; ".join(parts)
-
-
-def _read_weights(path: str | Path) -> dict[str, torch.Tensor]:
-    import torch
-
-    file = Path(path)
-    if not file.is_file():
-        raise InputError(f"{path}: no such file of weights")
-    try:
-        if file.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            return load_file(file)
-        state = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch's and safetensors' errors share no base class
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
-        raise InputError(
-            f"{path}: not a .safetensors file or state dict ({reason}): save one with "
-            "torch.save(net.state_dict(), …)"
-        ) from error
-    for key in ("state_dict", "model"):
-        if isinstance(state, Mapping) and isinstance(state.get(key), Mapping):
-            state = state[key]
-    if not isinstance(state, Mapping) or not all(
-        isinstance(x, torch.Tensor) for x in state.values()
-    ):
-        raise InputError(
-            f"{path}: holds no state dict, but {type(state).__name__}: save net.state_dict()"
-        )
-    return dict(state)
 
 
 def _shares(width: Sequence[float]) -> tuple[float, ...]:
