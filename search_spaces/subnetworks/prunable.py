@@ -50,7 +50,7 @@ Option = Group | Block | Kernel
 
 MAX_ASSIGNMENTS = 24  # tries to find out which sizes a module's attributes hold
 MAX_ALL_ASSIGNMENTS = 72  # of all kinds of choices together
-MAX_TRIAL_SECONDS = 60.0  # choices that are not tried by then stay whole
+MAX_TRIAL_SECONDS = 60.0  # of processor time; choices that are not tried by then stay whole
 PROBED = 8  # of more choices alike, three are tried one by one, and if all fail, none works
 
 
@@ -120,7 +120,7 @@ class Prunable:
         self.choices = self._choices()
         self.order: dict[Atom, np.ndarray] = {}
         self._assignment: dict[tuple[type, str], str] = {}
-        self._assignments_left, self._started = MAX_ALL_ASSIGNMENTS, time.monotonic()
+        self._assignments_left, self._started = MAX_ALL_ASSIGNMENTS, time.process_time()
         self._prepare()
         self._drop_what_fails()
         self._prepare()
@@ -254,7 +254,7 @@ class Prunable:
         ties = tie(self.coupling, choices.groups)
         tied = [member for group in ties for member in group.members]
         untied = [choice for choice in everything if not _is_of(choice, tied)]
-        if ties and self._works([*untied, *ties]):
+        if ties and self._failure([*untied, *ties]) is None:
             self._keep([*untied, *ties])
             return
         # 3. Choices of a kind, by halving.
@@ -298,7 +298,7 @@ class Prunable:
         choices.kernels = [kernel for kernel in choices.kernels if kernel in stays]
 
     def _is_late(self) -> bool:
-        return time.monotonic() > self._started + MAX_TRIAL_SECONDS
+        return time.process_time() > self._started + MAX_TRIAL_SECONDS
 
     def _works(self, tried: Sequence[Option]) -> bool:
         """True if choices work together, perhaps after attributes are understood in another way,
