@@ -28,6 +28,8 @@ from search_spaces.testing import check_space
 pytestmark = pytest.mark.usefixtures("brief_guidance")
 PAGES = (
     "index.md",
+    "tutorial/own_networks.md",
+    "tutorial/fewer_trainings.md",
     "concepts/text.md",
     "concepts/rlm.md",
     "concepts/search.md",

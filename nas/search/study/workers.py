@@ -28,7 +28,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import optuna
 from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
-from optuna.storages import RetryHeartbeatStaleTrialCallback, fail_stale_trials
+from optuna.storages import fail_stale_trials
 from optuna.trial import TrialState
 
 from nas.search.study.schema import (
@@ -40,7 +40,14 @@ from nas.search.study.schema import (
     SCRIPT,
     WORKER_KEY,
 )
-from nas.search.study.storage import fail_trial, has_heartbeat, heartbeat, stored_trial, trial_id
+from nas.search.study.storage import (
+    RetryStaleTrial,
+    fail_trial,
+    has_heartbeat,
+    heartbeat,
+    stored_trial,
+    trial_id,
+)
 from search_spaces.common import plug_ins
 from search_spaces.common.errors import InputError
 
@@ -177,9 +184,7 @@ class Worker:
         """Fail a running trial and enqueue a copy of it."""
         if fail_trial(self.study, trial):  # False if another process was quicker
             with _unwarned():
-                RetryHeartbeatStaleTrialCallback(inherit_intermediate_values=True)(
-                    self.study, trial
-                )
+                RetryStaleTrial(inherit_intermediate_values=True)(self.study, trial)
 
 
 def _owner(trial: FrozenTrial) -> str:
