@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,11 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPTS = sorted(EXAMPLES.glob("*.py"))
+NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
+SIZES = {
+    "EVALUATIONS = 40": "EVALUATIONS = 12",
+    "LABELS, OTHERS = 50, 300": "LABELS, OTHERS = 20, 40",
+}
 EVALUATIONS = "3"  # the argument of every script
 MAX_LINES = 40  # of code in the scripts `own_*.py`
 
@@ -30,7 +37,7 @@ def code_lines(script: Path) -> int:
 
 
 def test_there_are_examples() -> None:
-    assert SCRIPTS
+    assert SCRIPTS and NOTEBOOKS
 
 
 @pytest.mark.slow
@@ -41,6 +48,21 @@ def test_an_example_runs_to_its_end(script: Path, tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip()
     assert "Traceback" not in run.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.stem)
+def test_the_cells_of_a_notebook_run_in_their_order(notebook: Path, tmp_path: Path) -> None:
+    cells = json.loads(notebook.read_text())["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert all(not cell.get("outputs") for cell in cells), "outputs are not stored"
+    script = tmp_path / "notebook.py"
+    script.write_text("\n".join(SIZES.get(cell, cell) for cell in code))
+    assert set(code) & set(SIZES), "the first cell has the sizes, so that a test can be short"
+    environment = {**os.environ, "MPLBACKEND": "agg"}
+    command = [sys.executable, str(script)]
+    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
 
 
 @pytest.mark.parametrize(
