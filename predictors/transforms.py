@@ -18,6 +18,7 @@ MAX_KNOTS = 129
 ROUNDING = 1e-12  # relative range below which values count as constant
 MAX_BY_VALUE = 5.0  # largest absolute z of an example under a linear map; digits reach twice as far
 MIN_RATIO = 3.0  # of the 90th to the 10th percentile of a quantity that is transformed by logarithm
+FREE_SHARE = 0.5  # of the lowest known value: above it, a narrow metric is not warped
 MAX_LOG = -float(np.log(MIN_RANGE))  # of restored values, which stay finite and positive
 # A linear map has slope 1 at the median per half of the central 68 % of the values ...
 CENTRAL = (0.16, 0.84)
@@ -117,7 +118,8 @@ def pivot_of(metric: str, values: np.ndarray) -> float:
 
     It is infinite for positive costs and losses whose central 80 % span a factor of `MIN_RATIO`, if
     their logarithms are the more symmetric ones: a few networks that are far faster than all others
-    are no reason. It is the lowest value for other positive measured metrics, and 0 for all others.
+    are no reason. For other positive measured metrics it is `FREE_SHARE` of the lowest value, so
+    that predictions may fall well below what is known, and for all others 0.
     """
     parsed = Metric.parse(metric)
     lowest = float(values.min())
@@ -128,7 +130,7 @@ def pivot_of(metric: str, values: np.ndarray) -> float:
     is_wide = central[2] > MIN_RATIO * central[0]
     if is_wide and _asymmetry(np.log(central)) < _asymmetry(central):
         return np.inf
-    return lowest if parsed.kind == "measured" else 0.0
+    return FREE_SHARE * lowest if parsed.kind == "measured" else 0.0
 
 
 def _asymmetry(quantiles: np.ndarray) -> float:

@@ -37,7 +37,8 @@ def code_lines(script: Path) -> int:
 
 
 def test_there_are_examples() -> None:
-    assert SCRIPTS and NOTEBOOKS
+    assert SCRIPTS
+    assert NOTEBOOKS
 
 
 @pytest.mark.slow

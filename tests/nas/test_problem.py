@@ -154,3 +154,11 @@ def test_every_public_name_is_there_and_typed() -> None:
     for name in nas.__all__:
         assert getattr(nas, name) is not None
     assert (Path(nas.__file__).parent / "py.typed").is_file()
+
+
+def test_a_search_has_a_hypervolume_without_a_reference_point() -> None:
+    problem = nas.load_benchmark("digits201").problem({"digits_accuracy": "max", "params": "min"})
+    few = nas.search(problem, sampler="random", evaluations=10)
+    assert 0 < few.hypervolume() < 1
+    point = [0.0, 1e6]  # in the units of the objectives
+    assert few.hypervolume(point) > 0

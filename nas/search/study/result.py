@@ -15,7 +15,7 @@ from optuna.trial import TrialState
 
 from nas.evaluation.trainable import Trainable
 from nas.search.objectives import to_losses
-from nas.search.pareto import Reference, hypervolume
+from nas.search.pareto import Reference, hypervolume, infer_reference_point, non_dominated
 from nas.search.study.files import missing_weights, save_front, trained_module
 from nas.search.study.networks import (
     KNOWN,
@@ -422,17 +422,26 @@ class SearchResult:
                 (architecture, trial) for trial in trials if trial.state == TrialState.COMPLETE
             )
 
-    def hypervolume(self, reference: Reference | Sequence[float]) -> float:
+    def hypervolume(self, reference: Reference | Sequence[float] | None = None) -> float:
         """Hypervolume of the feasible evaluations.
 
         Args:
             reference: a `Reference`, which makes it the ratio to the true front's hypervolume, or a
-                reference point (m,) in the metrics' own units.
+                reference point (m,) in the metrics' own units. Searches are compared by one and the
+                same. None infers the point from this search alone, and scales each objective by
+                its distance to the best value: 1 if one network were best in all objectives.
 
         Raises:
             InputError: if the reference point has another number of values.
         """
         values = self.evaluated.values[self.feasible]
+        if reference is None:
+            if not len(values):
+                return 0.0
+            losses = to_losses(values, self.objectives)
+            ideal, nadir = infer_reference_point(losses[non_dominated(losses)], losses)
+            widths = np.where(nadir > ideal, nadir - ideal, 1.0)
+            return hypervolume((losses - ideal) / widths, np.ones(len(ideal)))
         if isinstance(reference, Reference):
             return reference.ratio(values)
         point = np.asarray(reference, dtype=float)
