@@ -195,9 +195,9 @@ class SamplerPlanner(Planner):
         patience: float,
     ) -> None:
         super().__init__()
-        is_name = isinstance(sampler, str)
+        name = plug_ins.absolute(sampler) if isinstance(sampler, str) else type(sampler).__name__
         self.settings = {
-            "sampler": plug_ins.absolute(sampler) if is_name else type(sampler).__name__,
+            "sampler": name,
             "sampler_options": dict(options or {}),
             "seed": check_seed(seed),
         }
