@@ -91,30 +91,42 @@ def _layout(edges: Sequence[tuple[int, int]], labels: Sequence[str]) -> list[Spo
     """Place nodes in layers by the longest path from an input, sorted within a layer by the mean
     position of inputs.
     """
+    # 1. The nodes that each node takes values of.
     before: list[list[int]] = [[] for _ in labels]
     for start, end in edges:
         before[end].append(start)
+
+    # 2. Its layer is one below the lowest of these; nodes are in topological order.
     layer: list[int] = []
-    for node in range(len(labels)):  # nodes are in topological order
-        layer.append(1 + max((layer[start] for start in before[node]), default=-1))
+    for node in range(len(labels)):
+        lowest = max((layer[start] for start in before[node]), default=-1)
+        layer.append(lowest + 1)
     rows: list[list[int]] = [[] for _ in range(max(layer) + 1)]
     for node, number in enumerate(layer):
         rows[number].append(node)
+
+    # 3. From the top, a layer is sorted by the mean position of inputs and centred, in boxes.
     across = [0.0] * len(labels)
+
+    def mean_position(node: int) -> float:
+        positions = [across[start] for start in before[node]]
+        return sum(positions) / max(1, len(positions))
+
     widest = max(map(len, rows))
     for row in rows:
-        row.sort(
-            key=lambda node: (
-                sum(across[start] for start in before[node]) / max(1, len(before[node]))
-            )
-        )
+        row.sort(key=mean_position)
+        left = (widest - len(row)) / 2
         for place, node in enumerate(row):
-            across[node] = place + (widest - len(row)) / 2
-    step = (BOX[0] + GAP[0], BOX[1] + GAP[1])
-    return [
-        Spot((across[node] + 0.5) * step[0], layer[node] * step[1] + BOX[1] / 2 + 2, label)
-        for node, label in enumerate(labels)
-    ]
+            across[node] = left + place
+
+    # 4. In pixels.
+    width, height = BOX[0] + GAP[0], BOX[1] + GAP[1]
+    spots = []
+    for node, label in enumerate(labels):
+        x = (across[node] + 0.5) * width
+        y = layer[node] * height + BOX[1] / 2 + 2
+        spots.append(Spot(x, y, label))
+    return spots
 
 
 def _line(start: Spot, end: Spot) -> str:
