@@ -374,8 +374,9 @@ class Prunable:
         """Why a sub-network does not work; None if it does."""
         try:
             module = self.sub_module(choice, meta=True)
-            computed = write(compact(self.graph(choice)))
+            # The recording first: it stops where the module does not run, mostly early.
             recorded = write(compact(record(module, self.example)))
+            computed = write(compact(self.graph(choice)))
         except Exception as error:  # the module's own code may raise any
             return f"the module does not run with other sizes ({_first_line(error)})"
         if computed != recorded:
