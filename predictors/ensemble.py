@@ -62,7 +62,8 @@ class Ensemble(Predictor):
         return np.mean([part.estimate(architectures, metrics, given) for part in self.parts], 0)
 
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        configs, tensors = [], {}
+        configs: list[dict[str, Any]] = []
+        tensors: dict[str, np.ndarray] = {}
         for i, part in enumerate(self.parts):
             config, own = part._state()
             configs.append(config)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Container
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, cast
 
@@ -150,9 +150,9 @@ class Metric:
         return f"{self.name}:{self.kind}:{self.price}:{direction}"
 
 
-def _check(name: str, what: str, value: object, allowed: object) -> None:
-    if value not in allowed:  # type: ignore[operator]
-        words = ", ".join(allowed)  # type: ignore[call-overload]
+def _check(name: str, what: str, value: str, allowed: Collection[str]) -> None:
+    if value not in allowed:
+        words = ", ".join(allowed)
         raise InputError(f"{name}: {what} {value!r} is none of {words}")
 
 
@@ -237,7 +237,7 @@ def decoding_order(key: str) -> tuple[int, float]:
     return DECODING_ORDER[metric.kind], metric.fidelity
 
 
-def conditioning_costs(metric: str, observed: Container[str]) -> list[str]:
+def conditioning_costs(metric: str, observed: Collection[str]) -> list[str]:
     """The exact metrics among the observed ones from which a metric is predicted: all for device
     metrics, none for accuracies.
     """

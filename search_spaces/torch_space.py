@@ -67,7 +67,7 @@ class TorchSpace(SearchSpace):
 
     example_input: Any = None
     _supernet: tuple[str, str] | None = None  # file and SHA-256 of weights to start with
-    _weights: SharedWeights | None = None  # its content
+    _shared_weights: SharedWeights | None = None  # its content
 
     def __init__(
         self, build: Callable[..., Any] | None = None, example_input: Any = None, **options: Any
@@ -131,7 +131,7 @@ class TorchSpace(SearchSpace):
         from search_spaces.shared_weights import SharedWeights
 
         self._supernet = (str(supernet), weights_digest(supernet, sha256))
-        self._weights = SharedWeights.load(supernet)
+        self._shared_weights = SharedWeights.load(supernet)
 
     @cached_property
     def num_classes(self) -> int:  # type: ignore[override]
@@ -189,8 +189,8 @@ class TorchSpace(SearchSpace):
         self.check_member(arch)
         with self.user_code():
             module = self._module(choosers.ReplayChooser(arch.as_dict()))
-        if self._weights is not None:
-            self._weights.load_into(self.with_sizes(module))
+        if self._shared_weights is not None:
+            self._shared_weights.load_into(self.with_sizes(module))
         return module
 
     def with_sizes(self, module: nn.Module) -> nn.Module:

@@ -459,8 +459,10 @@ class _Loop:
         except Exception as error:
             seconds = time.monotonic() - started
             self.planner.pay(trial, segment, seconds, observed, logger.reported)
-            is_pruned = isinstance(error, optuna.TrialPruned)
-            self._fail(trial, why_pruned(error) if is_pruned else describe(error))
+            if isinstance(error, optuna.TrialPruned):
+                self._fail(trial, why_pruned(error))
+            else:
+                self._fail(trial, describe(error))
             return True
 
         # 4. The values, of a training that pauses or that has ended.

@@ -80,11 +80,11 @@ def text_graph(text: str) -> TextGraph:
     functions: dict[str, BlockGraph] = {}
 
     def graph(block: Block) -> BlockGraph:
-        callees = []
+        callees: list[BlockGraph | None] = []
         items = []
         for item in block.items:
             is_call = item.op in program.functions
-            callees.append(function(item.op) if is_call else None)
+            callees.append(function_graph(item.op) if is_call else None)
             # All calls are one kind of node; what they call is told apart by the callee.
             items.append(item._replace(op="call") if is_call else item)
         if not any(callees):
@@ -92,7 +92,7 @@ def text_graph(text: str) -> TextGraph:
         flat = _flat(block._replace(items=tuple(items)))
         return _calling(flat, tuple(callees))
 
-    def function(name: str) -> BlockGraph:
+    def function_graph(name: str) -> BlockGraph:
         if name not in functions:
             functions[name] = graph(program.functions[name])
         return functions[name]

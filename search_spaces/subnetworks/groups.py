@@ -333,7 +333,8 @@ def find_blocks(reading: Reading, coupling: Coupling, module: nn.Module) -> list
             if block is not None:
                 candidates[call.name] = block
     containers = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
-    members, others = [], []
+    members: list[str] = []
+    others: list[str] = []
     for name in candidates:
         parent = module.get_submodule(name.rpartition(".")[0])
         (members if isinstance(parent, containers) else others).append(name)
@@ -382,7 +383,7 @@ class _BlockSearch:
         source = call.source
         if source is None or len(call.results) != 1 or call.results[0] not in self.made:
             return None
-        result: int = call.results[0]  # type: ignore[assignment]
+        result: int = call.results[0]
         inside = {v for v, at in self.position.items() if call.start <= at < call.end}
         if result not in inside or source not in self.coupling.axes:
             return None

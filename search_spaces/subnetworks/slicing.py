@@ -382,8 +382,8 @@ def _likely_kind(attribute: str, candidates: list[Candidate]) -> str:
         return ""
     if "source" in kinds or "result" in kinds:  # nx, in_features, in_dim
         reads = words.startswith("in") or words == "nx"
-        order = ("source", "result") if reads else ("result", "source")
-        return next(kind for kind in order if kind in kinds)
+        sides = ("source", "result") if reads else ("result", "source")
+        return next(kind for kind in sides if kind in kinds)
     if "head" in words and "dim" not in words and "size" not in words and "heads" in kinds:
         return "heads"
     is_wide = any(word in words for word in _WIDE)

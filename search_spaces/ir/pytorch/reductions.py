@@ -358,13 +358,15 @@ def _kthvalue(r: Recorder, input: Tensor, k: int, dim: int = -1, keepdim: bool =
     return torch.return_types.kthvalue(_kth_smallest(r, input, k, dim, keepdim))
 
 
-def _kth_smallest(r: Recorder, x: Tensor, k: int, dim: int, keepdim: bool) -> tuple[Tensor, ...]:
+def _kth_smallest(r: Recorder, x: Tensor, k: int, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
     """The k-th smallest elements along a dimension, and their places."""
     check_apart(r, x.shape[dim], "an order along")
     axis = dim % x.dim()
     smallest = _topk(r, x, k, axis, largest=False)
-    last = [r.call(torch.narrow, part, dim, k - 1, 1) for part in smallest]
-    return tuple(last if keepdim else [squeezed(r, part, axis) for part in last])
+    values, places = [r.call(torch.narrow, part, dim, k - 1, 1) for part in smallest]
+    if keepdim:
+        return values, places
+    return squeezed(r, values, axis), squeezed(r, places, axis)
 
 
 @handles("bucketize")

@@ -157,7 +157,7 @@ class Interpreter(Generic[AnyValue, Result]):
         for op, numbers, attrs, count in block.items:
             read = tuple([values[v] for v in numbers])
             bound = _bind(attrs, arguments) if block.params else attrs
-            made, result = self._item(op, read, bound)  # type: ignore[arg-type]
+            made, result = self._item(op, read, bound)
             if len(made) != count:
                 raise InputError(f"{op} has {len(made)} outputs, not {count}")
             values += made

@@ -274,7 +274,7 @@ def _analysed(
 
 def _placed(links: Chain, piece: Piece, shift: int) -> list[tuple[_Placed, list[End[_Placed]]]]:
     """The links of a chain and their ends, with their piece and offset."""
-    placed = []
+    placed: list[tuple[_Placed, list[End[_Placed]]]] = []
     for link, ends in links:
         placed_ends: list[End[_Placed]] = []
         for structure, exact, end in ends:
