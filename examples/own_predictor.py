@@ -26,21 +26,19 @@ class Linear(SamplingPredictor):
         for values in targets.values():
             labelled = ~np.isnan(values)  # a network may lack some of the metrics
             x, y = inputs[labelled], values[labelled]
-            weights = np.linalg.solve(x.T @ x + 1e-3 * np.eye(x.shape[1]), x.T @ y)
+            weights = np.linalg.lstsq(x, y, rcond=1e-6)[0]
             fits.append([*weights, (y - x @ weights).std() + 1e-9 * max(1.0, np.abs(y).max())])
         self._fits = np.array(fits)  # (metrics, features + 2)
         return self
 
     def _inputs(self, texts):
-        counts = np.log1p(np.maximum(feature_matrix(texts, self._names), 0))
-        return np.c_[counts, np.ones(len(texts))]  # (n, features + 1)
+        return np.c_[feature_matrix(texts, self._names), np.ones(len(texts))]  # (n, features + 1)
 
     def _draw(self, architectures, metrics, known, samples, seed):
         texts = as_texts(architectures)
         noise = text_noise(texts, samples, len(metrics), (self.seed, seed))
         fits = self._fits[[self._metrics.index(metric) for metric in metrics]]
-        means = self._inputs(texts) @ fits[:, :-1].T  # (n, metrics)
-        return means[:, None] + fits[:, -1] * noise  # (n, samples, metrics)
+        return (self._inputs(texts) @ fits[:, :-1].T)[:, None] + fits[:, -1] * noise
 
     def _state(self):
         return {**self._config(), "features": self._names}, {"fits": self._fits}
@@ -57,5 +55,4 @@ if __name__ == "__main__":
     check_predictor(Linear)
     problem = nas.load_benchmark("digits201").problem("digits_accuracy,cpu_latency_ms")
     evaluations = int(sys.argv[1]) if len(sys.argv) > 1 else 60
-    sampler = f"{__file__}:Linear"
-    print(nas.search(problem, sampler=sampler, evaluations=evaluations).front.to_string())
+    print(nas.search(problem, sampler=f"{__file__}:Linear", evaluations=evaluations).front)

@@ -319,6 +319,7 @@ class Study:
             round_to=self.size.round_to,
             num_heads=heads,
             prune_num_heads=True,
+            prune_head_dims=False,  # the model's heads have a fixed width
             head_pruning_ratio=ratio,
         )
         if kind == "taylor":

@@ -34,7 +34,7 @@ from nas.cli.supernet import supernet
 from nas.cli.text import text
 from nas.cli.train import train
 from nas.cli.worker import worker
-from nas.search.study.retry import termination_as_interrupt
+from nas.search.study.interrupts import termination_as_interrupt
 from search_spaces.common.errors import NasError, user_errors_as_input
 
 app = typer.Typer(

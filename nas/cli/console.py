@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +38,11 @@ def print_table(title: str, rows: list[dict[str, Any]]) -> None:
     for line in lines[1:]:
         table.add_row(*line)
     console.print(table)
+
+
+def print_sentence(sentence: str) -> None:
+    """Print a sentence in lines as wide as the terminal."""
+    print(textwrap.fill(sentence, shutil.get_terminal_size().columns))
 
 
 def warn_if_seen(benchmark: str, predictors: Iterable[str]) -> None:

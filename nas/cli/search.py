@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nas.cli.config import Config, is_given, written
-from nas.cli.console import print_json, print_table, warn_if_seen, warn_of_directions, with_arrows
+from nas.cli.console import (
+    print_json,
+    print_sentence,
+    print_table,
+    warn_if_seen,
+    warn_of_directions,
+    with_arrows,
+)
 from nas.cli.options import (
     TRAINING,
     Batch,
@@ -419,7 +426,7 @@ def search(
     warn_of_missing_weights(studies, folder)
     _show(studies, limits, f"{objectives} on {benchmark or space}", as_json)
     for sentence in prospects.sentences:
-        print(sentence)
+        print_sentence(sentence)
     print(f"written to {folder}")
 
 

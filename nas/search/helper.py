@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from nas.search.study.retry import SIGNALS
+from nas.search.study.interrupts import SIGNALS
 from search_spaces.common.errors import NasError
 from search_spaces.common.threads import set_default_threads
 

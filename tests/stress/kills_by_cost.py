@@ -174,7 +174,7 @@ def _is_equal(found: SearchResult, trial: optuna.trial.FrozenTrial) -> bool:
         curve[epoch] = metrics["fit_loss"]
         return True
 
-    values, _ = evaluator.train(
+    values, _ = evaluator.train_network(
         Trainable.of(evaluator.space, architecture), architecture, report, None
     )
     return (

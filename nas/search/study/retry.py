@@ -1,28 +1,25 @@
 """Calls of a storage wait during an outage of its database and are repeated: no trial is lost or
 duplicated.
 
-Interrupts wait for the end of a call. If Ctrl-C interrupted a database driver, its open cursor would
-keep the lock of an SQLite file. Then neither this process could give back its trial nor could any
-other one write.
+Interrupts wait for the end of a call (`nas.search.study.interrupts`). If Ctrl-C interrupted a
+database driver, its open cursor would keep the lock of an SQLite file. Then neither this process
+could give back its trial nor could any other one write.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import lru_cache, wraps
 from json import JSONDecodeError
-from types import FrameType
 from typing import Any, TypeVar
 
 from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.storages import BaseStorage
 
+from nas.search.study.interrupts import interrupts_wait
 from search_spaces.common.errors import InputError, StorageError
 
 TIMEOUT = "NAS_STORAGE_TIMEOUT"  # environment variable, which helper processes of a search inherit
@@ -171,58 +168,3 @@ def _reason(error: BaseException) -> str | None:
     if type(cause).__module__.startswith("grpc") and hasattr(cause, "details"):
         return " ".join(str(cause.details() or cause).split())[:200]
     return None
-
-
-# --- interrupts
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-@contextmanager
-def termination_as_interrupt() -> Iterator[None]:
-    """A context in which SIGTERM, as sent by `kill`, job schedulers and containers, raises
-    KeyboardInterrupt.
-
-    A further one within the same clean-up is as a second Ctrl-C. Other threads than the main one
-    cannot set this.
-    """
-    before = signal.getsignal(signal.SIGTERM)
-    if threading.current_thread() is not threading.main_thread() or before != signal.SIG_DFL:
-        yield  # somebody else handles or ignores it
-        return
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def interrupts_wait() -> Iterator[None]:
-    """A context in which an interrupt or termination of the main thread takes effect at the end; a
-    second at once.
-    """
-    handlers = {number: signal.getsignal(number) for number in SIGNALS}
-    callables: dict[int, Callable[..., Any]] = {
-        n: handler for n, handler in handlers.items() if callable(handler)
-    }
-    if threading.current_thread() is not threading.main_thread() or not callables:
-        yield
-        return
-    waiting: list[tuple[int, FrameType | None]] = []
-
-    def wait(number: int, frame: FrameType | None) -> None:
-        if waiting:
-            callables[number](number, frame)
-        waiting.append((number, frame))
-
-    for number in callables:
-        signal.signal(number, wait)
-    try:
-        yield
-    finally:
-        for number, handler in callables.items():
-            signal.signal(number, handler)
-        if waiting:
-            number, frame = waiting[0]
-            callables[number](number, frame)

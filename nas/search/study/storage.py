@@ -8,7 +8,6 @@ stored trial by id, to write a system attribute from a sampler, or to send heart
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import json
 import os
@@ -24,18 +23,19 @@ from filelock import lock_descriptor
 from optuna import Study, Trial
 from optuna.exceptions import ExperimentalWarning, StorageInternalError, UpdateFinishedTrialError
 from optuna.samplers import BaseGASampler, BaseSampler
-from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage, RDBStorage
+from optuna.storages import (
+    BaseStorage,
+    InMemoryStorage,
+    JournalStorage,
+    RDBStorage,
+    RetryHeartbeatStaleTrialCallback,
+)
 from optuna.storages._heartbeat import BaseHeartbeat, get_heartbeat_thread, is_heartbeat_enabled
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
 from nas.search.study.retry import patient
 from search_spaces.common.errors import InputError, StorageError
-
-try:
-    from optuna.storages import RetryHeartbeatStaleTrialCallback as RetryStaleTrial
-except ImportError:  # its name before Optuna 5
-    from optuna.storages import RetryFailedTrialCallback as RetryStaleTrial
 
 _FIRST_BYTES = b'{"op_code"'
 _SQLITE = b"SQLite format 3\0"
@@ -44,12 +44,6 @@ _CREATED_TWICE = (
     "duplicate",
     "unique constraint",
 )  # errors of databases, in lower case
-# The argument of `RDBStorage` for what happens to the trial of a dead worker, by Optuna's version
-_STALE_TRIAL_CALLBACK = (
-    "heartbeat_stale_trial_callback"
-    if "heartbeat_stale_trial_callback" in inspect.signature(RDBStorage).parameters
-    else "failed_trial_callback"
-)
 PROXY_TIMEOUT_SECONDS = 10
 HEARTBEAT_SECONDS = 20  # between two heartbeats of a worker
 # Between two attempts to lock a journal, which takes about a millisecond to write
@@ -259,12 +253,12 @@ def _database(url: str, existing: bool, tries: int = 5) -> BaseStorage:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
-            retry = RetryStaleTrial(inherit_intermediate_values=True)
+            retry = RetryHeartbeatStaleTrialCallback(inherit_intermediate_values=True)
             storage = patient(_Database)(
                 url,
                 heartbeat_interval=HEARTBEAT_SECONDS,
                 grace_period=GRACE_SECONDS,
-                **{_STALE_TRIAL_CALLBACK: retry},
+                heartbeat_stale_trial_callback=retry,
                 skip_table_creation=existing,
             )
             storage.place = address(url)

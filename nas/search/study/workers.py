@@ -28,7 +28,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import optuna
 from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
-from optuna.storages import fail_stale_trials
+from optuna.storages import RetryHeartbeatStaleTrialCallback, fail_stale_trials
 from optuna.trial import TrialState
 
 from nas.search.study.schema import (
@@ -41,7 +41,6 @@ from nas.search.study.schema import (
     WORKER_KEY,
 )
 from nas.search.study.storage import (
-    RetryStaleTrial,
     fail_trial,
     has_heartbeat,
     heartbeat,
@@ -184,7 +183,9 @@ class Worker:
         """Fail a running trial and enqueue a copy of it."""
         if fail_trial(self.study, trial):  # False if another process was quicker
             with _unwarned():
-                RetryStaleTrial(inherit_intermediate_values=True)(self.study, trial)
+                RetryHeartbeatStaleTrialCallback(inherit_intermediate_values=True)(
+                    self.study, trial
+                )
 
 
 def _owner(trial: FrozenTrial) -> str:

@@ -36,7 +36,6 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str, command: str = "search
             (*BY_COST, "--patience", "5"),
             "--patience does not apply with --fidelities: --budget limits the search",
         ),
-        ((*BY_COST, "--known", "x.csv"), "--known does not apply with --fidelities: leave it out"),
         (
             (*BY_COST, "--evaluations", "9"),
             "--evaluations does not apply with --fidelities: --budget limits the search",

@@ -12,7 +12,7 @@ import optuna
 import pytest
 import sqlalchemy
 
-from nas.search.study.retry import interrupts_wait
+from nas.search.study.interrupts import interrupts_wait
 from nas.search.study.storage import open_storage
 from nas.search.study.workers import Worker
 

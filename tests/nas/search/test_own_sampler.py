@@ -173,7 +173,8 @@ def test_reports_and_workers_do_not_run_the_file_without_trust(mine: Path, by_co
     (mine / "mine.py").write_text(
         NOTES + "\n# another content is another module, which is run again\n"
     )
-    assert page_data(found := open_studies("s.journal"), mine / "front", Prospects.of(found))
+    studies = open_studies("s.journal")
+    assert page_data(studies, mine / "front", Prospects.of(studies))
     with pytest.raises(InputError, match=r"mine.py:Noted is Python code: give --trust"):
         join("s.journal", evaluator="own.py:evaluate" if by_cost else None)
     assert not (mine / "runs").exists()

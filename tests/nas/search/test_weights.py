@@ -118,7 +118,7 @@ def test_only_networks_on_the_front_keep_weights(
 def test_an_interrupted_search_goes_on_with_its_weights(
     space: SearchSpace, data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = MeasuredEvaluator.evaluate
+    before = MeasuredEvaluator.train
     calls: list[int] = []
 
     def killed(self: Any, *arguments: Any) -> Any:
@@ -128,10 +128,10 @@ def test_an_interrupted_search_goes_on_with_its_weights(
             raise KeyboardInterrupt  # after the weights were written, and before the values are
         return found
 
-    monkeypatch.setattr(MeasuredEvaluator, "evaluate", killed)
+    monkeypatch.setattr(MeasuredEvaluator, "train", killed)
     with pytest.raises(KeyboardInterrupt):
         run(space, data, tmp_path / "cut", 6)
-    monkeypatch.setattr(MeasuredEvaluator, "evaluate", before)
+    monkeypatch.setattr(MeasuredEvaluator, "train", before)
     result = run(space, data, tmp_path / "cut", 6)
     assert len(result.evaluated.architectures) == 6
     assert len(kept(tmp_path / "cut")) == len(result.front_rows)
