@@ -108,6 +108,13 @@ def test_speeds_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
+def test_the_picture_of_the_readme_is_drawn(tmp_path: Path) -> None:
+    out = tmp_path / "picture.png"
+    importlib.import_module("experiments.picture").main(out=out, quick=True)
+    assert out.stat().st_size > 10_000
+
+
+@pytest.mark.slow
 def test_the_demo_draws_its_figures(tmp_path: Path) -> None:
     importlib.import_module("experiments.demo").main(out=tmp_path, quick=True)
     names = {path.name for path in tmp_path.iterdir()}
