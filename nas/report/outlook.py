@@ -219,7 +219,8 @@ class Outlook(NamedTuple):
         text = f"{MORE} more evaluations are expected to bring {self.gain:.1%} more hypervolume"
         text = text.replace("%", " %")
         if self.stale:
-            text += f"; the front has not improved for {self.stale}"
+            last = "the last one" if self.stale == 1 else f"the last {self.stale}"
+            text += f"; {last} did not improve the front"
         return f"{text}. The search may stop here." if self.may_stop else f"{text}."
 
 

@@ -27,6 +27,7 @@ from search_spaces.testing import check_space
 
 pytestmark = pytest.mark.usefixtures("brief_guidance")
 PAGES = (
+    "../README.md",
     "index.md",
     "tutorial/own_networks.md",
     "tutorial/fewer_trainings.md",
