@@ -47,8 +47,8 @@ def test_a_search_that_stands_still_may_stop() -> None:
     assert outlook.may_stop
     assert outlook.stale == 60
     assert outlook.sentence == (
-        "20 more evaluations are expected to bring 0.0 % more hypervolume; the front has not "
-        "improved for 60. The search may stop here."
+        "20 more evaluations are expected to bring 0.0 % more hypervolume; the last 60 did not "
+        "improve the front. The search may stop here."
     )
     still_rising = outlook_of(np.linspace(0, 1, 40))
     assert still_rising is not None
