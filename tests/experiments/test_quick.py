@@ -235,7 +235,7 @@ def test_latencies_are_learned_if_requested(
 def test_latencies_of_two_passes_are_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = run("latencies", capsys, out=tmp_path)
+    rows = run("experiments.latencies", capsys, out=tmp_path)
     assert len(rows) == 9  # three ways; none, one or both passes beside a busy process
     assert {row["way"] for row in rows} == {"in a row", "alone", "together"}
     assert all(0 <= row["covered (%)"] <= 100 for row in rows)
