@@ -65,10 +65,10 @@ def relative_samples(
         ratio = target - logs[:, base]
         center = np.median(ratio)  # of signed numbers: the model takes positive ones for latencies
         fitted = copy.copy(model).fit(texts, {RATIO: ratio - center, **examples})
-        found = fitted.predict(asked, [RATIO], given=queries, samples=samples, seed=seed).samples[
+        ratios = fitted.predict(asked, [RATIO], given=queries, samples=samples, seed=seed).samples[
             :, :, 0
         ]
-        drawn += weight * (sampled[:, base] + center + np.sort(found, 1))
+        drawn += weight * (sampled[:, base] + center + np.sort(ratios, 1))
     return np.exp(drawn)
 
 

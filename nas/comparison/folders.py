@@ -114,13 +114,13 @@ def _make(folder: Path) -> list[Path]:
 def earlier_folders(folder: Path, arguments: Mapping[str, Any]) -> list[Path]:
     """Folders of the same command from other days, the latest first."""
     name = folder.name.removesuffix(datetime.date.today().isoformat())
-    found = [
+    dated = [
         path
         for path in folder.parent.glob(f"{glob.escape(name)}[0-9]*")
         if not path.name.startswith(folder.name)
     ]
     return sorted(
-        (path for path in found if _is_of(path, arguments)),
+        (path for path in dated if _is_of(path, arguments)),
         key=lambda p: p.stat().st_mtime,
         reverse=True,
     )
@@ -215,13 +215,13 @@ def check_free(folder: Path, studies: Iterable[optuna.Study] = ()) -> None:
     if record is None:
         return
     begun = record["begun_with"]
-    found = [
+    stored = [
         (study.user_attrs.get(SETTINGS_KEY, {}), study.user_attrs.get(SOURCE_KEY))
         for study in studies
     ]
     same = [
         begun["settings"].items() <= settings.items() and source == begun["source"]
-        for settings, source in found
+        for settings, source in stored
     ]
     if not same or not all(same):
         raise InputError(f"{folder} holds the results of another search: give another --out")

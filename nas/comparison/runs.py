@@ -291,13 +291,13 @@ def open_studies(
     else:
         studies = load_studies(source, name)
     read = [read_study(study, space, trust, options) for study in studies]
-    found = [result for result in read if result.evaluated.architectures]
-    if not found:
+    evaluated = [result for result in read if result.evaluated.architectures]
+    if not evaluated:
         raise InputError(f"{source}: nothing has been evaluated yet")
     results: dict[str, list[SearchResult]] = {}
-    for result in sorted(found, key=_started):
-        if result.objectives != found[0].objectives:
-            pair = f"{found[0].study.study_name!r} and {result.study.study_name!r}"
+    for result in sorted(evaluated, key=_started):
+        if result.objectives != evaluated[0].objectives:
+            pair = f"{evaluated[0].study.study_name!r} and {result.study.study_name!r}"
             raise InputError(
                 f"{source}: the studies {pair} have different objectives: give --study"
             )
@@ -309,10 +309,10 @@ def open_studies(
         return _against_best(results)
     table = load_benchmark(**{**kept, "benchmark": benchmark or kept["benchmark"]})
     constraints = parse_constraints(
-        found[0].study.user_attrs.get(SETTINGS_KEY, {}).get("constraints")
+        evaluated[0].study.user_attrs.get(SETTINGS_KEY, {}).get("constraints")
     )
     return Studies(
-        found[0].objectives, _truth(table, found[0].objectives, constraints), results, table
+        evaluated[0].objectives, _truth(table, evaluated[0].objectives, constraints), results, table
     )
 
 
@@ -487,7 +487,7 @@ def _run_all(
                     weights=weights,
                     depends=options.depends,
                 )
-                found = run_search(
+                searched = run_search(
                     space,
                     goal.objectives,
                     evaluator,
@@ -496,10 +496,10 @@ def _run_all(
                     progress=shown,
                     callbacks=trackers,
                 )
-            log_missing(folder / LOG_NAME, f"{name}-{seed}", found.study, reader)
+            log_missing(folder / LOG_NAME, f"{name}-{seed}", searched.study, reader)
             if not options.prepares:
-                found = confirm_front(found, evaluator, options.confirm, progress)
-            results[name].append(found)
+                searched = confirm_front(searched, evaluator, options.confirm, progress)
+            results[name].append(searched)
     if not any(result.evaluated.architectures for group in results.values() for result in group):
         if options.prepares:
             raise Prepared([options.kept(folder, name, seed) for _, name, seed in tasks])

@@ -174,15 +174,15 @@ class Measurement:
         del timed  # and the model: a training needs the memory
         if values.keys() == {*self.metrics} or self.data is None:
             return Measurements(values)
-        found = self._trained(
+        trained = self._trained(
             Measurements(values), network, self.data, checkpoint, progress, report, until
         )
         if set(score_metrics(self.data)) & set(self.metrics):
             if progress:
                 progress("quantization", 0, 1)
-            found.values.update(self._quantized(network, found.state, self.data))
-        ordered = {metric: found.values[metric] for metric in self.metrics}
-        return replace(found, values=ordered | found.values)
+            trained.values.update(self._quantized(network, trained.state, self.data))
+        ordered = {metric: trained.values[metric] for metric in self.metrics}
+        return replace(trained, values=ordered | trained.values)
 
     @property
     def timed_here(self) -> tuple[str, ...]:

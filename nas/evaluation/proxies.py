@@ -306,11 +306,11 @@ def _synflow(net: GraphModule, shape: tuple[int, ...]) -> float:
             p.abs_()
     weights = [m.weight for m in net.modules() if isinstance(m, _Kernel)]
     total = net(torch.ones(1, *shape, dtype=torch.double)).sum()
-    found = torch.autograd.grad(total, weights, allow_unused=True)
+    gradients = torch.autograd.grad(total, weights, allow_unused=True)
     return _log(
         sum(
             float((w.detach() * g).sum())
-            for w, g in zip(weights, found, strict=True)
+            for w, g in zip(weights, gradients, strict=True)
             if g is not None
         )
     )

@@ -565,22 +565,24 @@ class MeasuredEvaluator(NetworkEvaluator):
 
     def train_again(self, architecture: Architecture, seed: int) -> dict[str, float]:
         model = partial(self.space.to_onnx, architecture)
-        found = replace(self._trained, seeds=(seed,))(self.network(architecture), model)
-        return {metric: found.values[metric].value for metric in self.trained}
+        trained = replace(self._trained, seeds=(seed,))(self.network(architecture), model)
+        return {metric: trained.values[metric].value for metric in self.trained}
 
     def _train(self, architecture: Architecture, name: str, log: EvaluationLogger) -> _Training:
         """A whole training. An interrupted one continues from its checkpoint."""
         checkpoint = self.checkpoints / f"{name}.pt" if self.checkpoints else None
-        found = self._trained(
+        trained = self._trained(
             self.network(architecture),
             lambda: self.space.to_onnx(architecture),
             checkpoint,
             report=log.report,
         )
-        values, spreads = values_of(found.values), spreads_of(found.values)
+        values, spreads = values_of(trained.values), spreads_of(trained.values)
         further = {metric: value for metric, value in values.items() if metric not in self.metrics}
         log.spread(spreads)
-        weights = log.keep(further, None if found.state is None else (found.state, found.about))
+        weights = log.keep(
+            further, None if trained.state is None else (trained.state, trained.about)
+        )
         for done in self.checkpoints.glob(f"{name}*.pt") if self.checkpoints else ():
             done.unlink()
         return _Training({m: values[m] for m in self.trained}, further, spreads, weights)
@@ -589,19 +591,19 @@ class MeasuredEvaluator(NetworkEvaluator):
         self, architecture: Architecture, observed: Values, log: EvaluationLogger, segment: Segment
     ) -> dict[str, float]:
         """Continue a training, bit for bit from its checkpoint, and pause it at a fidelity."""
-        found = self._trained(
+        trained = self._trained(
             self.network(architecture),
             lambda: self.space.to_onnx(architecture),
             self._pause_file(architecture),
             report=log.report,
             until=segment.until,
         )
-        values = {**observed, **values_of(found.values)}
-        log.spread(spreads_of(found.values))
+        values = {**observed, **values_of(trained.values)}
+        log.spread(spreads_of(trained.values))
         log.report(segment.until, {metric: values[metric] for metric in self.trained})
         if segment.is_last:
             further = {m: value for m, value in values.items() if m not in self.metrics}
-            log.keep(further, None if found.state is None else (found.state, found.about))
+            log.keep(further, None if trained.state is None else (trained.state, trained.about))
         return {metric: values[metric] for metric in self.metrics}
 
     def fidelities(self, levels: Sequence[int]) -> Fidelities:

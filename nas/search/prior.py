@@ -77,14 +77,14 @@ def add_prior_observations(
     log.info("%d prior observations lack what can be measured: it is measured now", len(partial))
     for architecture, values in partial.items():
         try:
-            found = evaluator.measure(architecture, EvaluationLogger())
+            cheap = evaluator.measure(architecture, EvaluationLogger())
         except StorageError:
             raise
         except Exception as error:
             notation = reader.space.format(architecture)
             log.warning("%s is no prior observation: %s", notation, describe(error))
             continue
-        missing = [found.get(metric, np.nan) for metric in reader.metrics]
+        missing = [cheap.get(metric, np.nan) for metric in reader.metrics]
         completed = np.where(np.isnan(values), missing, values)
         add_trials(study, [_finished(before, reader, architecture, completed, generation)])
 
