@@ -449,7 +449,7 @@ def test_one_objective_is_shown_over_the_evaluations(tmp_path: Path, open_page: 
     study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=6)
     save_studies(tmp_path, open_studies(tmp_path / "j"))
     page = open_page(tmp_path)
-    assert shown(page.locator(".card").first)[0] == pytest.approx(study.best_value, rel=1e-4)
+    assert shown(page.locator(".card").first)[0] == pytest.approx(study.best_value, rel=5e-4)
     assert page.locator("#charts .chart").count() == 1
     assert pixel(page, 0, "picks")[2] == 0
 
