@@ -32,12 +32,10 @@ def main(
     ] = "",
     seeds: Seeds = 5,
     first_seed: FirstSeed = 0,
-    small: Annotated[
-        bool,
-        typer.Option(
-            "--small", help="A few evaluations: about ten minutes per family on an idle core."
-        ),
-    ] = False,
+    size: Annotated[
+        str,
+        typer.Option(help="full (hours per family and seed), medium (40 minutes) or small (ten)."),
+    ] = "full",
     quick: Quick = False,
 ) -> None:
     """Compare sub-networks with pruned networks at equal accuracy, and short with long
@@ -48,6 +46,7 @@ def main(
 
     methods = only.split(",") if only else []
     chosen = {
+        "size": ([size], [name for name in SIZES if name != "quick"]),
         "family": (families.split(","), list(FAMILIES)),
         "part": (parts.split(","), PARTS),
         "method": (methods, (*RIVALS, *SAMPLERS)),
@@ -56,14 +55,14 @@ def main(
         for name in names:
             if name not in known:
                 raise unknown(kind, name, known)
-    size = SIZES["quick" if quick else "small" if small else "full"]
+    sizes = SIZES["quick" if quick else size]
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    data, lines = images(folder, size), Lines(folder / "results.jsonl")
+    data, lines = images(folder, sizes), Lines(folder / "results.jsonl")
     for seed in range(first_seed, first_seed + (1 if quick else seeds)):
         for family in families.split(","):
-            study = Study(family, seed, data, folder, size, lines, quick)
+            study = Study(family, seed, data, folder, sizes, lines, quick)
             run_study(study, parts.split(","), methods)
 
 
