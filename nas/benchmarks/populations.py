@@ -56,15 +56,15 @@ class Population:
         """
         space = self.open_space()
         rng = np.random.default_rng(0)
-        found: dict[str, Architecture] = {}
+        networks: dict[str, Architecture] = {}
         if self.count is None:
             for arch in space.enumerate():
-                found.setdefault(space.to_text(arch), arch)
-            return list(found.values())
-        while len(found) < self.count:
+                networks.setdefault(space.to_text(arch), arch)
+            return list(networks.values())
+        while len(networks) < self.count:
             arch = space.sample(rng)
-            found.setdefault(space.to_text(arch), arch)
-        return list(found.values())
+            networks.setdefault(space.to_text(arch), arch)
+        return list(networks.values())
 
 
 _TINY = {"input_shape": (1, 8, 8), "num_classes": 10}

@@ -98,26 +98,26 @@ def device_add(
             f"{MIN_MEASURED}"
         )
     others = [text for text in draw_pool(opened, seed) if text not in device.tried]
-    found = {**_row(device), **quality(device, others)._asdict()}
+    summary = {**_row(device), **quality(device, others)._asdict()}
     if as_json:
         print_json(
-            {key: None if value != value else value for key, value in found.items()}
+            {key: None if value != value else value for key, value in summary.items()}
             | {"failures": device.failures}
         )
         return
-    _print_quality(device, opened, found)
+    _print_quality(device, opened, summary)
 
 
-def _print_quality(device: PredictedDevice, space: SearchSpace, found: dict[str, Any]) -> None:
-    count = found["measured"]
+def _print_quality(device: PredictedDevice, space: SearchSpace, summary: dict[str, Any]) -> None:
+    count = summary["measured"]
     what = {
         "measured networks": str(count),
         "failed networks": f"{len(device.failures)}{f'; the last: {device.failures[-1]}' if device.failures else ''}",
-        "Spearman's correlation, leave-one-out": f"{found['spearman']:.3f}",
-        "median error, leave-one-out": f"{found['error']:.1%}",
-        "measurements within the predicted 80 % interval": f"{found['covered']:.0%}",
-        f"uncertainty of other networks of {space.name}": f"± {found['uncertainty']:.1%}",
-        "spread of the measurements": f"± {found['spread']:.1%}",
+        "Spearman's correlation, leave-one-out": f"{summary['spearman']:.3f}",
+        "median error, leave-one-out": f"{summary['error']:.1%}",
+        "measurements within the predicted 80 % interval": f"{summary['covered']:.0%}",
+        f"uncertainty of other networks of {space.name}": f"± {summary['uncertainty']:.1%}",
+        "spread of the measurements": f"± {summary['spread']:.1%}",
     }
     print_table(
         f"{device.metric}, predicted from {count} networks",

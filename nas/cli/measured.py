@@ -105,14 +105,14 @@ def latency_commands(
     if settings and not commands:
         raise InputError("--latency-setting needs --latency-command")
     values = parse_settings(settings, "--latency-setting")
-    found = tuple(DeviceCommand.parse(command, values) for command in commands or ())
-    names = [command.name for command in found]
+    parsed = tuple(DeviceCommand.parse(command, values) for command in commands or ())
+    names = [command.name for command in parsed]
     if twice := [name for name in names if names.count(name) > 1]:
         raise InputError(
             f"two latency commands are named {twice[0]}: write NAME=COMMAND, with a different name "
             "for each"
         )
-    return found
+    return parsed
 
 
 def warn_of_missing_weights(studies: Studies, folder: Path) -> None:

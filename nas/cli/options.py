@@ -277,16 +277,16 @@ def parse_settings(arguments: list[str] | None, option: str) -> dict[str, Any]:
     """Parse NAME=VALUE arguments of an option. Values are Python literals; anything else is a
     string.
     """
-    found = {}
+    options = {}
     for argument in arguments or ():
         name, separator, value = argument.partition("=")
         if not separator or not name:
             raise InputError(f"{option} {argument}: write NAME=VALUE")
         try:
-            found[name] = ast.literal_eval(value)
+            options[name] = ast.literal_eval(value)
         except (ValueError, SyntaxError):
-            found[name] = value
-    return found
+            options[name] = value
+    return options
 
 
 def given_only(**settings: Any) -> dict[str, Any]:

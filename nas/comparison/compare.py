@@ -163,8 +163,8 @@ class Compared:
             for score in sorted((s for s in self.scores if s.size == size), key=lambda s: s.seed):
                 taus.setdefault(score.predictor, []).append(score.tau)
             for difference in differences(taus):
-                found = {**self._about(), "size": size, **difference._asdict()}
-                rows.append({**found, "sentence": difference.sentence("τ")})
+                row = {**self._about(), "size": size, **difference._asdict()}
+                rows.append({**row, "sentence": difference.sentence("τ")})
         return rows
 
     def _about(self) -> dict[str, str]:
@@ -210,11 +210,11 @@ def compare(
         progress(waiting[0][0], done, len(tasks))
     for task, score, predicted in _scores(comparison, benchmark, waiting, jobs):
         columns = [column.tolist() for column in predicted] if task in shown else []
-        found = {"score": asdict(score), "predicted": columns}
+        result = {"score": asdict(score), "predicted": columns}
         if kept:
-            kept.append(names[task], found)
+            kept.append(names[task], result)
         else:
-            known[names[task]] = found
+            known[names[task]] = result
         done += 1
         log.info(
             "%s, %d architectures, seed %d: τ %.3f, fitted in %.1f s",
@@ -355,17 +355,17 @@ def _score(
         [inputs[i] for i in test], [metric], given=known, samples=SAMPLES, seed=seed
     )
     finished = time.perf_counter()
-    found = Predicted(predictions[metric], values[test], truth[test])
+    predicted = Predicted(predictions[metric], values[test], truth[test])
     score = Score(
         name, size, seed,
-        **_ranking(found.predicted, found.truth, comparison.ranked.sign),
-        rmse=float(np.sqrt(np.nanmean((found.predicted - found.learned) ** 2))),
-        cover50=_coverage(predictions.samples[:, :, 0], found.learned, 0.5),
-        cover90=_coverage(predictions.samples[:, :, 0], found.learned, 0.9),
+        **_ranking(predicted.predicted, predicted.truth, comparison.ranked.sign),
+        rmse=float(np.sqrt(np.nanmean((predicted.predicted - predicted.learned) ** 2))),
+        cover50=_coverage(predictions.samples[:, :, 0], predicted.learned, 0.5),
+        cover90=_coverage(predictions.samples[:, :, 0], predicted.learned, 0.9),
         fit_seconds=fitted - started,
         predict_seconds=finished - fitted,
     )  # fmt: skip
-    return score, found
+    return score, predicted
 
 
 def _split(values: np.ndarray, size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -69,23 +69,23 @@ class GraphModule(nn.Module):
         tensors = iter(model.graph.initializer)
         for node, weight, own in self._weights():
             # Skip initializers that are not weights, such as a zero to multiply by.
-            found = next((t for t in tensors if t.name.endswith(f".{weight.name}")), None)
-            if found is None or tuple(found.dims) != weight.shape:
+            tensor = next((t for t in tensors if t.name.endswith(f".{weight.name}")), None)
+            if tensor is None or tuple(tensor.dims) != weight.shape:
                 raise InputError(
                     f"the ONNX model was not written from this graph: {weight.name} of {node.op} "
                     "missing"
                 )
             if own is not None:
-                _assign(own, torch.tensor(onnx.numpy_helper.to_array(found)), self.replicas)
+                _assign(own, torch.tensor(onnx.numpy_helper.to_array(tensor)), self.replicas)
 
     def numbers(self) -> dict[int, list[np.ndarray]]:
         """Weights of the first replica by output value of their node, as `to_model` takes them."""
-        found: dict[int, list[np.ndarray]] = {}
+        arrays: dict[int, list[np.ndarray]] = {}
         for node, weight, tensor in self._weights():
             if tensor is not None:
                 array = _of_replica(tensor, weight.shape, self.replicas, 0).numpy()
-                found.setdefault(node.outputs[0], []).append(array)
-        return found
+                arrays.setdefault(node.outputs[0], []).append(array)
+        return arrays
 
     def state_of(self, replica: int) -> dict[str, Tensor]:
         """A CPU copy of one replica's tensors, as the `state_dict` of a module with one replica."""
@@ -111,12 +111,12 @@ class GraphModule(nn.Module):
 
 def live_nodes(graph: Graph) -> list[Node]:
     """The nodes that the graph's outputs depend on, in their order."""
-    needed, found = set(graph.outputs), []
+    needed, nodes_backwards = set(graph.outputs), []
     for node in reversed(graph.nodes):
         if needed & set(node.outputs):
             needed |= set(node.inputs)
-            found.append(node)
-    return found[::-1]
+            nodes_backwards.append(node)
+    return nodes_backwards[::-1]
 
 
 def _tensors(module: nn.Module) -> Iterator[Tensor]:

@@ -158,10 +158,10 @@ def _images(count: int, shape: tuple[int, ...], seed: int) -> Tensor:
 # --------------------------------
 
 
-def _of_batch(net: GraphModule, images: Tensor, wanted: set[str]) -> dict[str, float]:
+def _of_batch(net: GraphModule, images: Tensor, names: set[str]) -> dict[str, float]:
     layers = [m for m in net.modules() if isinstance(m, _Kernel)]
-    agreements = _record_agreements(net) if "nwot" in wanted else []
-    outputs = _record_outputs(layers) if "fisher" in wanted else []
+    agreements = _record_agreements(net) if "nwot" in names else []
+    outputs = _record_outputs(layers) if "fisher" in names else []
     x = images.detach().requires_grad_()
     logits = net(x).flatten(1)
     if torch.allclose(logits, logits[:1]):
@@ -169,15 +169,15 @@ def _of_batch(net: GraphModule, images: Tensor, wanted: set[str]) -> dict[str, f
     # At least three images per class, because epe_nas compares the images of one class.
     labels = torch.arange(len(x)) % min(logits.shape[1], max(1, len(x) // 3))
     values = {"l2_norm": sum(float(m.weight.detach().norm()) for m in layers)}
-    if "nwot" in wanted:
+    if "nwot" in names:
         values["nwot"] = _nwot(agreements)
-    if wanted & _OF_JACOBIAN:
+    if names & _OF_JACOBIAN:
         jacobian = torch.autograd.grad(logits.sum(), x, retain_graph=True)[0]
         correlation = torch.corrcoef(jacobian.flatten(1).double())
         values |= {"jacov": _jacov(correlation), "epe_nas": _epe_nas(correlation, labels)}
-    if wanted & _OF_LOSS and layers:
+    if names & _OF_LOSS and layers:
         loss = functional.cross_entropy(logits, labels)
-        values |= _of_loss(loss, [m.weight for m in layers], outputs, grasp="grasp" in wanted)
+        values |= _of_loss(loss, [m.weight for m in layers], outputs, grasp="grasp" in names)
     return values
 
 
@@ -243,8 +243,8 @@ def _of_loss(
     loss: Tensor, weights: list[Tensor], outputs: list[tuple[_Kernel, Tensor]], *, grasp: bool
 ) -> dict[str, float]:
     sources = [*weights, *(y for _, y in outputs)]
-    found = torch.autograd.grad(loss, sources, create_graph=grasp, allow_unused=True)
-    pairs = [(w, g) for w, g in zip(weights, found, strict=False) if g is not None]
+    derivatives = torch.autograd.grad(loss, sources, create_graph=grasp, allow_unused=True)
+    pairs = [(w, g) for w, g in zip(weights, derivatives, strict=False) if g is not None]
     gradients = [(w.detach(), g.detach()) for w, g in pairs]
     values = {
         "grad_norm": _log(sum(float(g.norm()) for _, g in gradients)),
@@ -252,7 +252,7 @@ def _of_loss(
         "plain": sum(float((w * g).sum()) for w, g in gradients),
     }
     if outputs:
-        of_outputs = zip(outputs, found[len(weights) :], strict=True)
+        of_outputs = zip(outputs, derivatives[len(weights) :], strict=True)
         values["fisher"] = _log(
             sum(
                 _fisher(layer, y.detach(), g.detach())

@@ -147,7 +147,7 @@ def train(
             "--epochs 1"
         )
     groups = [seeds] if _fit_side_by_side(network, seeds) else [(seed,) for seed in seeds]
-    found: list[_Training] = []
+    trainings: list[_Training] = []
     for number, group in enumerate(groups):
         path = checkpoint
         if checkpoint and len(groups) > 1:
@@ -163,8 +163,8 @@ def train(
                 training.save(path)
             if progress:
                 progress(number * task.epochs + training.epoch, len(groups) * task.epochs)
-        found.append(training)
-    return _merged(found)
+        trainings.append(training)
+    return _merged(trainings)
 
 
 def _merged(trainings: list[_Training]) -> Trained:

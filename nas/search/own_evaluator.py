@@ -115,7 +115,7 @@ class FunctionEvaluator(NetworkEvaluator):
                 "it, or --evaluator with its path on this machine"
             )
         replaced = {**settings["options"], **(options or {})}
-        found = cls(
+        evaluator = cls(
             space,
             function,
             settings["metrics"],
@@ -123,11 +123,11 @@ class FunctionEvaluator(NetworkEvaluator):
             replaced,
             checkpoints,
         )
-        if found.settings["sha256"] != settings["sha256"]:
+        if evaluator.settings["sha256"] != settings["sha256"]:
             raise InputError(
                 f"{function}: its code differs from the evaluator that the search was started with"
             )
-        present = found.values.known
+        present = evaluator.values.known
         for name, old in settings.get("values", {}).items():
             # Computed numbers may differ in their last bits on another processor: `check_same`
             # decides.
@@ -136,7 +136,7 @@ class FunctionEvaluator(NetworkEvaluator):
                     f"{function}: its value {name!r} differs from the evaluator that the search "
                     "was started with"
                 )
-        return found
+        return evaluator
 
     @property
     def settings(self) -> Mapping[str, Any]:

@@ -89,12 +89,12 @@ def retrain(
     }
     summary = stem.parent / SUMMARY
     if summary.exists():
-        found = _read(summary)
-        if {key: found.get(key) for key in about} != json.loads(json.dumps(about)):
+        stored = _read(summary)
+        if {key: stored.get(key) for key in about} != json.loads(json.dumps(about)):
             raise InputError(
                 f"{stem.parent}: contains a network trained with other settings: give another --out"
             )
-        return found
+        return stored
     values, weights = run(network, architecture, stem.parent / CHECKPOINT, progress)
     stem.parent.mkdir(parents=True, exist_ok=True)
     write_network(stem, space, architecture, values, weights)
@@ -116,9 +116,9 @@ class _BuiltIn:
             from nas.evaluation.datasets import load_dataset
 
             measured = Measurement((), load_dataset(str(how.data), space.input_shape)).settings
-        found = measurement_of(measured, space.input_shape, how.data, how.device)
-        task = training_task({**asdict(found.training), **how.settings})
-        self.measurement = replace(found, training=task)
+        measurement = measurement_of(measured, space.input_shape, how.data, how.device)
+        task = training_task({**asdict(measurement.training), **how.settings})
+        self.measurement = replace(measurement, training=task)
         self.settings = {name: self.measurement.settings[name] for name in ("seeds", "training")}
         self.settings["data"] = self.measurement.settings["data"]["sha256"]
 
@@ -182,7 +182,7 @@ class _Own:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text())
-        return found if isinstance(found, dict) else {}
+        summary = json.loads(path.read_text())
+        return summary if isinstance(summary, dict) else {}
     except (OSError, ValueError):
         return {}

@@ -95,8 +95,10 @@ class MLflow:
         from mlflow import MlflowClient
 
         self.client = MlflowClient(tracking_uri=target)
-        found = self.client.get_experiment_by_name(search)
-        self.experiment = found.experiment_id if found else self.client.create_experiment(search)
+        experiment = self.client.get_experiment_by_name(search)
+        self.experiment = (
+            experiment.experiment_id if experiment else self.client.create_experiment(search)
+        )
 
     def write(self, trial: TrackedTrial) -> None:
         from mlflow.entities import Metric, Param
@@ -230,17 +232,17 @@ def tracking(trackers: Sequence[str], search: str, reader: TrialReader) -> Itera
     opened.
     """
     check_trackers(trackers)
-    found: list[Tracker] = []
+    opened_trackers: list[Tracker] = []
     try:
         for tracker in trackers:
             kind, _, target = tracker.partition(":")
             try:
-                found.append(Tracker(BACKENDS[kind][0](target, search), tracker, reader))
+                opened_trackers.append(Tracker(BACKENDS[kind][0](target, search), tracker, reader))
             except ImportError as error:
                 raise InputError(f"{tracker}: {error}: pip install 'rlm-nas[tracking]'") from error
             except Exception as error:
                 raise InputError(f"{tracker} cannot be opened: {describe(error)}") from error
-        yield found
+        yield opened_trackers
     finally:
-        for opened in found:
+        for opened in opened_trackers:
             opened.close()

@@ -41,33 +41,35 @@ def read_arrays(path: Path, shape: Shape | None = None) -> dict[str, Part]:
         InputError: the file cannot be read or is larger than `MAX_BYTES`; an array is missing or
             has a wrong type or shape.
     """
-    found = _load(path)
+    arrays = _load(path)
     if (
-        not any(y in found for _, y in (*_ARRAYS.values(), _UNSPLIT))
-        and {"x", "x_train"} & found.keys()
+        not any(y in arrays for _, y in (*_ARRAYS.values(), _UNSPLIT))
+        and {"x", "x_train"} & arrays.keys()
     ):
         # Inputs alone, for networks that imitate a trained model.
         parts = {"x_train": "train", "x": "train", "x_test": "test", "x_val": "validation"}
-        inputs = {parts[x]: _inputs(path, x, array, shape) for x, array in found.items()}
+        inputs = {parts[x]: _inputs(path, x, array, shape) for x, array in arrays.items()}
         return {which: Part(x, np.zeros(len(x), np.int64)) for which, x in inputs.items()}
-    if {"x", "y"} <= found.keys() and "x_train" not in found:
+    if {"x", "y"} <= arrays.keys() and "x_train" not in arrays:
         pairs = {"train": _UNSPLIT} | (
-            {"validation": _ARRAYS["validation"]} if "x_val" in found else {}
+            {"validation": _ARRAYS["validation"]} if "x_val" in arrays else {}
         )
     else:
         pairs = {
             which: names
             for which, names in _ARRAYS.items()
-            if which != "validation" or "x_val" in found
+            if which != "validation" or "x_val" in arrays
         }
     for names in pairs.values():
-        if missing := [name for name in names if name not in found]:
-            have = ", ".join(found) or "none"
+        if missing := [name for name in names if name not in arrays]:
+            have = ", ".join(arrays) or "none"
             raise InputError(
                 f"{path}: needs the arrays {_NEEDED}; it has {have} and lacks {missing[0]}"
             )
     return {
-        which: Part(_inputs(path, x, found[x], shape), _targets(path, y, found[y], len(found[x])))
+        which: Part(
+            _inputs(path, x, arrays[x], shape), _targets(path, y, arrays[y], len(arrays[x]))
+        )
         for which, (x, y) in pairs.items()
     }
 

@@ -99,9 +99,9 @@ def _files(path: Path, classes: Sequence[str]) -> tuple[list[Path], np.ndarray]:
     labels: list[int] = []
     for label, name in enumerate(classes):
         entries = sorted((path / name).iterdir()) if (path / name).is_dir() else []
-        found = [entry for entry in entries if entry.suffix.lower() in IMAGE_SUFFIXES]
-        files += found
-        labels += [label] * len(found)
+        images = [entry for entry in entries if entry.suffix.lower() in IMAGE_SUFFIXES]
+        files += images
+        labels += [label] * len(images)
     if not files:
         raise InputError(f"{path}: no images ({', '.join(sorted(IMAGE_SUFFIXES))})")
     return files, np.array(labels, dtype=np.int64)
@@ -109,17 +109,17 @@ def _files(path: Path, classes: Sequence[str]) -> tuple[list[Path], np.ndarray]:
 
 def _listed_targets(path: Path) -> Listed:
     """Images and targets in the order of `targets.csv`."""
-    found: dict[str, tuple[list[Path], list[list[float]]]] = {}
+    parts: dict[str, tuple[list[Path], list[list[float]]]] = {}
     for name, numbers in _rows(path / TARGETS):
         first = Path(name).parts[0] if len(Path(name).parts) > 1 else ""
         which = next((part for part, names in _PARTS.items() if first in names), "train")
-        files, targets = found.setdefault(which, ([], []))
+        files, targets = parts.setdefault(which, ([], []))
         files.append(path / name)
         targets.append(numbers)
-    if "train" not in found:
+    if "train" not in parts:
         raise InputError(f"{path / TARGETS}: lists no training image")
     return {
-        which: (files, np.array(targets, np.float32)) for which, (files, targets) in found.items()
+        which: (files, np.array(targets, np.float32)) for which, (files, targets) in parts.items()
     }
 
 

@@ -59,9 +59,9 @@ def load_studies(storage: str | Path | BaseStorage, name: str | None = None) -> 
             f"{storage} has no study {name!r}; it has {', '.join(map(repr, names)) or 'none'}"
         )
     return [
-        optuna.load_study(study_name=found, storage=opened)
-        for found in names
-        if name in (None, found)
+        optuna.load_study(study_name=study_name, storage=opened)
+        for study_name in names
+        if name in (None, study_name)
     ]
 
 
@@ -96,13 +96,13 @@ def read_study(
     try:
         objectives = _objectives(study, settings)
         constraints = parse_constraints(settings.get("constraints"))
-        found = _space(settings, space, trust, options or {})
+        opened_space = _space(settings, space, trust, options or {})
     except (AttributeError, KeyError, TypeError) as error:
         raise InputError(
             f"study {study.study_name!r} is damaged: a setting is missing or malformed ({error})"
         ) from error
     reader = TrialReader(
-        found, objectives, constraints, others=SETTINGS_KEY not in study.user_attrs
+        opened_space, objectives, constraints, others=SETTINGS_KEY not in study.user_attrs
     )
     result = SearchResult.of_study(study, reader)
     if SETTINGS_KEY in study.user_attrs:
@@ -110,15 +110,15 @@ def read_study(
         if all(reader.architecture(trial.params) is not None for trial in done):
             return result
         reason = (
-            f"the space {found.name} has changed: it lacks choices of the search; give "
+            f"the space {opened_space.name} has changed: it lacks choices of the search; give "
             "--space, the space as it was"
         )
     elif result.evaluated.architectures:
         return result
     # The trials of the user's own objective function may have other parameters than the space.
     else:
-        reason = f"its trials do not choose what the space {found.name} asks for"
-    recorded = RecordedSpace(found.name, reason)
+        reason = f"its trials do not choose what the space {opened_space.name} asks for"
+    recorded = RecordedSpace(opened_space.name, reason)
     return SearchResult.of_study(study, TrialReader(recorded, objectives, constraints))
 
 
