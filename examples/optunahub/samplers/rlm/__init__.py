@@ -1,0 +1,3 @@
+from .sampler import RLMSampler
+
+__all__ = ["RLMSampler"]
