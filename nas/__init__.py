@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from nas.api import compare, load_search, rank, report, retrain, search
     from nas.evaluation.datasets import load_dataset
     from nas.evaluation.measurement import Measurement
+    from nas.evaluation.onnx_module import OnnxModule
     from nas.problem import Benchmark, Problem, load_benchmark
     from nas.profiling import profile
     from nas.search.evaluators import (
@@ -74,6 +75,7 @@ _MODULES = {
     "Measurement": "nas.evaluation.measurement",
     "Metric": "predictors.metrics",
     "NasError": "search_spaces.common.errors",
+    "OnnxModule": "nas.evaluation.onnx_module",
     "PredictionEvaluator": "nas.search.evaluators",
     "PredictorSampler": "nas.search.sampler",
     "Problem": "nas.problem",
@@ -113,6 +115,7 @@ __all__ = [
     "Measurement",
     "Metric",
     "NasError",
+    "OnnxModule",
     "PredictionEvaluator",
     "PredictorSampler",
     "Problem",

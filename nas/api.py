@@ -20,13 +20,14 @@ from nas.comparison.compare import compare as run_comparison
 from nas.comparison.folders import check_free
 from nas.comparison.runs import open_studies
 from nas.comparison.studies import Studies
+from nas.evaluation.int8 import float_metric
 from nas.problem import Benchmark, Problem, load_benchmark
 from nas.ranking import rank_networks as rank
 from nas.report.folders import save_studies
 from nas.search.confirming import check_confirm, confirm_front
 from nas.search.prior import PriorObservations, read_prior_observations
 from nas.search.progress import SearchProgress
-from nas.search.retraining import Retraining
+from nas.search.retraining import Quantization, Retraining
 from nas.search.retraining import retrain as train_again
 from nas.search.search import SearchSettings, run_search
 from nas.search.study.files import network_name
@@ -341,9 +342,12 @@ def retrain(
     out: str | Path | None = None,
     trust: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
+    int8: bool = False,
+    int8_epochs: int | None = None,
+    calibration: str | None = None,
 ) -> dict[str, Any]:
     """Train a network of the front again, with the search's data, split and seed and usually more
-    epochs.
+    epochs, and perhaps quantize it to 8-bit integers.
 
     Args:
         source: the result folder of a search.
@@ -358,10 +362,17 @@ def retrain(
         out: folder for the network's files; `retrained/NN` in the result folder by default.
         trust: run the Python files that the search names.
         progress: called with "epochs", the epochs done and the epochs in total.
+        int8: also write `NN.int8.onnx`, the quantized network, and measure this file. A search by
+            scores after quantization does so in any case.
+        int8_epochs: epochs of quantization-aware fine-tuning where static quantization loses more
+            than 1 % of the score; 2 by default, 0 for none.
+        calibration: inputs that set the ranges of activations: a data set, or `FILE.py:NAME` of an
+            array or a function that returns one; inputs of the training by default.
 
     Returns:
         `folder` and `name` of the files, the network as `searched`, and its `architecture`,
-        `training` settings and `values` by metric after the training.
+        `training` settings and `values` by metric after the training; with `int8` also `int8`: its
+        `method`, and `values` of the int8 file and of the float file in ONNX Runtime.
 
     Raises:
         InputError: there is no such network, or the search trained nothing and no data set is
@@ -384,13 +395,30 @@ def retrain(
     if trust and evaluator is None:
         evaluator = origin.get("evaluator", {}).get("function")
     settings = dict(training or {}) | ({} if epochs is None else {"epochs": epochs})
-    changes = Retraining(settings, device, dataset, evaluator)
+    changes = Retraining(
+        settings, device, dataset, evaluator,
+        _quantization(search_result, int8, int8_epochs, calibration), tuple(studies.objectives),
+    )  # fmt: skip
     folder = Path(source) / "retrained" / name if out is None else Path(out)
     summary = train_again(
         search_result.space, network.architecture, origin, changes, folder / name, progress
     )
     searched = network.summary(studies.objectives)
     return {"folder": str(folder), "name": name, "searched": searched, **summary}
+
+
+def _quantization(
+    result: SearchResult, int8: bool, epochs: int | None, calibration: str | None
+) -> Quantization | None:
+    """How a network is quantized; None if neither the user nor the search's metrics want it."""
+    chosen = {"epochs": epochs, "calibration": calibration}
+    settings: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
+    if int8 or any(float_metric(metric.name) for metric in result.objectives):
+        return Quantization(**settings)
+    if settings:
+        option = "calibration" if epochs is None else "int8_epochs"
+        raise InputError(f"{option} applies to a quantized network: add int8 (--int8)")
+    return None
 
 
 def _check_order(folder: Path, studies: Studies) -> None:

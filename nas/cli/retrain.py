@@ -52,11 +52,33 @@ def retrain(
         Path | None,
         typer.Option(help="Folder for the files; retrained/NN in the result folder by default."),
     ] = None,
+    int8: Annotated[
+        bool,
+        typer.Option(
+            "--int8",
+            help="Also write NN.int8.onnx, the network in 8-bit integers, and measure this file.",
+        ),
+    ] = False,
+    int8_epochs: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Epochs of quantization-aware fine-tuning where static quantization loses more "
+            "than 1 % of the score; 2 by default, 0 for none.",
+        ),
+    ] = None,
+    calibration: Annotated[
+        str | None,
+        typer.Option(
+            help="Inputs that set the ranges of activations: a data set, or FILE.py:NAME of an "
+            "array or a function that returns one; inputs of the training by default."
+        ),
+    ] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Retrain a network of the front with the search's data, split and seed; write its ONNX file
-    and scores.
+    and scores, with --int8 also its quantized file.
     """
     from nas import api
 
@@ -77,11 +99,15 @@ def retrain(
             out=out,
             trust=trust,
             progress=bar,
+            int8=int8,
+            int8_epochs=int8_epochs,
+            calibration=calibration,
         )
     if as_json:
         print_json({"point": point, **summary})
         return
-    searched, values = summary["searched"], summary["values"]
+    searched, quantized = summary["searched"], summary.get("int8")
+    values = summary["values"] | (quantized["values"] if quantized else {})
     measured = {metric: value for metric, value in searched.items() if isinstance(value, float)}
     rows = [
         {
@@ -92,4 +118,6 @@ def retrain(
         for metric in dict.fromkeys([*values, *measured])
     ]
     print_table(f"Network {summary['name']}: {summary['architecture']}", rows)
+    if quantized:
+        print(f"int8: {quantized['method']}")
     print(f"written to {summary['folder']}")

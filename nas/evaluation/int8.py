@@ -1,13 +1,21 @@
-"""Static int8 quantization by ONNX Runtime, and the score of a quantized network."""
+"""Networks in 8-bit integers: static quantization by ONNX Runtime, and how inputs for it are found.
+
+    float ONNX model ──┐
+    calibration inputs ┴─▶ quantize ─▶ int8 ONNX model (QDQ) ─▶ score, latency
+
+Quantization replaces each weight by 8-bit integers with a scale per channel, and puts a pair of
+`QuantizeLinear` and `DequantizeLinear` (QDQ) around the operators, which ONNX Runtime then runs on
+integers. The scale of an activation follows from its range on the calibration inputs.
+"""
 
 from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,34 +24,65 @@ from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
     import onnx
+    from torch import nn
 
     from nas.evaluation.datasets import Dataset, Part
+    from search_spaces.ir.graph import Shape
 
 LATENCY = "cpu_int8_latency_ms"
 CALIBRATION_SAMPLES = 256  # training inputs that set the ranges of activations
 BATCH_SIZE = 32  # samples per inference
+_INT8 = "int8_"
+MAX_NAMED = 5  # operators in a message
+
+Samples = Sequence[np.ndarray]
+"""For each input of a model its values, (n, …) of the same n samples."""
 
 
 def score_metrics(data: Dataset) -> tuple[str, str]:
     """Names of a quantized network's validation score and test score."""
-    kind = data.metric.rpartition("_")[2]
-    return f"{data.name}_int8_{kind}", f"{data.name}_test_int8_{kind}"
+    return int8_metric(data.metric), f"{data.name}_test_int8_{data.metric.rpartition('_')[2]}"
 
 
-def quantize(model: onnx.ModelProto, samples: np.ndarray | None = None) -> bytes:
+def int8_metric(metric: str) -> str:
+    """Name of a score after quantization: `int8_` before the last word, as in
+    `digits_int8_accuracy`.
+    """
+    name, separator, kind = metric.rpartition("_")
+    return f"{name}{separator}{_INT8}{kind}"
+
+
+def float_metric(metric: str) -> str:
+    """The score whose name after quantization this is; "" if it is no such name."""
+    name, separator, kind = metric.rpartition(_INT8)
+    is_int8 = separator and kind and "_" not in kind and (not name or name.endswith("_"))
+    return f"{name}{kind}" if is_int8 else ""
+
+
+# --- quantization
+
+
+def quantize(
+    model: onnx.ModelProto,
+    samples: Samples | np.ndarray | None = None,
+    nodes: Collection[str] | None = None,
+) -> bytes:
     """Quantize weights and activations to 8 bits; weights are scaled per channel.
 
     Args:
-        model: the network as ONNX, with one input.
-        samples: (n, …) inputs that calibrate the ranges of activations; None for Gaussian noise,
-            which suffices for timing.
+        model: the network as ONNX.
+        samples: values of each input, or of the only one, that calibrate the ranges of activations:
+            (n, …) arrays; None for Gaussian noise, which suffices for timing.
+        nodes: names of the nodes to quantize; None for all that can be.
 
     Returns:
         The serialized quantized model.
 
     Raises:
-        InputError: ONNX Runtime cannot quantize the model.
+        InputError: ONNX Runtime cannot quantize the model, or has no 8-bit form of any of its
+            operators.
     """
+    import onnx
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -54,17 +93,37 @@ def quantize(model: onnx.ModelProto, samples: np.ndarray | None = None) -> bytes
         floats.write_bytes(model.SerializeToString())
         try:
             with _quiet():
-                quant_pre_process(
-                    str(floats), str(merged), skip_symbolic_shape=True
-                )  # merges batch normalizations
+                # 1. Batch normalizations are merged into the convolutions before them.
+                quant_pre_process(str(floats), str(merged), skip_symbolic_shape=True)
+                # 2. Ranges of activations are measured; the pairs of QDQ get their scales.
                 quantize_static(
-                    str(merged), str(integers), _reader(model, samples), quant_format=QuantFormat.QDQ, per_channel=True,
-                    activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
-                )  # fmt: skip
+                    str(merged),
+                    str(integers),
+                    _reader(model, samples),
+                    quant_format=QuantFormat.QDQ,
+                    per_channel=True,
+                    activation_type=QuantType.QUInt8,
+                    weight_type=QuantType.QInt8,
+                    nodes_to_quantize=None if nodes is None else sorted(nodes),
+                )
         except Exception as error:  # ONNX Runtime's errors share no public base class
             reason = " ".join(str(error).split())[:200]
             raise InputError(f"ONNX Runtime cannot quantize the network: {reason}") from error
-        return integers.read_bytes()
+        quantized = integers.read_bytes()
+    operators = {node.op_type for node in onnx.load_from_string(quantized).graph.node}
+    if "QuantizeLinear" not in operators and nodes is None:
+        floating = ", ".join(sorted({node.op_type for node in model.graph.node})[:MAX_NAMED])
+        raise InputError(
+            f"ONNX Runtime has no 8-bit form of any operator of the network ({floating}): "
+            "leave out int8"
+        )
+    return quantized
+
+
+def scores(model: bytes, data: Dataset) -> tuple[float, float]:
+    """Validation and test score of a serialized model, on a data set with a validation part."""
+    assert data.validation is not None
+    return score(model, data, data.validation), score(model, data, data.test)
 
 
 def score(model: bytes, data: Dataset, part: Part) -> float:
@@ -81,26 +140,28 @@ def score(model: bytes, data: Dataset, part: Part) -> float:
     return goal.score(float(terms.mean()))
 
 
-def calibration_samples(data: Dataset) -> np.ndarray:
-    """A fixed random choice of training inputs, (`CALIBRATION_SAMPLES`, …) or fewer."""
-    rows = np.random.default_rng(0).permutation(len(data.train))[:CALIBRATION_SAMPLES]
-    return data.train.inputs[np.sort(rows)]
-
-
-def _reader(model: onnx.ModelProto, samples: np.ndarray | None) -> object:
+def _reader(model: onnx.ModelProto, samples: Samples | np.ndarray | None) -> object:
     """A `CalibrationDataReader` of the samples, or of noise."""
     from onnxruntime.quantization import CalibrationDataReader
 
     if samples is None:
-        batches = iter([random_inputs(open_session(model.SerializeToString()), BATCH_SIZE)])
+        feeds = [random_inputs(open_session(model.SerializeToString()), BATCH_SIZE)]
     else:
-        name = model.graph.input[0].name
-        batches = iter(
-            [
-                {name: samples[start : start + BATCH_SIZE]}
-                for start in range(0, len(samples), BATCH_SIZE)
-            ]
-        )
+        columns = [samples] if isinstance(samples, np.ndarray) else list(samples)
+        names = [value.name for value in model.graph.input]
+        if len(names) != len(columns) or not len(columns[0]):
+            raise InputError(
+                f"the network has {len(names)} inputs; there are calibration values of "
+                f"{len(columns)}, {len(columns[0])} samples"
+            )
+        feeds = [
+            {
+                name: column[start : start + BATCH_SIZE]
+                for name, column in zip(names, columns, strict=True)
+            }
+            for start in range(0, len(columns[0]), BATCH_SIZE)
+        ]
+    batches = iter(feeds)
 
     class Reader(CalibrationDataReader):
         def get_next(self) -> dict[str, np.ndarray] | None:
@@ -120,3 +181,94 @@ def _quiet() -> Iterator[None]:
     finally:
         logging.disable(level)
         root.handlers[:] = before
+
+
+# --- calibration inputs
+
+
+def calibration_samples(data: Dataset) -> np.ndarray:
+    """A fixed random choice of training inputs, (`CALIBRATION_SAMPLES`, …) or fewer."""
+    rows = np.random.default_rng(0).permutation(len(data.train))[:CALIBRATION_SAMPLES]
+    return data.train.inputs[np.sort(rows)]
+
+
+def read_calibration(source: str, shape: Shape) -> Samples:
+    """Calibration inputs that a user names.
+
+    Args:
+        source: `FILE.py:NAME` of an array, a tensor, a tuple of these (one for each input), or a
+            function without arguments that returns one; or a data set, see `load_dataset`.
+        shape: of one input of the networks.
+
+    Returns:
+        For each input at most `CALIBRATION_SAMPLES` values, as they are; of a data set, normalized
+        as in training.
+
+    Raises:
+        InputError: the source cannot be read, or has no samples.
+    """
+    from nas.evaluation.datasets import load_dataset
+    from search_spaces.common.plug_ins import is_file, value_in_file
+
+    if not is_file(source):
+        return [calibration_samples(load_dataset(source, shape))]
+    expected = "an array of inputs, or a function that returns one"
+    made = value_in_file(source, "calibration inputs", expected)
+    if callable(made) and not hasattr(made, "shape"):
+        made = made()
+    columns = list(made) if isinstance(made, tuple | list) else [made]
+    arrays = [np.asarray(column) for column in columns]
+    are_numbers = [a.dtype.kind in "biuf" and a.ndim > 0 and a.size > 0 for a in arrays]
+    if not arrays or not all(are_numbers):
+        raise InputError(
+            f"{source}: no calibration inputs, but {type(made).__name__}: it must be an array of "
+            "inputs, samples first, or a tuple with an array for each input"
+        )
+    return [array[:CALIBRATION_SAMPLES] for array in arrays]
+
+
+class InputRecorder:
+    """Records the first inputs that a module gets in training mode, for calibration.
+
+    A user's own training shows its networks the inputs of its own data. So these need not be given
+    a second time.
+
+        with InputRecorder(module) as recorder:
+            train(module)
+        quantize(model, recorder.samples)
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self._batches: list[list[np.ndarray]] = []
+
+    def __enter__(self) -> InputRecorder:
+        self._handle = self.module.register_forward_pre_hook(self._record, with_kwargs=True)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._handle.remove()
+
+    def _record(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        from torch.utils._pytree import tree_leaves
+
+        count = sum(len(batch[0]) for batch in self._batches)
+        if module.training and count < CALIBRATION_SAMPLES:
+            leaves = [leaf for leaf in tree_leaves((args, kwargs)) if hasattr(leaf, "detach")]
+            values = [leaf[: CALIBRATION_SAMPLES - count] for leaf in leaves]
+            self._batches.append([value.detach().cpu().numpy().copy() for value in values])
+
+    @property
+    def samples(self) -> Samples:
+        """The recorded inputs.
+
+        Raises:
+            InputError: the module got none in training mode.
+        """
+        if not self._batches or not self._batches[0]:
+            raise InputError(
+                "int8 needs inputs that set the ranges of activations, but the evaluator calls the "
+                "model on none in training mode: give nas retrain --calibration, a data set or "
+                "FILE.py:NAME"
+            )
+        return [np.concatenate(column) for column in zip(*self._batches, strict=True)]

@@ -57,11 +57,13 @@ class Measurements:
         state: trained weights, of several trainings those with the best validation score; None
             without a training or if all diverged.
         about: metadata for a file with these weights: their scores and the normalization of inputs.
+        int8: the quantized network with these weights, an ONNX file; None if no metric needs it.
     """
 
     values: dict[str, Measured]
     state: State | None = None
     about: dict[str, str] = field(default_factory=dict)
+    int8: bytes | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +182,7 @@ class Measurement:
         if set(score_metrics(self.data)) & set(self.metrics):
             if progress:
                 progress("quantization", 0, 1)
-            trained.values.update(self._quantized(network, trained.state, self.data))
+            trained = self._quantized(trained, network, self.data)
         ordered = {metric: trained.values[metric] for metric in self.metrics}
         return replace(trained, values=ordered | trained.values)
 
@@ -255,19 +257,19 @@ class Measurement:
             **{device.metric: predicted(device) for device in self.devices},
         }
 
-    def _quantized(
-        self, network: Trainable, state: State | None, data: Dataset
-    ) -> dict[str, Measured]:
-        """Validation and test score after quantization; NaN if the training diverged."""
-        parts = data.with_validation(self.training.validation)
-        assert parts.validation is not None
-        if state is None:
-            return dict.fromkeys(score_metrics(data), _exact(math.nan))
-        model = int8.quantize(trained_model(network, state), int8.calibration_samples(parts))
-        scores = [int8.score(model, data, part) for part in (parts.validation, parts.test)]
-        return {
-            metric: _exact(value) for metric, value in zip(score_metrics(data), scores, strict=True)
-        }
+    def _quantized(self, trained: Measurements, network: Trainable, data: Dataset) -> Measurements:
+        """The same with the quantized network, and its validation and test score; these are NaN if
+        the training diverged.
+        """
+        if trained.state is None:
+            quantized, scores = None, (math.nan, math.nan)
+        else:
+            parts = data.with_validation(self.training.validation)
+            model = trained_model(network, trained.state)
+            quantized = int8.quantize(model, int8.calibration_samples(parts))
+            scores = int8.scores(quantized, parts)
+        values = dict(zip(score_metrics(data), map(_exact, scores), strict=True))
+        return replace(trained, values=trained.values | values, int8=quantized)
 
     def _trained(
         self,

@@ -581,7 +581,9 @@ class MeasuredEvaluator(NetworkEvaluator):
         further = {metric: value for metric, value in values.items() if metric not in self.metrics}
         log.spread(spreads)
         weights = log.keep(
-            further, None if trained.state is None else (trained.state, trained.about)
+            further,
+            None if trained.state is None else (trained.state, trained.about),
+            trained.int8,
         )
         for done in self.checkpoints.glob(f"{name}*.pt") if self.checkpoints else ():
             done.unlink()
@@ -603,7 +605,8 @@ class MeasuredEvaluator(NetworkEvaluator):
         log.report(segment.until, {metric: values[metric] for metric in self.trained})
         if segment.is_last:
             further = {m: value for m, value in values.items() if m not in self.metrics}
-            log.keep(further, None if trained.state is None else (trained.state, trained.about))
+            weights = None if trained.state is None else (trained.state, trained.about)
+            log.keep(further, weights, trained.int8)
         return {metric: values[metric] for metric in self.metrics}
 
     def fidelities(self, levels: Sequence[int]) -> Fidelities:

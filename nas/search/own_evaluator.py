@@ -9,9 +9,11 @@ import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+from nas.evaluation.export import trained_model
+from nas.evaluation.int8 import InputRecorder, float_metric, int8_metric, quantize
 from nas.evaluation.measurement import Measurement, measurement_of
 from nas.evaluation.trainable import State, Trainable
 from nas.search.evaluators import NetworkEvaluator, Values, spreads_of, values_of
@@ -23,6 +25,8 @@ from search_spaces.common.errors import EvaluatorError, InputError, exits_as_err
 from search_spaces.common.plug_ins import function_from_file
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from search_spaces import Architecture, SearchSpace
 
 _log = logging.getLogger(__name__)
@@ -36,6 +40,16 @@ EvaluateFunction = Callable[..., Mapping[str, float]]
 """`evaluate(model, architecture, report, **options) -> {metric: value}`, where model is a `torch.nn.Module`."""
 
 
+class _Trained(NamedTuple):
+    """What a training leaves: values by metric, weights, and the quantized network as an ONNX file
+    if one of the values is its score.
+    """
+
+    values: dict[str, float]
+    state: State
+    int8: bytes | None = None
+
+
 class FunctionEvaluator(NetworkEvaluator):
     """Evaluates networks by a function of the user's, and optionally measures latency and the like
     on this machine.
@@ -43,6 +57,10 @@ class FunctionEvaluator(NetworkEvaluator):
     The function receives the network as a PyTorch module with fresh weights, trains it in place,
     and returns values by metric. The trained weights and any further values are stored. If the
     function raises an exception, the trial fails.
+
+    A metric such as `int8_accuracy` that the function does not return, while it returns `accuracy`,
+    is the function's own value of the quantized network: its int8 file behind the signature of a
+    module (`OnnxModule`). Inputs that the function trains on set the ranges of activations.
 
     Args:
         space: the search space.
@@ -209,9 +227,10 @@ class FunctionEvaluator(NetworkEvaluator):
     ) -> dict[str, float]:
         if segment is not None:
             return self._train_segment(architecture, observed, log, segment)
-        returned, state = self.train_network(self.network(architecture), architecture, log.report)
-        values = {**observed, **returned}
-        log.keep({m: value for m, value in values.items() if m not in self.metrics}, (state, {}))
+        trained = self._train_network(self.network(architecture), architecture, log.report)
+        values = {**observed, **trained.values}
+        further = {m: value for m, value in values.items() if m not in self.metrics}
+        log.keep(further, (trained.state, {}), trained.int8)
         return {metric: values[metric] for metric in self.metrics}
 
     def _train_segment(
@@ -245,7 +264,7 @@ class FunctionEvaluator(NetworkEvaluator):
             has_ended = epoch == until
             return not has_diverged and not has_ended
 
-        returned, state = self.train_network(
+        trained = self._train_network(
             self.network(architecture),
             architecture,
             report,
@@ -259,10 +278,10 @@ class FunctionEvaluator(NetworkEvaluator):
                 log.reported,
                 until,
             )
-        values = {**observed, **returned}
+        values = {**observed, **trained.values}
         if segment.is_last:
             further = {m: value for m, value in values.items() if m not in self.metrics}
-            log.keep(further, (state, {}))
+            log.keep(further, (trained.state, {}), trained.int8)
         return {metric: values[metric] for metric in self.metrics}
 
     def fidelities(self, levels: Sequence[int]) -> Fidelities:
@@ -303,24 +322,88 @@ class FunctionEvaluator(NetworkEvaluator):
                 changed the module's parameters.
             InputError: it returns no dictionary, or a value that is not a number.
         """
+        trained = self._train_network(network, architecture, report, checkpoint, seed)
+        return trained.values, trained.state
+
+    def _train_network(
+        self,
+        network: Trainable,
+        architecture: Architecture,
+        report: Report,
+        checkpoint: Path | None = None,
+        seed: int = INITIAL_SEED,
+    ) -> _Trained:
+        """As `train_network`, with the quantized network if a metric is its score."""
         import torch
 
+        # 1. Train, and record what the network is shown.
         torch.manual_seed(seed)
         module = network.module()
         names = module.state_dict().keys()
-        state = {"checkpoint": checkpoint} if checkpoint else {}
+        paused = {"checkpoint": checkpoint} if checkpoint else {}
         before = None if self._was_called else self._bound_values()
-        with exits_as_errors():
-            values = self.function(module, architecture, report, **self.options, **state)
+        with InputRecorder(module) as recorder:
+            returned = self._call(module, architecture, report, self.options | paused)
         if before is not None:
             self._was_called = True
             self._remember_state(before)
-        returned = self._returned(values)
+        values = _plain(returned)
         if module.state_dict().keys() != names:
             raise EvaluatorError(
                 "the evaluator added or removed weights of the model: train it as it is"
             )
-        return returned, network.last_state(module)
+        state = network.last_state(module)
+
+        # 2. Score the quantized network, unless the function returns such scores itself.
+        from nas.evaluation.onnx_module import OnnxModule, output_structure
+
+        int8 = {metric: float_metric(metric) for metric in self.returned if metric not in values}
+        if not any(metric in values for metric in int8.values()):
+            self._check_returned(values)
+            return _Trained(values, state)
+        quantized = quantize(trained_model(network, state), recorder.samples)
+        structure = None if network.build is None else output_structure(module, network.example)
+        scores = self.score(OnnxModule(quantized, structure), architecture)
+        values |= {int8_metric(metric): value for metric, value in scores.items()}
+        self._check_returned(values)
+        return _Trained(values, state, quantized)
+
+    def score(
+        self, module: nn.Module, architecture: Architecture, epochs: int = 1
+    ) -> dict[str, float]:
+        """Values that the function returns of a module that is there already: one that does not
+        learn, such as an `OnnxModule`, or one to fine-tune.
+
+        The function runs as it is. After some epochs `report` returns False; if it has an argument
+        `epochs`, it gets that number.
+
+        Args:
+            module: the module.
+            architecture: its architecture.
+            epochs: after which the function is told to end.
+
+        Raises:
+            InputError: it returns no dictionary, or a value that is not a number.
+        """
+        options = dict(self.options)
+        if "epochs" in inspect.signature(self.function).parameters:
+            options["epochs"] = min(epochs, int(options.get("epochs", epochs)))
+
+        def report(epoch: int, metrics: Mapping[str, float]) -> bool:
+            return whole_epoch(epoch) < epochs
+
+        return _plain(self._call(module, architecture, report, options))
+
+    def _call(
+        self,
+        module: nn.Module,
+        architecture: Architecture,
+        report: Report,
+        options: Mapping[str, Any],
+    ) -> object:
+        """What the function returns."""
+        with exits_as_errors():
+            return self.function(module, architecture, report, **options)
 
     def train_again(self, architecture: Architecture, seed: int) -> dict[str, float]:
         options = self.options
@@ -340,12 +423,8 @@ class FunctionEvaluator(NetworkEvaluator):
         changed = {name: text for name, text in before.known.items() if after.get(name) != text}
         _state_of(self.function).update(changed)
 
-    def _returned(self, values: object) -> dict[str, float]:
-        """Check and convert the function's return value."""
-        if not isinstance(values, Mapping):  # perhaps a branch of the function lacks its return
-            raise InputError(
-                f"the evaluator must return {{metric: value}}, not {type(values).__name__}"
-            )
+    def _check_returned(self, values: Mapping[str, float]) -> None:
+        """Raise EvaluatorError if a metric is missing, or is one that is measured here."""
         if missing := [metric for metric in self.returned if metric not in values]:
             have = ", ".join(map(str, values)) or "nothing"
             raise EvaluatorError(f"the evaluator returned no {missing[0]!r}; it returned {have}")
@@ -353,7 +432,6 @@ class FunctionEvaluator(NetworkEvaluator):
             raise EvaluatorError(
                 f"the evaluator returned {measured[0]!r}, which nas measures itself: rename it"
             )
-        return {str(metric): plain_number(str(metric), value) for metric, value in values.items()}
 
     def _check_signature(self) -> None:
         try:
@@ -361,6 +439,15 @@ class FunctionEvaluator(NetworkEvaluator):
         except TypeError as error:
             given = ", ".join((*_ARGUMENTS, *self.options))
             raise InputError(f"the evaluator must take ({given}): {error}") from error
+
+
+def _plain(values: object) -> dict[str, float]:
+    """A function's values as plain numbers."""
+    if not isinstance(values, Mapping):  # perhaps a branch of the function lacks its return
+        raise InputError(
+            f"the evaluator must return {{metric: value}}, not {type(values).__name__}"
+        )
+    return {str(metric): plain_number(str(metric), value) for metric, value in values.items()}
 
 
 _STATES: WeakKeyDictionary[Any, dict[str, str]] = WeakKeyDictionary()

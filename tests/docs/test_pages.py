@@ -37,6 +37,7 @@ PAGES = (
     "how-to/own_device.md",
     "how-to/own_table.md",
     "how-to/cheap_evaluations.md",
+    "how-to/int8.md",
     "how-to/many_machines.md",
     "how-to/real_networks.md",
     "how-to/reading_a_report.md",

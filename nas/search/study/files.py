@@ -38,15 +38,31 @@ Weights = Path | tuple["State", Mapping[str, str]]
 """A file of weights, or tensors by name and the metadata of their file."""
 
 
-def write_weights(path: Path, weights: Weights) -> None:
-    """Write a file of weights atomically."""
+INT8 = ".int8.onnx"  # ending of a quantized network's file, beside its weights
+
+
+def write_weights(path: Path, weights: Weights, int8: bytes | None = None) -> None:
+    """Write a file of weights atomically, and the quantized network beside it.
+
+    Args:
+        path: file of the weights.
+        weights: what is written; a file brings its quantized network along, if it has one.
+        int8: the quantized network, an ONNX file; None if there is none.
+    """
     from nas.evaluation.export import save_weights
 
+    quantized = path.with_suffix(INT8)
     if isinstance(weights, Path):
         with replacing(path) as temporary:
             _link_or_copy(weights, temporary)
+        if int8 is None and (copied := weights.with_suffix(INT8)).is_file():
+            with replacing(quantized) as temporary:
+                _link_or_copy(copied, temporary)
     else:
         save_weights(path, *weights)
+    if int8 is not None:
+        with replacing(quantized) as temporary:
+            temporary.write_bytes(int8)
 
 
 def _link_or_copy(file: Path, copy: Path) -> None:
@@ -61,7 +77,8 @@ def _link_or_copy(file: Path, copy: Path) -> None:
 
 
 class WeightFolder:
-    """A folder with the weights of a study's trials, `NUMBER.safetensors`.
+    """A folder with the weights of a study's trials, `NUMBER.safetensors`, and their quantized
+    networks, `NUMBER.int8.onnx`, if a metric needs these.
 
     Several processes may share it. Each removes files of finished trials only, and all agree on
     which to remove.
@@ -71,10 +88,10 @@ class WeightFolder:
         self.folder = folder.absolute()
         self._front: dict[Architecture, tuple[int, np.ndarray]] = {}  # trial number and losses (m,)
 
-    def write(self, number: int, weights: Weights) -> Path:
-        """Write a trial's weights and return the path of their file."""
+    def write(self, number: int, weights: Weights, int8: bytes | None = None) -> Path:
+        """Write a trial's weights, and its quantized network; return the path of the weights."""
         path = self._path(number)
-        write_weights(path, weights)
+        write_weights(path, weights, int8)
         return path
 
     def settle(self, architecture: Architecture, number: int, losses: np.ndarray | None) -> None:
@@ -104,6 +121,7 @@ class WeightFolder:
 
     def _remove(self, number: int) -> None:
         self._path(number).unlink(missing_ok=True)
+        self._path(number).with_suffix(INT8).unlink(missing_ok=True)
 
 
 def find_weights(recorded: str, folder: Path) -> Path | None:
@@ -187,7 +205,8 @@ def write_network(
     values: Mapping[str, Any],
     weights: Weights | None,
 ) -> None:
-    """Write `STEM.onnx`, `STEM.txt` and, with trained weights, `STEM.safetensors`.
+    """Write `STEM.onnx`, `STEM.txt` and, with trained weights, `STEM.safetensors`, beside which
+    `STEM.int8.onnx` stands if the file of the weights has a quantized network beside it.
 
     Without trained weights, the ONNX model has random ones. Its metadata name the kind of weights
     (`weights`), the measured values (`values`, JSON) and, for trained weights, the normalization of

@@ -56,8 +56,13 @@ class EvaluationLogger:
         are.
         """
 
-    def keep(self, further: Mapping[str, float], weights: Weights | None = None) -> Path | None:
-        """Take further values, and trained weights or a copy of their file.
+    def keep(
+        self,
+        further: Mapping[str, float],
+        weights: Weights | None = None,
+        int8: bytes | None = None,
+    ) -> Path | None:
+        """Take further values, trained weights or a copy of their file, and the quantized network.
 
         Returns:
             The path of the weights; None if they were discarded.
@@ -131,8 +136,14 @@ class TrialLogger(EvaluationLogger):
                 SPREAD_KEY, known | {metric: list(spread) for metric, spread in spreads.items()}
             )
 
-    def keep(self, further: Mapping[str, float], weights: Weights | None = None) -> Path | None:
-        """Store further values, and trained weights or a copy of their file.
+    def keep(
+        self,
+        further: Mapping[str, float],
+        weights: Weights | None = None,
+        int8: bytes | None = None,
+    ) -> Path | None:
+        """Store further values, trained weights or a copy of their file, and the quantized network
+        beside them.
 
         Returns:
             The path of the weights; None if there are none or no folder is given.
@@ -141,7 +152,7 @@ class TrialLogger(EvaluationLogger):
             self.trial.set_user_attr(FURTHER_KEY, valid)
         if weights is None or self.weights is None:
             return None
-        path = self.weights.write(self.trial.number, weights)
+        path = self.weights.write(self.trial.number, weights, int8)
         self.trial.set_user_attr(WEIGHTS_KEY, str(path))
         return path
 
