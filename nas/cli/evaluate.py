@@ -48,7 +48,8 @@ def evaluate(
     metrics: Annotated[
         str | None,
         typer.Option(
-            help="Comma-separated metrics; by default all that the data allow except int8."
+            help="Comma-separated metrics; by default all that the data allow, except int8 and "
+            "runtimes besides ONNX Runtime."
         ),
     ] = None,
     dataset: DataSet = None,
@@ -79,6 +80,7 @@ def evaluate(
     from nas.evaluation.latency import LatencyTask
     from nas.evaluation.measurement import Measurement, known_metrics, trains
     from nas.evaluation.metrics import FIDELITY
+    from nas.evaluation.runtimes import RUNTIME_METRICS
     from nas.evaluation.subjects import subject_of_file, subject_of_space
     from nas.evaluation.training import training_task
     from search_spaces.ir.text import fingerprint
@@ -102,7 +104,9 @@ def evaluate(
     else:
         subject = subject_of_space(network, parse_settings(option, "--option"), source, arch, seed)
     known = [
-        metric for metric in known_metrics(timing, subject.data, commands) if "int8" not in metric
+        metric
+        for metric in known_metrics(timing, subject.data, commands)
+        if "int8" not in metric and metric not in RUNTIME_METRICS
     ]
     if subject.network.teacher is None or (subject.data and subject.data.labelled):
         # Fidelity needs a trained model, and its training is another one than that for labels.

@@ -7,19 +7,18 @@ import math
 import os
 import re
 import shlex
-import signal
-import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from time import sleep
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from filelock import lock_descriptor
 
+from nas.evaluation.child_process import TooSlow, run_killable
 from nas.evaluation.latency import Latency
 from search_spaces.common.errors import InputError, unknown
 
@@ -164,40 +163,16 @@ def _times(command: str, device: DeviceCommand) -> list[float]:
 
 
 def _output(command: str, timeout: float) -> str:
-    """What a command prints. A timeout or an interrupt kills it with all its child processes.
-
-    It prints into files: a server that it has started and detached would keep pipes open.
-    """
-    with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as complaints:
-        process = subprocess.Popen(
-            command,
-            shell=True,
-            stdin=subprocess.DEVNULL,
-            stdout=printed,
-            stderr=complaints,
-            start_new_session=True,
-        )
-        try:
-            process.wait(timeout)
-        except subprocess.TimeoutExpired as error:
-            raise DeviceError(f"the command took more than {timeout:g} s") from error
-        finally:
-            if process.poll() is None:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-        output, errors = _content(printed), _content(complaints)
-    if process.returncode:
+    """What a command prints."""
+    try:
+        status, output, errors = run_killable(command, timeout)
+    except TooSlow as error:
+        raise DeviceError(f"the command took more than {timeout:g} s") from error
+    if status:
         raise DeviceError(
-            "the command failed with exit status "
-            f"{process.returncode}{_last_line(errors or output)}"
+            f"the command failed with exit status {status}{_last_line(errors or output)}"
         )
     return output
-
-
-def _content(file: IO[bytes]) -> str:
-    file.seek(0)
-    return file.read().decode(errors="replace")
 
 
 def _parse(output: str) -> list[float]:

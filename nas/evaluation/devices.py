@@ -15,6 +15,7 @@ import numpy as np
 
 from nas.evaluation.device_command import SUFFIX
 from nas.evaluation.journal import Journal
+from nas.evaluation.runtimes import RUNTIMES
 from search_spaces.common.errors import InputError, unknown
 from search_spaces.common.files import replacing
 from search_spaces.ir.text import fingerprint
@@ -26,7 +27,8 @@ SAMPLES = 32  # per predicted latency
 QUANTILES = (0.5, 0.1, 0.9)  # of the samples, the columns of a prediction
 MIN_MEASURED = 3  # networks that a prediction needs at least
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-_TAKEN = ("cpu", "cpu_int8", "cuda", "device")  # names of latencies that are always measured
+# Names of latencies that are measured on this machine
+_TAKEN = ("cpu", "cpu_int8", "cuda", "device", *RUNTIMES)
 
 
 def devices_folder() -> Path:

@@ -146,7 +146,21 @@ def time_serialized(
     Raises:
         InputError: the provider is not available, or ONNX Runtime cannot run a model.
     """
-    timers = [_Timer(model, task) for model in models]
+    return time_interleaved([onnx_timer(model, task) for model in models], task, progress)
+
+
+def time_interleaved(
+    timers: Sequence[Timer],
+    task: LatencyTask,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Latency]:
+    """Measure n networks in windows that alternate with those of the reference network.
+
+    Args:
+        timers: run the networks, in ONNX Runtime or another runtime.
+        task: how they are measured. Its provider and threads are those of the reference network.
+        progress: see `time_serialized`.
+    """
     for timer in timers:
         timer.run(task.warmup)
     nominal = reference_latency(task.provider, task.threads)
@@ -252,20 +266,25 @@ def _warn_once(text: str) -> None:
 # --- windows
 
 
-class _Timer:
-    """Times inferences of one model."""
+class Timer:
+    """Times inferences of one network.
 
-    def __init__(self, model: bytes, task: LatencyTask) -> None:
-        self._session = open_session(model, task.threads, task.provider)
-        self._feed = random_inputs(self._session, task.batch)
+    Args:
+        infer: runs one inference.
+        task: how many runs a window has at least.
+        clock: returns seconds: the wall's, or those that a core has computed.
+    """
+
+    def __init__(
+        self, infer: Callable[[], object], task: LatencyTask, clock: Callable[[], float]
+    ) -> None:
+        self._infer, self._clock = infer, clock
         self._least = -(-task.runs // task.windows)  # inferences per window
-        is_alone = task.provider == CPU and task.threads == 1
-        self._clock = time.thread_time if is_alone else time.perf_counter
         self.last = np.empty(0)  # (r,) times of the last window
 
     def run(self, times: int) -> None:
         for _ in range(times):
-            self._session.run(None, self._feed)
+            self._infer()
 
     def window(self) -> np.ndarray:
         """(r,) times of inferences in ms."""
@@ -274,9 +293,22 @@ class _Timer:
         end = time.perf_counter() + WINDOW_S
         while len(times) < self._least or time.perf_counter() < end:
             start = self._clock()
-            self._session.run(None, self._feed)
+            self._infer()
             times.append(self._clock() - start)
         return 1e3 * np.array(times)
+
+
+def onnx_timer(model: bytes, task: LatencyTask) -> Timer:
+    """Times a serialized model in ONNX Runtime, on Gaussian noise.
+
+    Raises:
+        InputError: the provider is not available, or ONNX Runtime cannot run the model.
+    """
+    session = open_session(model, task.threads, task.provider)
+    feed = random_inputs(session, task.batch)
+    is_alone = task.provider == CPU and task.threads == 1
+    clock = time.thread_time if is_alone else time.perf_counter
+    return Timer(lambda: session.run(None, feed), task, clock)
 
 
 def _typical(times: np.ndarray) -> float:
@@ -288,7 +320,7 @@ def _typical(times: np.ndarray) -> float:
 
 
 @cache
-def _reference_timer(provider: str, threads: int) -> _Timer:
+def _reference_timer(provider: str, threads: int) -> Timer:
     """A convolutional network of 0.1 to 1 ms on a processor of today."""
     from search_spaces.ir.builder import Network
     from search_spaces.ir.onnx import write_model
@@ -299,7 +331,7 @@ def _reference_timer(provider: str, threads: int) -> _Timer:
         values = net.conv_bn_relu(values, 16)
     model = io.BytesIO()
     write_model(net.graph(net.classifier(values)), model)  # a user's limit of weights is not for it
-    timer = _Timer(model.getvalue(), LatencyTask(threads=threads, provider=provider, runs=1))
+    timer = onnx_timer(model.getvalue(), LatencyTask(threads=threads, provider=provider, runs=1))
     timer.run(50)
     return timer
 

@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,6 +22,7 @@ from nas.evaluation.export import preprocessing, trained_model
 from nas.evaluation.int8 import score_metrics
 from nas.evaluation.latency import CPU, LatencyTask, time_model, time_serialized
 from nas.evaluation.metrics import FIDELITY, check_metrics
+from nas.evaluation.runtimes import RUNTIME_METRICS, get_runtime
 from nas.evaluation.tasks import TrainingTask, training_task
 from nas.evaluation.trainable import State, Trainable
 from search_spaces.common.errors import InputError
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from search_spaces.ir.graph import Shape
 
 Progress = Callable[[str, int, int], None]
+SIZE = "size_mb"  # of the ONNX file, in MB (10⁶ bytes)
 
 
 class Measured(NamedTuple):
@@ -77,14 +79,15 @@ class Measurement:
         seeds: one training per seed; the score is their mean.
         training: how networks are trained.
         latency: how `cpu_latency_ms` (or that of another provider) and `cpu_int8_latency_ms` are
-            timed. Its batch and threads also apply to `peak_memory_mb`, measured on the CPU.
+            timed. Its batch and threads also apply to `peak_memory_mb`, measured on the CPU, and to
+            the other runtimes (`nas.evaluation.runtimes`), whose metrics begin with their names.
         device: torch device for training.
         commands: measure latencies on other devices.
         devices: predict latencies on other devices.
 
     Raises:
-        InputError: a metric is unknown, or a command has the name of a latency that is measured on
-            this machine.
+        InputError: a metric is unknown, a runtime is not installed, or a command has the name of a
+            latency that is measured on this machine.
     """
 
     metrics: tuple[str, ...]
@@ -102,10 +105,8 @@ class Measurement:
         return (*self.commands, *self.devices)
 
     def __post_init__(self) -> None:
-        if taken := {command.metric for command in self.commands} & {
-            self.latency.metric,
-            int8.LATENCY,
-        }:
+        taken = {command.metric for command in self.commands}
+        if taken := taken & {self.latency.metric, int8.LATENCY, *RUNTIME_METRICS}:
             raise InputError(
                 f"{taken.pop()} is measured on this machine: give the latency command another name"
             )
@@ -113,6 +114,8 @@ class Measurement:
             remedy = f"add y, or search by {FIDELITY} to a trained model (--model)"
             raise InputError(f"{self.data.source} has inputs, but no targets: {remedy}")
         check_metrics(self.metrics, known_metrics(self.latency, self.data, self.external_devices))
+        for metric in RUNTIME_METRICS.keys() & {*self.metrics}:
+            get_runtime(RUNTIME_METRICS[metric].runtime).check_installed(metric)
         if (
             FIDELITY in self.metrics
             and self.data
@@ -251,11 +254,34 @@ class Measurement:
             memory.METRIC: lambda: _exact(
                 memory.measure_memory(model(), batch=batch, threads=threads)
             ),
+            SIZE: lambda: _exact(model().ByteSize() / 1e6),
+            **self._in_runtimes(model),
             "params": lambda: _exact(graph_params(network.graph)),
             "flops": lambda: _exact(graph_flops(network.graph)),
             **{command.metric: on_device(command) for command in self.commands},
             **{device.metric: predicted(device) for device in self.devices},
         }
+
+    def _in_runtimes(
+        self, model: Callable[[], onnx.ModelProto]
+    ) -> dict[str, Callable[[], Measured]]:
+        """Measurements in the runtimes whose metrics are requested. One child process tells all
+        quantities of a runtime but its memory.
+        """
+        from nas.evaluation.runtimes.measuring import measure_in_runtime, measure_memory_in_runtime
+
+        results = cache(lambda runtime: measure_in_runtime(model(), runtime, self.latency))
+
+        def measured(runtime: str, quantity: str) -> Measured:
+            if quantity == "peak_memory_mb":
+                return _exact(measure_memory_in_runtime(model(), runtime, self.latency))
+            result = results(runtime)
+            if quantity == "latency_ms":
+                return Measured(*result.latency)
+            return _exact(getattr(result, quantity))
+
+        requested = [metric for metric in self.metrics if metric in RUNTIME_METRICS]
+        return {metric: partial(measured, *RUNTIME_METRICS[metric]) for metric in requested}
 
     def _quantized(self, trained: Measurements, network: Trainable, data: Dataset) -> Measurements:
         """The same with the quantized network, and its validation and test score; these are NaN if
@@ -327,6 +353,8 @@ def known_metrics(
         *[device.metric for device in devices],
         int8.LATENCY,
         memory.METRIC,
+        SIZE,
+        *RUNTIME_METRICS,
         "params",
         "flops",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,11 +34,10 @@ def measure_memory(model: onnx.ModelProto, *, batch: int = 1, threads: int = 1) 
     Raises:
         InputError: the system is not Linux, or ONNX Runtime cannot run the model.
     """
-    if not _STATUS.exists():
-        raise InputError(f"{METRIC} can be measured on Linux only: leave it out")
+    check_linux(METRIC)
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder, name) for name in ("tiny.onnx", "model.onnx")]
-        for path, content in zip(paths, (_tiny_model(), model), strict=True):
+        for path, content in zip(paths, (tiny_model(), model), strict=True):
             path.write_bytes(content.SerializeToString())
         command = [
             sys.executable,
@@ -54,7 +54,14 @@ def measure_memory(model: onnx.ModelProto, *, batch: int = 1, threads: int = 1) 
     return float(child.stdout)
 
 
-def _tiny_model() -> onnx.ModelProto:
+def check_linux(metric: str) -> None:
+    """Raise InputError where the system does not tell the memory of a process as Linux does."""
+    if not _STATUS.exists():
+        raise InputError(f"{metric} can be measured on Linux only: leave it out")
+
+
+def tiny_model() -> onnx.ModelProto:
+    """A network that needs next to no memory itself."""
     from search_spaces.ir.builder import Network
     from search_spaces.ir.onnx import to_model
 
@@ -62,13 +69,18 @@ def _tiny_model() -> onnx.ModelProto:
     return to_model(net.graph(net.classifier(net.conv_bn_relu(net.input, 4))))
 
 
-def _growth(tiny: str, model: str, batch: int, threads: int) -> float:
-    """Growth of the resident set in MB. Runs in the child process."""
-    _run(tiny, 1, threads)
+def resident_growth(prepare: Callable[[], object], run: Callable[[], object]) -> float:
+    """Peak growth of this process's resident set in MB (10⁶ bytes) while it runs.
+
+    Args:
+        prepare: called before, and does not count.
+        run: what is measured.
+    """
+    prepare()
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = _resident("VmRSS")
-    _run(model, batch, threads)
+    run()
     return (_resident("VmHWM") - before) / 1e6
 
 
@@ -89,6 +101,7 @@ def _resident(field: str) -> int:
 
 if __name__ == "__main__":
     try:
-        print(_growth(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
+        tiny, model, batch, threads = *sys.argv[1:3], *map(int, sys.argv[3:5])
+        print(resident_growth(lambda: _run(tiny, 1, threads), lambda: _run(model, batch, threads)))
     except InputError as error:
         sys.exit(str(error))

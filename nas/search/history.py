@@ -37,7 +37,8 @@ class History:
         values: values (metrics,) of each evaluated architecture, NaN if it failed. Its first trial
             counts.
         prior: number of prior observations among them.
-        ruled_out: architectures that broke a constraint before their training.
+        ruled_out: architectures that broke a constraint, or could not be measured, before their
+            training.
         ruled_out_in_a_row: networks that were ruled out since the last training.
         failures: reasons of the latest evaluations, as far back as all failed.
         stale: evaluations since the last improvement of the front, without prior observations.
@@ -101,6 +102,8 @@ class History:
         if RULED_OUT_KEY in attrs:
             self.ruled_out.add(architecture)
             self.ruled_out_in_a_row += 1
+            if FAILED_KEY in attrs:  # it could not be measured
+                self.failures.append(attrs[FAILED_KEY])
             return
         is_paused = trial.state == TrialState.PRUNED and VALUES_KEY in attrs
         if not is_paused and not is_evaluated(trial):

@@ -54,7 +54,13 @@ from nas.search.study.trials import TrialReader, describe_trial, has_result, why
 from nas.search.study.workers import FATAL, Share, Worker, check_jobs, helpers
 from nas.search.trainings import EPOCHS, Segment
 from predictors.metrics import is_valid
-from search_spaces.common.errors import EvaluatorError, InputError, StorageError, describe
+from search_spaces.common.errors import (
+    EvaluatorError,
+    InputError,
+    MeasurementError,
+    StorageError,
+    describe,
+)
 from search_spaces.common.threads import with_few_threads
 from search_spaces.repeatable import check_repeatable
 
@@ -456,6 +462,11 @@ class _Loop:
             values = self.evaluator.train(architecture, observed, logger, segment)
         except (StorageError, EvaluatorError):
             raise
+        except MeasurementError as error:  # as of a runtime that cannot convert the network
+            self.planner.pay(trial, None, time.monotonic() - started, observed)
+            trial.set_user_attr(FAILED_KEY, describe(error))
+            self._rule_out(trial, observed, describe(error))
+            return False
         except Exception as error:
             seconds = time.monotonic() - started
             self.planner.pay(trial, segment, seconds, observed, logger.reported)

@@ -48,6 +48,13 @@ class CheckpointError(InputError):
     """
 
 
+class MeasurementError(InputError):
+    """A network has no value of a metric that is measured without training, such as a latency.
+
+    A search records the network as ruled out with this reason, and does not train it.
+    """
+
+
 class StorageError(NasError):
     """A storage of trials cannot be read or written. This is not the fault of a trial."""
 

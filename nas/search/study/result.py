@@ -172,9 +172,8 @@ class SearchResult:
         a network whose evaluation failed before is no further failure.
         """
         failures: dict[str, dict[str, Any]] = {}
-        for trial in self.study.get_trials(
-            deepcopy=False, states=(TrialState.FAIL, TrialState.COMPLETE)
-        ):
+        finished = (TrialState.FAIL, TrialState.COMPLETE, TrialState.PRUNED)
+        for trial in self.study.get_trials(deepcopy=False, states=finished):
             invalid = map(why_invalid, (o.name for o in self.objectives), trial.values or ())
             reason = str(trial.user_attrs.get(FAILED_KEY, "")) or ", ".join(filter(None, invalid))
             if reason and REPEAT_KEY not in trial.user_attrs:
@@ -228,7 +227,7 @@ class SearchResult:
         networks: dict[Architecture, RuledOut] = {}
         for trial in self.study.get_trials(deepcopy=False, states=(TrialState.PRUNED,)):
             attributes = TrialAttributes.of(trial)
-            if attributes.ruled_out is None:
+            if attributes.ruled_out is None or attributes.failed:  # or could not be measured
                 continue
             try:
                 architecture = self.space.architecture(trial.params)

@@ -215,7 +215,8 @@ def describe_trial(trial: FrozenTrial, reader: TrialReader) -> str:
             values.append(f"{metric} {shown}{f' ({expected})' if expected else ''}")
         elif expected:
             values.append(f"{metric} {expected}")
-    if broken := trial.user_attrs.get(RULED_OUT_KEY):
+    broken = trial.user_attrs.get(RULED_OUT_KEY)
+    if broken and FAILED_KEY not in trial.user_attrs:
         values.insert(0, f"not trained, since it breaks {broken}")
     elif UNTIL_KEY in trial.user_attrs:
         values.insert(

@@ -103,13 +103,13 @@ def test_several_networks_are_measured_in_one_interleaved_pass(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     order: list[int] = []
-    window = latency._Timer.window
+    window = latency.Timer.window
 
-    def noting(timer: latency._Timer) -> np.ndarray:
+    def noting(timer: latency.Timer) -> np.ndarray:
         order.append(id(timer))
         return window(timer)
 
-    monkeypatch.setattr(latency._Timer, "window", noting)
+    monkeypatch.setattr(latency.Timer, "window", noting)
     models = [network(width).SerializeToString() for width in (4, 8)]
     first, second = time_serialized(models, QUICK)
     names = {timer: "RAB"[i] for i, timer in enumerate(dict.fromkeys(order))}
@@ -123,7 +123,7 @@ def test_latency_is_relative_to_a_reference_beside_it_so_that_a_slower_machine_c
 ) -> None:
     speed = [1.0]
 
-    class Steady(latency._Timer):
+    class Steady(latency.Timer):
         def __init__(self, ms: float) -> None:
             self.ms, self.last = ms, np.full(5, ms)
 
@@ -132,7 +132,7 @@ def test_latency_is_relative_to_a_reference_beside_it_so_that_a_slower_machine_c
         def window(self) -> np.ndarray:
             return np.full(5, self.ms * speed[0])
 
-    monkeypatch.setattr(latency, "_Timer", lambda model, task: Steady(float(model)))
+    monkeypatch.setattr(latency, "onnx_timer", lambda model, task: Steady(float(model)))
     monkeypatch.setattr(latency, "_reference_timer", lambda provider, threads: Steady(0.5))
     monkeypatch.setattr(latency, "reference_latency", lambda provider, threads: 0.5)
     quiet = time_serialized([b"2.0", b"3.0"], LatencyTask(windows=3))

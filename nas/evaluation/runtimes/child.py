@@ -1,0 +1,135 @@
+"""The child process that converts a network, compares its outputs and measures it.
+
+It reads a job (JSON) from a file and writes the result beside it. A converter may end or hang the
+process: the file of the last step then says where (`nas.evaluation.runtimes.measuring`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nas.evaluation.latency import LatencyTask, Timer, open_session, random_inputs, time_interleaved
+from nas.evaluation.memory import resident_growth
+from nas.evaluation.runtimes import get_runtime
+from nas.evaluation.runtimes.base import Runtime
+from search_spaces.common.errors import InputError
+
+INFERENCES = 3  # before the peak memory is read
+JOB, RESULT, STEP = "job.json", "result.json", "step"
+
+
+def main(folder: Path) -> None:
+    job = json.loads((folder / JOB).read_text())
+    runtime = get_runtime(job["runtime"])
+    actions = {"convert": _convert, "measure": _measure, "memory": _memory}
+    try:
+        result = actions[job["action"]](runtime, folder, job)
+    except Exception as error:  # any error of a converter is a result, too
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        result = {"error": " ".join(lines[0].split())}
+    (folder / RESULT).write_text(json.dumps(result))
+    # Some runtimes crash while Python unloads them; the result is there.
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def _convert(runtime: Runtime, folder: Path, job: dict[str, Any]) -> dict[str, Any]:
+    """Convert each of the files."""
+    _begin(folder, "converting")
+    files = []
+    for number, name in enumerate(job["models"]):
+        own = folder / f"converted{number}"
+        own.mkdir()
+        model = runtime.prepare(Path(name), own)
+        files.append(str(runtime.convert(model, own, job["task"]["batch"])))
+    return {"files": files}
+
+
+def _measure(runtime: Runtime, folder: Path, job: dict[str, Any]) -> dict[str, Any]:
+    """Convert a file, compare its outputs with those of ONNX Runtime, and time it."""
+    task = LatencyTask(**job["task"])
+    _begin(folder, "converting")
+    model = runtime.prepare(Path(job["models"][0]), folder)
+    file = runtime.convert(model, folder, task.batch)
+
+    _begin(folder, "loading")
+    session = open_session(str(model), task.threads)
+    feed = random_inputs(session, task.batch)
+    inputs = list(feed.values())
+    network = runtime.load(file, task.threads)
+
+    _begin(folder, "running")
+    difference = _difference(session.run(None, feed), network.run(inputs))
+    if not difference <= runtime.tolerance:
+        raise InputError(
+            f"its outputs differ from ONNX Runtime's by {difference:.2g} of the largest output, "
+            f"more than {runtime.tolerance:g}"
+        )
+    del session
+
+    # On one thread, the process's time counts: it leaves out waiting for a core, and has the work
+    # of a runtime that computes in a thread of its own.
+    clock = time.process_time if task.threads == 1 else time.perf_counter
+    timer = Timer(lambda: network.run(inputs), task, clock)
+    (latency,) = time_interleaved([timer], task)
+    return {
+        "latency_ms": list(latency),
+        "fallback_ops": network.fallback_ops,
+        "size_mb": _size_mb(file),
+        "difference": difference,
+    }
+
+
+def _memory(runtime: Runtime, folder: Path, job: dict[str, Any]) -> dict[str, Any]:
+    """Peak growth of the process while it loads and runs the second of two converted files.
+
+    The first one is tiny: it brings the runtime itself into memory, which does not count.
+    """
+    threads = job["task"]["threads"]
+
+    def run(file: str, described: list[tuple[list[int], str]]) -> None:
+        network = runtime.load(Path(file), threads)
+        inputs = [np.zeros(shape, dtype) for shape, dtype in described]
+        for _ in range(INFERENCES):
+            network.run(inputs)
+
+    _begin(folder, "running")
+    tiny, model = zip(job["models"], job["inputs"], strict=True)
+    return {"peak_memory_mb": resident_growth(lambda: run(*tiny), lambda: run(*model))}
+
+
+def _difference(expected: list[np.ndarray], outputs: list[np.ndarray]) -> float:
+    """Largest difference of outputs, relative to the largest value of each expected output."""
+    if len(outputs) != len(expected):
+        raise InputError(f"it has {len(outputs)} outputs, and the ONNX model {len(expected)}")
+    differences = []
+    for wanted, output in zip(expected, outputs, strict=True):
+        if wanted.size != output.size:
+            raise InputError(f"an output has shape {output.shape}, not {wanted.shape}")
+        scale = float(np.abs(wanted).max(initial=0.0)) or 1.0
+        difference = np.abs(output.reshape(wanted.shape).astype(float) - wanted.astype(float))
+        differences.append(float(difference.max(initial=0.0)) / scale)
+    return max(differences)
+
+
+def _size_mb(file: Path) -> float:
+    """Size of the converted network in MB (10⁶ bytes), with the weights beside it."""
+    parts = [path for path in file.parent.glob(f"{file.stem}.*") if path.suffix != ".onnx"]
+    return sum(path.stat().st_size for path in parts) / 1e6
+
+
+def _begin(folder: Path, step: str) -> None:
+    with suppress(OSError):
+        (folder / STEP).write_text(step)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

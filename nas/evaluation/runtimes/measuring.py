@@ -1,0 +1,191 @@
+"""Measures a network in a runtime: latency, operators that fall back, size and peak memory.
+
+Conversion and measurement happen in a child process with a time limit, because converters crash
+and hang. A network that a runtime cannot convert, or whose outputs differ from ONNX Runtime's, has
+no value there: `RuntimeFailure`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nas.evaluation.child_process import TooSlow, run_killable
+from nas.evaluation.latency import CPU, Latency, LatencyTask
+from nas.evaluation.runtimes import get_runtime
+from nas.evaluation.runtimes.base import Runtime, read_inputs
+from search_spaces.common.errors import MeasurementError
+
+if TYPE_CHECKING:
+    import onnx
+
+TIMEOUT_S = 600.0  # of one child process: a compiler on a busy core takes minutes
+CHILD = [sys.executable, "-m", "nas.evaluation.runtimes.child"]
+MAX_SHOWN = 200  # characters of a reason
+
+
+class RuntimeFailure(MeasurementError):
+    """A runtime could not convert or run a network, or computes something else."""
+
+
+class RuntimeResult(NamedTuple):
+    """What one measurement in a runtime says.
+
+    Attributes:
+        latency: of one inference, in ms.
+        fallback_ops: operators outside of the runtime's own kernels; None if it does not tell.
+        size_mb: of the converted files, in MB (10⁶ bytes).
+        difference: largest difference from ONNX Runtime's outputs, relative to the largest output.
+    """
+
+    latency: Latency
+    fallback_ops: int | None
+    size_mb: float
+    difference: float
+
+
+def measure_in_runtime(
+    model: onnx.ModelProto,
+    name: str,
+    task: LatencyTask | None = None,
+    timeout: float = TIMEOUT_S,
+) -> RuntimeResult:
+    """Convert a network, compare its outputs with ONNX Runtime's on Gaussian noise, and time it.
+
+    Args:
+        model: the network as ONNX.
+        name: of the runtime, as `nas.evaluation.runtimes.RUNTIMES` has it.
+        task: how it is timed. Its provider is not used.
+        timeout: of the child process, in seconds.
+
+    Raises:
+        RuntimeFailure: the runtime cannot convert or run the network within the timeout, or its
+            outputs differ by more than `Runtime.tolerance`.
+        InputError: the runtime is not installed.
+    """
+    runtime = get_runtime(name)
+    runtime.check_installed(f"{name}_latency_ms")
+    task = replace(task or LatencyTask(), provider=CPU)
+    with tempfile.TemporaryDirectory(prefix="nas-") as folder:
+        path = _written(model, Path(folder), "model.onnx")
+        job = {"action": "measure", "models": [str(path)], "task": asdict(task)}
+        result = _run(runtime, Path(folder), job, timeout)
+    return RuntimeResult(
+        Latency(*result["latency_ms"]),
+        result["fallback_ops"],
+        result["size_mb"],
+        result["difference"],
+    )
+
+
+def measure_memory_in_runtime(
+    model: onnx.ModelProto,
+    name: str,
+    task: LatencyTask | None = None,
+    timeout: float = TIMEOUT_S,
+) -> float:
+    """Peak growth of a fresh process that loads and runs the converted network, in MB (10⁶ bytes).
+
+    As `nas.evaluation.memory.measure_memory`, it covers weights, activations and buffers, and not
+    the runtime itself. Arguments and errors are those of `measure_in_runtime`.
+    """
+    from nas.evaluation.memory import check_linux, tiny_model
+
+    metric = f"{name}_peak_memory_mb"
+    check_linux(metric)
+    runtime = get_runtime(name)
+    runtime.check_installed(metric)
+    task = replace(task or LatencyTask(), provider=CPU)
+    with tempfile.TemporaryDirectory(prefix="nas-") as name_of_folder:
+        folder = Path(name_of_folder)
+        paths = [
+            _written(tiny_model(), folder, "tiny.onnx"),
+            _written(model, folder, "model.onnx"),
+        ]
+        job: dict[str, Any] = {"models": list(map(str, paths)), "task": asdict(task)}
+        converted = _run(runtime, folder, {**job, "action": "convert"}, timeout)["files"]
+        inputs = [read_inputs(path, task.batch) for path in paths]
+        job = {**job, "action": "memory", "models": converted, "inputs": inputs}
+        return float(_run(runtime, folder, job, timeout)["peak_memory_mb"])
+
+
+def convert_for_runtime(
+    model: Path, name: str, folder: Path, batch: int = 1, timeout: float = TIMEOUT_S
+) -> Path:
+    """Convert an ONNX file and keep the result in a folder.
+
+    Args:
+        model: the file.
+        name: of the runtime.
+        folder: an existing folder for the converted files.
+        batch: replaces a symbolic batch size.
+        timeout: of the child process, in seconds.
+
+    Returns:
+        The file to load; weights may lie beside it.
+
+    Raises:
+        RuntimeFailure: the runtime cannot convert the network within the timeout.
+        InputError: the runtime is not installed.
+    """
+    runtime = get_runtime(name)
+    runtime.check_installed(f"conversion for {name}")
+    with tempfile.TemporaryDirectory(prefix="nas-") as temporary:
+        task = asdict(LatencyTask(batch=batch))
+        job = {"action": "convert", "models": [str(model.absolute())], "task": task}
+        (made,) = map(Path, _run(runtime, Path(temporary), job, timeout)["files"])
+        for part in made.parent.glob(f"{made.stem}.*"):
+            shutil.copy(part, folder / part.name)
+    return folder / made.name
+
+
+def _written(model: onnx.ModelProto, folder: Path, name: str) -> Path:
+    path = folder / name
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def _run(runtime: Runtime, folder: Path, job: dict[str, Any], timeout: float) -> dict[str, Any]:
+    """Run a job in a child process.
+
+    Raises:
+        RuntimeFailure: with the step at which it failed, and why.
+    """
+    from nas.evaluation.runtimes.child import JOB, RESULT, STEP
+
+    (folder / JOB).write_text(json.dumps({"runtime": runtime.name, **job}))
+    (folder / RESULT).unlink(missing_ok=True)
+    threads = str(job["task"]["threads"])
+    environment = os.environ | {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    try:
+        status, _, errors = run_killable([*CHILD, str(folder)], timeout, environment)
+    except TooSlow as error:
+        raise _failure(runtime, folder / STEP, f"took more than {timeout:g} s") from error
+    if not (folder / RESULT).exists():
+        raise _failure(runtime, folder / STEP, _crash(status, errors))
+    result: dict[str, Any] = json.loads((folder / RESULT).read_text())
+    if "error" in result:
+        raise _failure(runtime, folder / STEP, result["error"])
+    return result
+
+
+def _failure(runtime: Runtime, step: Path, reason: str) -> RuntimeFailure:
+    at = step.read_text() if step.exists() else "starting"
+    shown = "".join(c if c.isprintable() else "?" for c in reason)[:MAX_SHOWN]
+    return RuntimeFailure(f"{runtime.title} failed while {at}: {shown}")
+
+
+def _crash(status: int, errors: str) -> str:
+    """Why a process ended without a result."""
+    if status < 0:
+        return f"the process crashed ({signal.Signals(-status).name})"
+    lines: Sequence[str] = errors.strip().splitlines()
+    return f"exit status {status}" + (f", {lines[-1].strip()}" if lines else "")

@@ -1,0 +1,198 @@
+"""Runtimes besides ONNX Runtime: each installed one converts, agrees and is timed."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import nas
+from nas.evaluation.latency import LatencyTask
+from nas.evaluation.measurement import Measurement
+from nas.evaluation.runtimes import RUNTIME_METRICS, RUNTIMES, measuring
+from nas.evaluation.runtimes.child import _difference
+from nas.evaluation.runtimes.measuring import (
+    RuntimeFailure,
+    convert_for_runtime,
+    measure_in_runtime,
+    measure_memory_in_runtime,
+)
+from nas.evaluation.trainable import Trainable
+from predictors.metrics import Metric
+from search_spaces import get_space
+from search_spaces.common.errors import InputError
+from search_spaces.ir.builder import Network
+from search_spaces.ir.onnx import to_model
+
+QUICK = LatencyTask(warmup=1, runs=4, windows=2)
+
+
+def network(width: int = 4) -> onnx.ModelProto:
+    net = Network((3, 16, 16), 5)
+    values = net.conv_bn_relu(net.input, width)
+    return to_model(net.graph(net.classifier(net.conv_bn_relu(values, width, kernel=1))))
+
+
+def without_kernel() -> onnx.ModelProto:
+    """A model with an operator that no runtime knows."""
+    inputs, outputs = (
+        [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 4])] for name in "xy"
+    )
+    node = helper.make_node("Mystery", ["x"], ["y"], domain="unknown.example")
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("unknown.example", 1)]
+    graph = helper.make_graph([node], "g", inputs, outputs)
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+@pytest.fixture(params=list(RUNTIMES))
+def installed(request: pytest.FixtureRequest) -> str:
+    runtime = RUNTIMES[request.param]
+    if not runtime.is_installed:
+        pytest.skip(f"{runtime.title} is not installed: pip install 'rlm-nas[{runtime.extra}]'")
+    return str(request.param)
+
+
+@pytest.fixture
+def openvino() -> str:
+    pytest.importorskip("openvino", reason="OpenVINO is not installed")
+    return "openvino"
+
+
+# --- every runtime
+
+
+def test_a_converted_network_computes_the_same_and_is_timed(installed: str) -> None:
+    runtime = RUNTIMES[installed]
+    result = measure_in_runtime(network(), installed, QUICK)
+    assert 0 < result.latency.low <= result.latency.median <= result.latency.high
+    assert result.difference <= runtime.tolerance
+    assert (result.fallback_ops is not None) == runtime.tells_fallback
+    if runtime.has_file:
+        weights = 4 * (3 * 4 * 9 + 4 * 4 + 4 * 5)  # bytes of the kernels
+        assert result.size_mb * 1e6 > weights
+
+
+# --- what is the same for all
+
+
+def test_metrics_of_runtimes_have_units_directions_and_prices() -> None:
+    assert {f"{name}_latency_ms" for name in RUNTIMES} <= RUNTIME_METRICS.keys()
+    for name in RUNTIME_METRICS:
+        metric = Metric.parse(name)
+        assert (metric.kind, metric.direction, metric.price) == ("measured", "minimize", "measured")
+    assert Metric.parse("openvino_latency_ms").unit == "ms"
+
+
+def test_a_larger_network_needs_more_time_and_room(openvino: str) -> None:
+    small, large = (measure_in_runtime(network(width), openvino, QUICK) for width in (4, 128))
+    assert large.latency.median > 1.5 * small.latency.median
+    assert large.size_mb > 4 * small.size_mb
+
+
+def test_peak_memory_grows_with_the_weights(openvino: str) -> None:
+    net = Network((64,), 5)
+    values = net.input
+    for _ in range(4):
+        values = net.linear(values, 1024)
+    model = to_model(net.graph(net.linear(values, 5)))
+    assert measure_memory_in_runtime(model, openvino) > 3 * 1024**2 * 4 / 1e6
+
+
+def test_a_converted_file_is_kept_where_it_is_wanted(openvino: str, tmp_path: Path) -> None:
+    model = tmp_path / "net.onnx"
+    onnx.save(network(), model)
+    file = convert_for_runtime(model, openvino, tmp_path)
+    assert file.parent == tmp_path
+    assert file.with_suffix(".bin").stat().st_size > 0
+
+
+def test_an_operator_without_a_kernel_is_a_failed_measurement(openvino: str) -> None:
+    with pytest.raises(RuntimeFailure, match=r"OpenVINO failed while converting: .*") as error:
+        measure_in_runtime(without_kernel(), openvino, QUICK)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("import os; os.kill(os.getpid(), 11)", r"the process crashed \(SIGSEGV\)"),
+        ("import sys; sys.exit('no room')", "exit status 1, no room"),
+        ("import time; time.sleep(60)", "took more than 1 s"),
+    ],
+)
+def test_a_converter_that_crashes_or_hangs_ends_with_a_line(
+    script: str, reason: str, monkeypatch: pytest.MonkeyPatch, openvino: str
+) -> None:
+    monkeypatch.setattr(measuring, "CHILD", [sys.executable, "-c", script])
+    begun = time.monotonic()
+    with pytest.raises(RuntimeFailure, match=f"OpenVINO failed while starting: {reason}"):
+        measure_in_runtime(network(), openvino, QUICK, timeout=1.0 if "sleep" in script else 60.0)
+    assert time.monotonic() - begun < 30
+
+
+def test_outputs_are_compared_relative_to_the_largest_one() -> None:
+    expected = [np.array([[1.0, -4.0]])]
+    assert _difference(expected, [np.array([1.0, -4.4])]) == pytest.approx(0.1)
+    with pytest.raises(InputError, match="2 outputs, and the ONNX model 1"):
+        _difference(expected, [np.zeros(2), np.zeros(2)])
+    with pytest.raises(InputError, match=r"shape \(3,\), not \(1, 2\)"):
+        _difference(expected, [np.zeros(3)])
+    assert np.isnan(_difference(expected, [np.array([np.nan, 0.0])]))
+
+
+def test_a_missing_runtime_is_refused_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(type(RUNTIMES["openvino"]), "modules", ("not_installed_here",))
+    with pytest.raises(
+        InputError, match=r"openvino_size_mb needs OpenVINO .*pip install 'rlm-nas\[openvino\]'"
+    ):
+        Measurement(("params", "openvino_size_mb"))
+
+
+# --- in a measurement and in a search
+
+
+def test_one_measurement_tells_all_quantities_of_a_runtime(openvino: str) -> None:
+    space = get_space("tiny-resnet")
+    architecture = space.sample(np.random.default_rng(0))
+    metrics = ("openvino_latency_ms", "openvino_size_mb", "size_mb", "params")
+    measured = Measurement(metrics, latency=QUICK)
+    values = measured(Trainable.of(space, architecture), space.to_onnx(architecture)).values
+    assert list(values) == list(metrics)
+    assert values["openvino_latency_ms"].low < values["openvino_latency_ms"].high
+    assert values["size_mb"].value == pytest.approx(4e-6 * space.params(architecture), rel=0.2)
+
+
+def test_networks_that_cannot_be_converted_are_not_trained(
+    monkeypatch: pytest.MonkeyPatch, openvino: str
+) -> None:
+    """Every second network crashes its converter."""
+    from nas.evaluation.runtimes.measuring import RuntimeResult
+
+    trained: list[object] = []
+    latency = nas.evaluation.latency.Latency(1.0, 0.9, 1.1)
+
+    def measure(model: onnx.ModelProto, name: str, task: LatencyTask) -> RuntimeResult:
+        if len(model.graph.node) % 2:
+            raise RuntimeFailure("OpenVINO failed while converting: no kernel for Odd")
+        return RuntimeResult(latency, None, 1.0, 0.0)
+
+    def evaluate(model: object, architecture: object, report: object) -> dict[str, float]:
+        trained.append(architecture)
+        return {"accuracy": 50.0 + len(trained)}
+
+    monkeypatch.setattr(measuring, "measure_in_runtime", measure)
+    objectives = {"accuracy": "max", "openvino_latency_ms": "min"}
+    problem = nas.Problem("tiny-resnet", evaluate, objectives)
+    result = nas.search(problem, sampler="random", evaluations=4)
+    assert len(trained) == 4
+    assert len(result.failures) > 0
+    for failure in result.failures:
+        assert failure["reason"].endswith("OpenVINO failed while converting: no kernel for Odd")
+    assert not result.ruled_out
