@@ -53,11 +53,11 @@ class Formulas:
         return self._indicators(architectures) @ self._weights
 
     def _indicators(self, architectures: Sequence[Architecture]) -> np.ndarray:
-        found = np.zeros((len(architectures), 1 + len(self._options)))
-        found[:, -1] = 1
-        for row, architecture in zip(found, architectures, strict=True):
+        counts = np.zeros((len(architectures), 1 + len(self._options)))
+        counts[:, -1] = 1
+        for row, architecture in zip(counts, architectures, strict=True):
             row[[self._options[choice] for choice in architecture.choices]] = 1
-        return found
+        return counts
 
 
 class Predicted(Evaluator):
@@ -165,17 +165,17 @@ def main(
     evaluator = learned(kind, size, seed, architectures, values)
     objectives = parse_objectives(",".join(evaluator.metrics))
     with progress_bar("search on predictions") as bar:
-        found = search(
+        result = search(
             Problem(evaluator.published, evaluator, objectives),
             sampler="nsga2",
             evaluations=evaluations,
             seed=seed,
             progress=labelled(bar, "search on predictions"),
         )
-    losses = found.evaluated.values * [objective.sign for objective in objectives]
+    losses = result.evaluated.values * [objective.sign for objective in objectives]
     front = np.flatnonzero(non_dominated(losses))
-    true = formulas([found.evaluated.architectures[i] for i in front])
-    rows = checked(found.evaluated.values[front, 1:], true)
+    true = formulas([result.evaluated.architectures[i] for i in front])
+    rows = checked(result.evaluated.values[front, 1:], true)
     kept = float(non_dominated(np.column_stack([losses[front, 0], true])).mean())
     summary = {
         "front": len(front),

@@ -122,7 +122,7 @@ def front_score(problem: str, policy: str, trainings: int, seed: int) -> Scores:
     values = np.stack([of.table.values(objective.name) for objective in of.objectives], 1)
     reference = Reference.of_table(values, of.objectives, of.floor)
     fidelities = of.fidelities[-1:] if policy in ("rlm-full", "random") else of.fidelities
-    found = search(
+    result = search(
         Problem(of.table.space, TableEvaluator(of.table, of.metrics), of.objectives),
         sampler=policy.removesuffix("-full"),
         fidelities=fidelities,
@@ -131,20 +131,20 @@ def front_score(problem: str, policy: str, trainings: int, seed: int) -> Scores:
         seed=seed,
         predictor=lambda: predictors.create("rlm", base=of.base),
     )
-    shares = shares_by_cost(found, reference, trainings, of.unit)
+    shares = shares_by_cost(result, reference, trainings, of.unit)
     row = {f"HV@{budget}": shares[budget - 1] for budget in BUDGETS if budget <= trainings}
     row["to 95%"] = float(np.argmax([*(np.array(shares) >= 0.95), True]) + 1)
     return row | {f"at {place}": share for place, share in enumerate(shares, 1)}
 
 
 def shares_by_cost(
-    found: SearchResult, reference: Reference, trainings: int, unit: float
+    result: SearchResult, reference: Reference, trainings: int, unit: float
 ) -> list[float]:
     """Share of the true hypervolume after the cost of 1, 2, … full trainings, each of which costs
     `unit`.
     """
     trials = [
-        trial for trial in found.study.get_trials(deepcopy=False) if COST_KEY in trial.user_attrs
+        trial for trial in result.study.get_trials(deepcopy=False) if COST_KEY in trial.user_attrs
     ]
     spent = np.cumsum([trial.user_attrs[COST_KEY] for trial in trials])
     full = [trial.values for trial in trials]
@@ -176,10 +176,10 @@ def curve_score(predictor: str, known: int, ranked: int, seed: int) -> Scores:
     )
     targets = {METRIC: full[:known]} | ({} if "without" in predictor else {early: low[:known]})
     model = predictors.create("rlm", seed=seed).fit(texts[:known], targets)
-    asked = [early, METRIC] if "joint" in predictor else [METRIC]
+    metrics = [early, METRIC] if "joint" in predictor else [METRIC]
     given = {early: low[known:]} if "with curve" in predictor else None
-    found = model.predict(texts[known:], asked, given=given, samples=SAMPLES, seed=seed)
-    return {"tau": float(kendalltau(found.mean[:, -1], full[known:]).statistic)}
+    predictions = model.predict(texts[known:], metrics, given=given, samples=SAMPLES, seed=seed)
+    return {"tau": float(kendalltau(predictions.mean[:, -1], full[known:]).statistic)}
 
 
 def draw(folder: Path, tasks: list[Task], rows: list[Scores]) -> None:
@@ -195,7 +195,7 @@ def draw(folder: Path, tasks: list[Task], rows: list[Scores]) -> None:
                 curves.setdefault(policy, []).append(
                     [v for name, v in row.items() if name.startswith("at ")]
                 )
-        stacked = {policy: np.array(found) for policy, found in curves.items()}
+        stacked = {policy: np.array(shares) for policy, shares in curves.items()}
         plot_hypervolume(
             folder / f"front-by-cost-{problem}.png", stacked, unit="Full trainings' worth"
         )

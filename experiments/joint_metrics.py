@@ -59,8 +59,10 @@ def score(predictor: str, size: int, most: int, seed: int) -> Scores:
             _short(m): float(spearmanr(means[m][test], values[m][test]).statistic) for m in METRICS
         }
     if predictor == ON_CHOICES:
-        found = _ridge_on_choices(table.architectures, values, train, test)
-        return {_short(m): float(spearmanr(found[m], values[m][test]).statistic) for m in METRICS}
+        predictions = _ridge_on_choices(table.architectures, values, train, test)
+        return {
+            _short(m): float(spearmanr(predictions[m], values[m][test]).statistic) for m in METRICS
+        }
     model = predictors.create(predictor, seed=seed)
     inputs: Sequence[Any] = table.architectures if model.reads_choices else texts
     model.fit(
@@ -68,12 +70,12 @@ def score(predictor: str, size: int, most: int, seed: int) -> Scores:
     )
     scores = {}
     for given in ((), (ACCURACY,), (GIVEN_DEVICE,)):
-        asked = [metric for metric in METRICS if metric not in given]
+        metrics = [metric for metric in METRICS if metric not in given]
         known = {metric: values[metric][test] for metric in given}
         predicted = model.predict(
-            [inputs[i] for i in test], asked, given=known, samples=SAMPLES, seed=seed
+            [inputs[i] for i in test], metrics, given=known, samples=SAMPLES, seed=seed
         )
-        for metric in asked:
+        for metric in metrics:
             name = " | ".join(_short(m) for m in (metric, *given))
             scores[name] = float(spearmanr(predicted[metric], values[metric][test]).statistic)
     return scores

@@ -47,13 +47,13 @@ class Entry(NamedTuple):
 
 def entries() -> list[Entry]:
     """All networks of the zoo that a library names."""
-    found = [Entry("timm", timm_source(row), int(row["params"])) for row in zoo_rows("timm")]
+    networks = [Entry("timm", timm_source(row), int(row["params"])) for row in zoo_rows("timm")]
     for row in zoo_rows("aihub"):
         for library in ("torchvision", "timm", "transformers"):
             name = row[f"{library}_{'class' if library == 'transformers' else 'name'}"]
             if name:
-                found.append(Entry("aihub", f"{library}:{name}", 0))
-    return list(dict.fromkeys(found))
+                networks.append(Entry("aihub", f"{library}:{name}", 0))
+    return list(dict.fromkeys(networks))
 
 
 def read_entry(entry: Entry) -> dict[str, Any]:
@@ -103,13 +103,16 @@ def _items(program: Program) -> list[Item]:
 
 def _summary(table: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     read = [row for row in rows if "reason" not in row]
-    found: dict[str, Any] = {"table": table, "networks": len(rows), "read": len(read)}
+    summary: dict[str, Any] = {"table": table, "networks": len(rows), "read": len(read)}
     for name in ("words", "tokens", "signs", "lines", "operators", "encoded", "seconds"):
         values = [row[name] for row in read]
-        found |= {f"{name}, median": float(np.median(values)), f"{name}, most": float(max(values))}
-    found["more than 2 s"] = sum(row["seconds"] > 2 for row in read)
+        summary |= {
+            f"{name}, median": float(np.median(values)),
+            f"{name}, most": float(max(values)),
+        }
+    summary["more than 2 s"] = sum(row["seconds"] > 2 for row in read)
     exact = [row["exact"] for row in read if row["exact"] is not None]
-    return {**found, "exact params": int(sum(exact)) if exact else "unknown"}
+    return {**summary, "exact params": int(sum(exact)) if exact else "unknown"}
 
 
 def main(
@@ -120,25 +123,25 @@ def main(
     as_json: AsJson = False,
 ) -> None:
     """Read all networks; print a summary and the networks that could not be read."""
-    found = entries()[:: QUICK if quick else 1]
+    chosen = entries()[:: QUICK if quick else 1]
     journal = Journal(out / "networks.jsonl")
-    if any(entry.source not in journal.known for entry in found):
+    if any(entry.source not in journal.known for entry in chosen):
         read_entry(
             Entry("timm", "timm:resnet18", 0)
         )  # import the library before the first measurement
     with progress_bar("networks") as bar:
-        for i, entry in enumerate(found):
+        for i, entry in enumerate(chosen):
             if entry.source not in journal.known:
                 journal.append(entry.source, read_entry(entry))
-            bar(entry.source, i + 1, len(found))
+            bar(entry.source, i + 1, len(chosen))
     summary = []
-    for table in dict.fromkeys(entry.table for entry in found):
+    for table in dict.fromkeys(entry.table for entry in chosen):
         summary.append(
-            _summary(table, [journal.known[e.source] for e in found if e.table == table])
+            _summary(table, [journal.known[e.source] for e in chosen if e.table == table])
         )
     missing = [
         {"network": e.source, "reason": journal.known[e.source]["reason"]}
-        for e in found
+        for e in chosen
         if "reason" in journal.known[e.source]
     ]
     if as_json:

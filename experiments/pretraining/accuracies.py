@@ -47,7 +47,7 @@ class Trainings(NamedTuple):
     """
 
     inputs: Tensor
-    wanted: Tensor
+    scores: Tensor
 
 
 def pretrain_accuracies(
@@ -60,7 +60,7 @@ def pretrain_accuracies(
     """Train the network in place, on equally likely pools of spaces, as far as they have
     trainings.
     """
-    tasks = [found for pool in pools if (found := _trainings(encoder, pool))]
+    tasks = [trainings for pool in pools if (trainings := _trainings(encoder, pool))]
     optimizer = torch.optim.AdamW(
         encoder.accuracies.parameters(), LEARNING_RATE, weight_decay=WEIGHT_DECAY
     )
@@ -82,45 +82,45 @@ def pretrain_accuracies(
 
 def targets(space: BankedSpace, rows: Sequence[Row]) -> np.ndarray:
     """Normal scores (n, ACCURACIES) of a space's networks in short trainings, NaN if unknown."""
-    found = np.full((len(space.lines), ACCURACIES), np.nan)
+    of_space = np.full((len(space.lines), ACCURACIES), np.nan)
     if space.others.shape[1] > DIGITS:
-        found[:] = _scores(space.others[:, DIGITS])[:, None]
-        return found
+        of_space[:] = _scores(space.others[:, DIGITS])[:, None]
+        return of_space
     kind, _, number = space.name.partition("-")
     first, name = (int(number) * CELL_NETWORKS, kind) if kind == "cells" else (0, space.name)
     own = [r._replace(network=r.network - first) for r in rows if r.space == name]
-    own = [r for r in own if 0 <= r.network < len(found)]
+    own = [r for r in own if 0 <= r.network < len(of_space)]
     for column in range(ACCURACIES):
         some = [r for r in own if kind != "cells" or (r.steps >= MANY_STEPS) == bool(column)]
         accuracies = np.array([r.accuracy for r in some])
         if len(some) >= MIN_NETWORKS and accuracies.std() > MIN_SPREAD:
             scores = (_scores(accuracies) + _scores(np.array([-r.loss for r in some]))) / 2
-            found[[r.network for r in some], column] = scores
-    return found
+            of_space[[r.network for r in some], column] = scores
+    return of_space
 
 
 def _trainings(encoder: TextEncoder, pool: Sequence[BankedSpace]) -> list[Trainings]:
     """The trainings of a pool's spaces; all cells are one space."""
     rows = read()
-    found = []
+    trainings = []
     cells = [space for space in pool if space.name.startswith("cells-")]
     for space in pool:
-        wanted = targets(space, rows)
-        known = np.isfinite(wanted).any(1)
+        scores = targets(space, rows)
+        known = np.isfinite(scores).any(1)
         if not space.name.startswith("cells-") and known.any():
-            found.append(
-                _read(encoder, [space.lines[i] for i in np.flatnonzero(known)], wanted[known])
+            trainings.append(
+                _read(encoder, [space.lines[i] for i in np.flatnonzero(known)], scores[known])
             )
     if cells:
-        wanted = np.concatenate([targets(space, rows) for space in cells])
-        found.append(
-            _read(encoder, [lines for space in cells for lines in space.lines], wanted, smooth=True)
+        scores = np.concatenate([targets(space, rows) for space in cells])
+        trainings.append(
+            _read(encoder, [lines for space in cells for lines in space.lines], scores, smooth=True)
         )
-    return found
+    return trainings
 
 
 def _read(
-    encoder: TextEncoder, lines: Sequence[Tokens], wanted: np.ndarray, smooth: bool = False
+    encoder: TextEncoder, lines: Sequence[Tokens], scores: np.ndarray, smooth: bool = False
 ) -> Trainings:
     inputs: list[Tensor] = []
     handle = encoder.accuracies.register_forward_pre_hook(
@@ -130,11 +130,11 @@ def _read(
         states = torch.cat([encoder(collate(lines[i : i + 64])) for i in range(0, len(lines), 64)])
     handle.remove()
     if smooth:
-        wanted = smoothed(states.double().numpy(), wanted)
-    return Trainings(torch.cat(inputs), torch.from_numpy(wanted).float())
+        scores = smoothed(states.double().numpy(), scores)
+    return Trainings(torch.cat(inputs), torch.from_numpy(scores).float())
 
 
-def smoothed(states: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+def smoothed(states: np.ndarray, scores: np.ndarray) -> np.ndarray:
     """Results (n, ACCURACIES) of all networks, of which some are known, by Gaussian processes on
     states (n, S).
 
@@ -142,8 +142,8 @@ def smoothed(states: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """
     none = np.zeros((len(states), 0))
     coordinates = Projection.fit(states[:AXIS_ROWS], none[:AXIS_ROWS])(states, none)[:, : sum(AXES)]
-    few = _by_process(coordinates, wanted[:, 0])
-    many = _by_process(np.column_stack([coordinates, FEW_WEIGHT * few]), wanted[:, 1])
+    few = _by_process(coordinates, scores[:, 0])
+    many = _by_process(np.column_stack([coordinates, FEW_WEIGHT * few]), scores[:, 1])
     return np.column_stack([few, many])
 
 
@@ -165,9 +165,9 @@ def _by_process(x: np.ndarray, values: np.ndarray) -> np.ndarray:
 def _loss(encoder: TextEncoder, task: Trainings, rng: np.random.Generator) -> Tensor:
     """Mean of 1 - correlation between outputs and scores of some networks."""
     rows = rng.permutation(len(task.inputs))[:NETWORKS]
-    predicted, wanted = encoder.accuracies(task.inputs[rows]), task.wanted[rows]
+    predicted, true = encoder.accuracies(task.inputs[rows]), task.scores[rows]
     losses = []
-    for a, b in zip(predicted.T, wanted.T, strict=True):
+    for a, b in zip(predicted.T, true.T, strict=True):
         known = b.isfinite()
         if known.sum() > 2:
             a, b = a[known] - a[known].mean(), b[known] - b[known].mean()

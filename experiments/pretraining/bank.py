@@ -105,7 +105,7 @@ def load_space(path: Path) -> BankedSpace:
     lines, words, edges = (
         np.cumsum(arrays[name]) for name in ("line_counts", "word_counts", "edge_counts")
     )
-    found = []
+    networks = []
     for i in range(len(lines)):
         at = slice(lines[i] - arrays["line_counts"][i], lines[i])
         lengths = arrays["lengths"][at].astype(np.int64)
@@ -113,7 +113,7 @@ def load_space(path: Path) -> BankedSpace:
         own_edges = arrays["edges"][:, edges[i] - arrays["edge_counts"][i] : edges[i]].astype(
             np.int64
         )
-        found.append(
+        networks.append(
             Tokens(
                 own_words,
                 np.cumsum(lengths) - lengths,
@@ -127,7 +127,7 @@ def load_space(path: Path) -> BankedSpace:
             )
         )
     return BankedSpace(
-        path.stem, found, arrays["targets"].astype(float), arrays["others"].astype(float)
+        path.stem, networks, arrays["targets"].astype(float), arrays["others"].astype(float)
     )
 
 
@@ -232,8 +232,8 @@ def proxy_graphs(seed: int, most: int = PROXY_NETWORKS) -> list[Graph]:
     """The first networks of the file of a generated space with proxies, in its order; none if it
     has no file.
     """
-    found = [graph for _, _, graph in _different(_small(seed), most)]
-    return found if len(found) >= MIN_NETWORKS else []
+    graphs = [graph for _, _, graph in _different(_small(seed), most)]
+    return graphs if len(graphs) >= MIN_NETWORKS else []
 
 
 def cell_architectures(first: int, last: int) -> list[Architecture]:
@@ -274,11 +274,11 @@ def _cells(number: int) -> Networks:
 def _all_cells() -> list[tuple[Tokens, Architecture]]:
     """All different networks of NAS-Bench-201, each with its first architecture."""
     space = get_space(CELLS)
-    found: dict[bytes, tuple[Tokens, Architecture]] = {}
+    networks: dict[bytes, tuple[Tokens, Architecture]] = {}
     for architecture in space.enumerate():
         lines = tokenize_graph(space.graph(architecture))
-        found.setdefault(_content(lines), (lines, architecture))
-    return list(found.values())
+        networks.setdefault(_content(lines), (lines, architecture))
+    return list(networks.values())
 
 
 def _population(name: str) -> Networks:

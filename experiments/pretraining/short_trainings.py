@@ -93,10 +93,10 @@ def main(
             for start in range(0, len(missing), together):
                 bar(name, start, len(missing))
                 some = missing[start : start + together]
-                found = train([graphs[number] for number in some], steps, device())
+                results = train([graphs[number] for number in some], steps, device())
                 rows += [
                     Row(name, number, steps, *result)
-                    for number, result in zip(some, found, strict=True)
+                    for number, result in zip(some, results, strict=True)
                 ]
                 write(out, rows)
     print(out)
@@ -151,8 +151,8 @@ def train(graphs: Sequence[Graph], steps: int, device: str = "cpu") -> list[tupl
 
 def _losses(outputs: Tensor, classes: Tensor) -> Tensor:
     """Cross-entropy (networks, B) of outputs (networks, B, classes)."""
-    wanted = classes.repeat(len(outputs))
-    return functional.cross_entropy(outputs.flatten(0, 1).float(), wanted, reduction="none").view(
+    targets = classes.repeat(len(outputs))
+    return functional.cross_entropy(outputs.flatten(0, 1).float(), targets, reduction="none").view(
         len(outputs), -1
     )
 
@@ -185,8 +185,8 @@ def _networks(cells: int, first: int, generated: int) -> Iterator[tuple[str, lis
     """Files of the bank and their networks."""
     if cells:
         yield "cells", cell_graphs(0, cells)
-    found = ((f"proxies-{seed}", proxy_graphs(seed, NETWORKS)) for seed in count(first))
-    yield from islice(((name, graphs) for name, graphs in found if graphs), generated)
+    spaces = ((f"proxies-{seed}", proxy_graphs(seed, NETWORKS)) for seed in count(first))
+    yield from islice(((name, graphs) for name, graphs in spaces if graphs), generated)
 
 
 @lru_cache(maxsize=2)

@@ -35,12 +35,12 @@ def structural_targets(texts: Sequence[Tokens], seed: int) -> np.ndarray:
     space.
     """
     batch, rng = collate(texts), np.random.default_rng([seed, 5])
-    found = [
+    targets = [
         random_devices(batch, rng, DEVICES),
         random_qualities(batch, rng, QUALITIES),
         random_networks(texts, seed),
     ]
-    return np.concatenate(found, 1)
+    return np.concatenate(targets, 1)
 
 
 # --- devices
@@ -57,16 +57,16 @@ def random_devices(batch: Batch, rng: np.random.Generator, count: int) -> np.nda
     kinds, kind = np.unique(batch.words.numpy()[batch.starts.numpy()], return_inverse=True)
     traffic = _traffic(batch, numbers)
     level, first = _levels(batch)
-    found = np.empty((len(batch.totals), count))
+    latencies = np.empty((len(batch.totals), count))
     for device in range(count):
         time = _operator_times(numbers, traffic, kind, len(kinds), rng)
         if rng.random() < 0.4:
             power = rng.choice([2.0, 4.0])
             time = np.bincount(level, time**power) ** (1 / power)
-            found[:, device] = np.bincount(first, time, minlength=len(found)).astype(float)
+            latencies[:, device] = np.bincount(first, time, minlength=len(latencies)).astype(float)
         else:
-            found[:, device] = np.bincount(batch.text.numpy(), time, minlength=len(found))
-    return found
+            latencies[:, device] = np.bincount(batch.text.numpy(), time, minlength=len(latencies))
+    return latencies
 
 
 def _traffic(batch: Batch, numbers: np.ndarray) -> np.ndarray:
@@ -129,7 +129,7 @@ def random_qualities(batch: Batch, rng: np.random.Generator, count: int) -> np.n
     text, totals = batch.text.numpy(), batch.totals.numpy().astype(float)
     lines_of_text = np.bincount(text, minlength=len(totals))
     totals = (totals - totals.mean(0)) / (totals.std(0) + 1e-6)
-    found = np.empty((len(totals), count))
+    scores = np.empty((len(totals), count))
     for column in range(count):
         worth = _worths(batch, rng)
         total = np.bincount(text, worth, minlength=len(totals)) / lines_of_text ** rng.choice(
@@ -138,8 +138,8 @@ def random_qualities(batch: Batch, rng: np.random.Generator, count: int) -> np.n
         of_sizes = totals @ (
             rng.standard_normal(TEXT_NUMBERS) * rng.choice([0, 0.3, 1.0], TEXT_NUMBERS)
         )
-        found[:, column] = (total - total.mean()) / (total.std() + 1e-9) + of_sizes
-    return found
+        scores[:, column] = (total - total.mean()) / (total.std() + 1e-9) + of_sizes
+    return scores
 
 
 def _worths(batch: Batch, rng: np.random.Generator) -> np.ndarray:
@@ -167,12 +167,12 @@ def _with_sources(worth: np.ndarray, batch: Batch, rng: np.random.Generator) -> 
     """Values (n,) that also depend on a line's inputs, and perhaps on the inputs of these."""
     source, target = batch.edges.numpy()
     fed = np.bincount(target, np.tanh(worth[source] * rng.uniform(0.3, 1.5)), minlength=len(worth))
-    found = worth + rng.normal(0, 1.5) * np.tanh(fed) * np.tanh(worth)
+    values = worth + rng.normal(0, 1.5) * np.tanh(fed) * np.tanh(worth)
     if rng.random() < 0.5:
-        found = found + rng.normal(0, 1.5) * np.bincount(
+        values = values + rng.normal(0, 1.5) * np.bincount(
             target, np.tanh(fed[source]), minlength=len(worth)
         )
-    return found
+    return values
 
 
 # --- random networks
@@ -184,7 +184,7 @@ def random_networks(texts: Sequence[Tokens], seed: int) -> np.ndarray:
     """Outputs (B, RANDOM_ENCODERS * ENCODER_OUTPUTS) of untrained encoders with one to four
     layers.
     """
-    found = []
+    outputs = []
     for number in range(RANDOM_ENCODERS):
         states = _random_states(texts, number, seed)
         rng = np.random.default_rng([seed, number])
@@ -195,8 +195,8 @@ def random_networks(texts: Sequence[Tokens], seed: int) -> np.ndarray:
             rng.standard_normal((axes.shape[1], 32)) / axes.shape[1] ** 0.5 * rng.uniform(0.5, 2.0)
         )
         hidden = np.tanh(axes @ inner + 0.3 * rng.standard_normal(32))
-        found.append(hidden @ rng.standard_normal((32, ENCODER_OUTPUTS)))
-    return np.concatenate(found, 1)
+        outputs.append(hidden @ rng.standard_normal((32, ENCODER_OUTPUTS)))
+    return np.concatenate(outputs, 1)
 
 
 def _random_states(texts: Sequence[Tokens], number: int, seed: int) -> np.ndarray:

@@ -54,12 +54,12 @@ def score(table: str, folder: str, every: int, steps: int, rival: str, seed: int
     training, tests = split(programs, HELD_OUT, seed)
     if rival == MEASURED:
         return _judged(tests, {MEASURED: _columns(tests, "_first")}, _columns(tests, "_second"))
-    found = (
+    predictions = (
         {COSTS: _regression(training, tests)}
         if rival == COSTS
         else _read(training, tests, backbone, steps, seed)
     )
-    return _judged(tests, found, _columns(tests))
+    return _judged(tests, predictions, _columns(tests))
 
 
 def _columns(table: TextTable, suffix: str = "") -> np.ndarray:
@@ -100,11 +100,11 @@ def _read(
     digits = np.stack(
         [model.predict(tests.texts, [metric], seed=seed)[metric] for metric in METRICS], 1
     )
-    wanted = np.stack(
+    scores = np.stack(
         [TargetTransform.fit(values, by_rank=True).to_z(values) for values in targets.values()], 1
     )
     head = head_predictions(
-        model.states(training.texts), wanted, model.states(tests.texts), steps, seed
+        model.states(training.texts), scores, model.states(tests.texts), steps, seed
     )
     return {"digits": digits, "squared error": head}
 
@@ -153,11 +153,11 @@ def main(
 ) -> None:
     """Learn and rank; print a table of means over the splits."""
     every, steps, seeds = (QUICK_EVERY, QUICK_STEPS, 1) if quick else (1, steps, seeds)
-    wanted = chosen(only, RIVALS) if only else RIVALS
+    rivals = chosen(only, RIVALS) if only else RIVALS
     numbers = range(first_seed, first_seed + seeds)
     tasks = [
         (str(table), str(out / "t5gemma"), every, steps, rival, seed)
-        for rival in wanted
+        for rival in rivals
         for seed in numbers
     ]
     summary = summarize(tasks, compute(tasks, score, out, jobs))
@@ -169,14 +169,14 @@ def _by_answer(summary: list[dict[str, Any]]) -> Table:
     """Arrange a summary with a row per reader and predictor, and a column per metric and
     language.
     """
-    found: Table = {}
+    table: Table = {}
     for row in summary:
         for name, cell in row.items():
             answer, _, column = name.partition(": ")
             if column:
                 label = answer if answer == row["task4"] else f"{row['task4']}, {answer}"
-                found.setdefault(label, {})[column] = cell
-    return found
+                table.setdefault(label, {})[column] = cell
+    return table
 
 
 if __name__ == "__main__":
