@@ -179,7 +179,10 @@ class Predictor(ABC):
     # --- what some predictors do better or cheaper
 
     def estimate(
-        self, architectures: Inputs, metrics: Sequence[str], given: Metrics | None = None
+        self,
+        architectures: Inputs,
+        metrics: Sequence[str],
+        given: Metrics | None = None,
     ) -> np.ndarray:
         """Point estimates (n, m), cheaper than `predict`; see there for the arguments."""
         return self.predict(architectures, metrics, given, samples=ESTIMATE_SAMPLES).median
@@ -235,13 +238,20 @@ class Predictor(ABC):
         return self._stream("predict", architectures, jobs, options)
 
     def estimate_stream(
-        self, architectures: Stream, metrics: Sequence[str], jobs: int = 1
+        self,
+        architectures: Stream,
+        metrics: Sequence[str],
+        jobs: int = 1,
     ) -> Iterator[np.ndarray]:
         """Point estimates (n, m) of one chunk after another; see `predict_stream`."""
         return self._stream("estimate", architectures, jobs, {"metrics": metrics})
 
     def _stream(
-        self, method: str, architectures: Stream, jobs: int, options: dict[str, Any]
+        self,
+        method: str,
+        architectures: Stream,
+        jobs: int,
+        options: dict[str, Any],
     ) -> Iterator[Any]:
         remaining = iter(architectures)
         chunks = iter(lambda: self._prepared(list(islice(remaining, STREAM_CHUNK))), [])
@@ -274,7 +284,11 @@ def _loaded(kind: type[Predictor], folder: str) -> Predictor:
 
 
 def _in_worker(
-    kind: type[Predictor], folder: str, method: str, texts: list[Any], options: dict[str, Any]
+    kind: type[Predictor],
+    folder: str,
+    method: str,
+    texts: list[Any],
+    options: dict[str, Any],
 ) -> Any:
     return getattr(_loaded(kind, folder), method)(texts, **options)
 
@@ -480,7 +494,9 @@ def group_by_known(count: int, known: Metrics) -> list[tuple[np.ndarray, list[st
 
 
 def restore_values(
-    config: Mapping[str, Any], tensors: Mapping[str, np.ndarray], inputs: str
+    config: Mapping[str, Any],
+    tensors: Mapping[str, np.ndarray],
+    inputs: str,
 ) -> dict[str, np.ndarray]:
     """The values (n,) per metric of a checkpoint's examples, checked together with their inputs.
 

@@ -79,11 +79,15 @@ class RegressionPredictor(SamplingPredictor):
 
     def fit(self, architectures: Inputs, metrics: Metrics) -> Self:
         values = as_targets(architectures, metrics)
-        # Keep up to `max_points` random points of each metric, in their order.
+        # 1. Keep up to `max_points` random points of each metric, in their order.
         order = np.random.default_rng(self.seed).permutation(len(architectures))
-        known = ~np.isnan([column[order] for column in values.values()])  # (m, n)
-        within_limit = known & (known.cumsum(1) <= self.max_points)
-        kept = np.sort(order[within_limit.any(0)])
+        shuffled = [column[order] for column in values.values()]
+        is_known = ~np.isnan(shuffled)  # (m, n)
+        is_within_limit = is_known.cumsum(1) <= self.max_points
+        is_kept = (is_known & is_within_limit).any(0)  # (n,)
+        kept = np.sort(order[is_kept])
+
+        # 2. Store their inputs and values; regressions are fitted when they are needed.
         points = [architectures[i] for i in kept]
         self._names = self._select(points)
         of_points = {name: column[kept] for name, column in values.items()}
@@ -91,11 +95,14 @@ class RegressionPredictor(SamplingPredictor):
         return self
 
     def _store(self, points: np.ndarray, values: dict[str, np.ndarray]) -> None:
-        self._points, self._values, self._metrics = points, values, tuple(values)
-        self._transforms = {
-            name: TargetTransform.by_ranks(name, column[~np.isnan(column)])
-            for name, column in values.items()
-        }
+        """Store inputs (N, d) of points and their values (N,) per metric, NaN where missing."""
+        self._points = points
+        self._values = values
+        self._metrics = tuple(values)
+        self._transforms = {}
+        for name, column in values.items():
+            known = column[~np.isnan(column)]
+            self._transforms[name] = TargetTransform.by_ranks(name, known)
         self._regressions: dict[tuple[str, ...], Regression] = {}
 
     def _regression(self, metric: str, *covariates: str) -> Regression:
@@ -104,10 +111,11 @@ class RegressionPredictor(SamplingPredictor):
         if key not in self._regressions:
             rows = self._rows(*key)
             of_rows = {name: self._values[name][rows] for name in covariates}
-            targets = self._transforms[metric].to_z(self._values[metric][rows])
-            regression = self._fit_regression(self._join(self._points[rows], of_rows), targets)
+            inputs = self._join(self._points[rows], of_rows)  # (n, d)
+            targets = self._transforms[metric].to_z(self._values[metric][rows])  # (n,)
+            regression = self._fit_regression(inputs, targets)
             # Errors of all points, so that metrics can be compared.
-            errors = np.full(len(self._points), np.nan)
+            errors = np.full(len(self._points), np.nan)  # (N,)
             errors[rows] = regression.errors
             self._regressions[key] = regression._replace(errors=errors)
         return self._regressions[key]
@@ -117,16 +125,21 @@ class RegressionPredictor(SamplingPredictor):
         is_missing = np.isnan([self._values[name] for name in metrics])  # (metrics, N)
         rows = np.flatnonzero(~is_missing.any(0))
         if len(rows) > self.max_points:
-            rows = np.sort(np.random.default_rng(self.seed).permutation(rows)[: self.max_points])
+            shuffled = np.random.default_rng(self.seed).permutation(rows)
+            rows = np.sort(shuffled[: self.max_points])
         return rows
 
     def _join(self, inputs: np.ndarray, covariates: Mapping[str, np.ndarray]) -> np.ndarray:
         """Inputs scaled to a total variance of 1, followed by the covariates in z."""
-        center, scale = self._points.mean(0), self._points.std(0)
-        varying = scale > 0
-        standard = (inputs - center) / np.where(varying, scale, 1.0)
-        standard = standard / max(1, varying.sum()) ** 0.5
-        columns = [np.zeros(len(inputs))]  # scikit-learn needs at least one input
+        # 1. Standardize the inputs that vary among the points.                               (n, d)
+        center = self._points.mean(0)
+        scale = self._points.std(0)
+        varies = scale > 0
+        standard = (inputs - center) / np.where(varies, scale, 1.0)
+        standard = standard / max(1, varies.sum()) ** 0.5
+
+        # 2. Join the covariates. scikit-learn needs at least one input, so a column is 0.
+        columns = [np.zeros(len(inputs))]
         for name, values in covariates.items():
             columns.append(self._transforms[name].to_z(values))
         return np.concatenate([standard, np.stack(columns, 1)], 1)
@@ -150,27 +163,38 @@ class RegressionPredictor(SamplingPredictor):
             free = [column for column, metric in enumerate(metrics) if metric not in names]
             # 1. A regression per metric. Without a point that has all given metrics, the
             #    prediction is not conditioned on them.
-            covariates, regressions = {}, {}
+            covariates = {}
+            regressions = {}
             for column in free:
                 metric = metrics[column]
-                covariates[column] = names if len(self._rows(metric, *names)) else []
+                has_points = len(self._rows(metric, *names)) > 0
+                covariates[column] = names if has_points else []
                 regressions[column] = self._regression(metric, *covariates[column])
+
             # 2. Errors, correlated between the metrics.                                 (n, s, m)
             left_out = [regression.errors for regression in regressions.values()]
-            errors = _correlated(noise[rows][:, :, free], left_out)
+            independent = noise[rows][:, :, free]
+            errors = _correlated(independent, left_out)
+
             # 3. Samples around the means.                                                  (n, s)
             for j, column in enumerate(free):
                 given = {name: known[name][rows] for name in covariates[column]}
-                mean, std = regressions[column].predict(self._join(inputs[rows], given))
+                points = self._join(inputs[rows], given)
+                mean, std = regressions[column].predict(points)
                 z = mean[:, None] + std[:, None] * errors[:, :, j]
-                drawn[rows, :, column] = self._transforms[metrics[column]].to_values(z)
+                transform = self._transforms[metrics[column]]
+                drawn[rows, :, column] = transform.to_values(z)
         return drawn
 
     # --- checkpoints
 
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         config = {**self._config(), "inputs": self._names}
-        return config, {"inputs": self._points, "values": np.stack(list(self._values.values()))}
+        tensors = {
+            "inputs": self._points,
+            "values": np.stack(list(self._values.values())),
+        }
+        return config, tensors
 
     @classmethod
     def _restore(cls, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Self:
@@ -188,15 +212,23 @@ def _correlated(noise: np.ndarray, errors: list[np.ndarray]) -> np.ndarray:
     """Standard normal noise (n, s, m), correlated between metrics as their errors (N,) on left-out
     points.
     """
-    columns = np.stack(errors, 1) if errors else np.empty((0, 0))  # (N, m)
-    if len(errors) < 2 or np.isnan(columns).all():
+    metrics = len(errors)
+    if metrics < 2:
         return noise
+    columns = np.stack(errors, 1)  # (N, m)
+    if np.isnan(columns).all():
+        return noise
+
+    # 1. Correlations of the errors.                                                        (m, m)
     sums, counts = second_moments(columns)
-    moments = sums / np.maximum(counts, 1)  # (m, m)
-    scale = np.sqrt(np.maximum(np.diag(moments), 1e-12))
+    moments = sums / np.maximum(counts, 1)
+    variances = np.maximum(np.diag(moments), 1e-12)
+    scale = np.sqrt(variances)  # (m,)
     correlation = shrink_correlation(moments / np.outer(scale, scale), counts)
-    nothing_known = np.full((len(noise), 1, len(errors)), np.nan)
-    return conditional_errors(correlation, nothing_known, noise)
+
+    # 2. A draw from them.
+    nothing_observed = np.full((len(noise), 1, metrics), np.nan)
+    return conditional_errors(correlation, nothing_observed, noise)
 
 
 class Ridge(RegressionPredictor):
@@ -207,18 +239,25 @@ class Ridge(RegressionPredictor):
     def _fit_regression(self, inputs: np.ndarray, targets: np.ndarray) -> Regression:
         from sklearn.linear_model import RidgeCV
 
+        # 1. Too few points for leaving one out: the mean, with the deviation of z.
         if len(targets) < 3:
             mean = float(targets.mean())
             return Regression(
-                lambda points: (np.full(len(points), mean), np.ones(len(points))), targets - mean
+                lambda points: (np.full(len(points), mean), np.ones(len(points))),
+                errors=targets - mean,
             )
+
+        # 2. Leave-one-out errors at the penalty where they are smallest.                      (N,)
         ridge = RidgeCV(PENALTIES, scoring="neg_mean_squared_error", store_cv_results=True)
         ridge.fit(inputs, targets)
-        left_out = ridge.cv_results_[:, ridge.alpha_ == PENALTIES][:, 0]  # (N,) predictions
+        is_best = ridge.alpha_ == PENALTIES
+        left_out = ridge.cv_results_[:, is_best][:, 0]  # predictions
         errors = targets - left_out
-        std = max(MIN_STD, float(np.sqrt(np.mean(errors**2))))
+        mean_square = np.mean(errors**2)
+        std = max(MIN_STD, float(np.sqrt(mean_square)))
         return Regression(
-            lambda points: (ridge.predict(points), np.full(len(points), std)), errors / std
+            lambda points: (ridge.predict(points), np.full(len(points), std)),
+            errors=errors / std,
         )
 
 
@@ -244,19 +283,23 @@ class Forest(RegressionPredictor):
 
         forest = RandomForestRegressor(self.trees, max_features=1 / 3, random_state=self.seed)
         forest.fit(inputs, targets)
+
         # 1. Out-of-bag errors in units of the trees' spread.                                 (N,)
         mean, spread = _out_of_bag(forest, inputs)
-        least = max(MIN_STD, RELATIVE_MIN_STD * float(targets.std()))
-        errors = (targets - mean) / np.hypot(spread, least)
+        deviation = float(targets.std())
+        smallest = max(MIN_STD, RELATIVE_MIN_STD * deviation)
+        errors = (targets - mean) / np.hypot(spread, smallest)
 
         # 2. The factor that makes their mean square 1.
         inflation = 1.0
         if np.isfinite(errors).sum() > 2:
-            inflation = max(float(np.sqrt(np.nanmean(errors**2))), MIN_STD)
+            mean_square = np.nanmean(errors**2)
+            inflation = max(float(np.sqrt(mean_square)), MIN_STD)
 
         def predict(points: np.ndarray) -> MeansAndDeviations:
-            trees = _by_tree(forest, points)
-            return trees.mean(0), np.hypot(trees.std(0), least) * inflation
+            trees = _by_tree(forest, points)  # (trees, n)
+            spread = np.hypot(trees.std(0), smallest)
+            return trees.mean(0), spread * inflation
 
         return Regression(predict, errors / inflation)
 
@@ -283,10 +326,12 @@ def _out_of_bag(forest: RandomForestRegressor, inputs: np.ndarray) -> MeansAndDe
     trees = _by_tree(forest, inputs)  # (trees, n)
     for predicted, seen in zip(trees, forest.estimators_samples_, strict=True):
         predicted[seen] = np.nan
-    unseen = (~np.isnan(trees)).sum(0)
+    unseen = (~np.isnan(trees)).sum(0)  # (n,)
     with np.errstate(invalid="ignore"):
         mean = np.nansum(trees, 0) / unseen
-        return mean, np.sqrt(np.nansum((trees - mean) ** 2, 0) / unseen)
+        squares = (trees - mean) ** 2
+        variance = np.nansum(squares, 0) / unseen
+        return mean, np.sqrt(variance)
 
 
 class TextGP(RegressionPredictor):
@@ -304,11 +349,12 @@ class TextGP(RegressionPredictor):
         from sklearn.gaussian_process import GaussianProcessRegressor
         from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
-        signal = ConstantKernel(1.0, (1e-2, 1e2)) * Matern(1.0, (5e-2, 5e1), nu=2.5)
-        noise = WhiteKernel(0.2, (1e-4, 1e1))
+        variance = ConstantKernel(1.0, constant_value_bounds=(1e-2, 1e2))
+        distance = Matern(1.0, length_scale_bounds=(5e-2, 5e1), nu=2.5)
+        noise = WhiteKernel(0.2, noise_level_bounds=(1e-4, 1e1))
         can_be_optimized = len(targets) > 2 and np.ptp(targets) > 0
         process = GaussianProcessRegressor(
-            signal + noise,
+            variance * distance + noise,
             optimizer="fmin_l_bfgs_b" if can_be_optimized else None,
             normalize_y=False,
             random_state=self.seed,
@@ -331,8 +377,12 @@ class ChoicesGP(TextGP):
 
     def _select(self, architectures: Inputs) -> list[str]:
         one_hot = [_one_hot(architecture) for architecture in architectures]
-        names = sorted(set().union(*one_hot))
-        return [name for name in names if len({inputs.get(name, 0.0) for inputs in one_hot}) > 1]
+        selected = []
+        for name in sorted(set().union(*one_hot)):
+            values = {inputs.get(name, 0.0) for inputs in one_hot}
+            if len(values) > 1:
+                selected.append(name)
+        return selected
 
     def _encode(self, architectures: Inputs) -> np.ndarray:
         matrix = np.zeros((len(architectures), len(self._names)))

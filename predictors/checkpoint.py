@@ -39,7 +39,12 @@ def checksum(name: str | Path) -> str:
     return digest.hexdigest()
 
 
-def write(folder: Path, kind: str, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
+def write(
+    folder: Path,
+    kind: str,
+    config: dict[str, Any],
+    tensors: dict[str, np.ndarray],
+) -> None:
     """Write a checkpoint, each file atomically.
 
     Args:
@@ -83,12 +88,15 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         missing = Path(error.filename).name
         raise InputError(f"{folder}: not a checkpoint ({missing} is missing)") from error
     except (ValueError, SafetensorError, RecursionError) as error:
-        raise InputError(f"{folder}: damaged checkpoint ({str(error)[:200]})") from error
+        reason = str(error)[:200]
+        raise InputError(f"{folder}: damaged checkpoint ({reason})") from error
+
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         raise InputError(f"{folder}: config.json does not describe a predictor")
-    if config.get("version") != FORMAT_VERSION:
+    version = config.get("version")
+    if version != FORMAT_VERSION:
         raise InputError(
-            f"{folder}: the checkpoint has format version {config.get('version')}, "
+            f"{folder}: the checkpoint has format version {version}, "
             f"this release reads {FORMAT_VERSION}; train it again"
         )
     return config, tensors
@@ -112,7 +120,11 @@ def without_prefix(part: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np
     }
 
 
-def load_weights(network: nn.Module, part: str, tensors: Mapping[str, np.ndarray]) -> None:
+def load_weights(
+    network: nn.Module,
+    part: str,
+    tensors: Mapping[str, np.ndarray],
+) -> None:
     """Replace the weights of a network by those of a checkpoint, as float32.
 
     Args:
@@ -126,13 +138,16 @@ def load_weights(network: nn.Module, part: str, tensors: Mapping[str, np.ndarray
     import torch
 
     stored = without_prefix(part, tensors)
-    shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
-    if shapes != {name: tensor.shape for name, tensor in stored.items()}:
+    expected_shapes = {name: tuple(own.shape) for name, own in network.state_dict().items()}
+    stored_shapes = {name: tensor.shape for name, tensor in stored.items()}
+    if stored_shapes != expected_shapes:
         raise InputError(
             "damaged checkpoint: its tensors do not have the shapes of its configuration"
         )
+    weights = {}
     for name, tensor in stored.items():
-        if tensor.dtype.kind == "f" and not np.isfinite(tensor).all():
+        is_float = tensor.dtype.kind == "f"
+        if is_float and not np.isfinite(tensor).all():
             raise InputError(f"damaged checkpoint: {name} has values that are not finite")
-    weights = {name: torch.tensor(tensor).float() for name, tensor in stored.items()}
+        weights[name] = torch.tensor(tensor).float()
     network.load_state_dict(weights, assign=True)

@@ -51,15 +51,20 @@ class Ensemble(Predictor):
         shares = np.array_split(np.arange(samples), len(self.parts))
         drawn = []
         for part, share in zip(self.parts, shares, strict=True):
-            if len(share):
-                predicted = part.predict(architectures, metrics, given, len(share), seed)
-                drawn.append(predicted.samples)
+            count = len(share)
+            if count:
+                predicted = part.predict(architectures, metrics, given, count, seed)
+                drawn.append(predicted.samples)  # (n, count, m)
         return Predictions.of_samples(metrics, np.concatenate(drawn, 1))
 
     def estimate(
-        self, architectures: Inputs, metrics: Sequence[str], given: Metrics | None = None
+        self,
+        architectures: Inputs,
+        metrics: Sequence[str],
+        given: Metrics | None = None,
     ) -> np.ndarray:
-        return np.mean([part.estimate(architectures, metrics, given) for part in self.parts], 0)
+        estimates = [part.estimate(architectures, metrics, given) for part in self.parts]
+        return np.mean(estimates, 0)
 
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         configs: list[dict[str, Any]] = []
@@ -75,7 +80,8 @@ class Ensemble(Predictor):
         self = cls(seed=config["seed"])
         self.parts = []
         for i, (member, of_part) in enumerate(zip(cls.members, config["parts"], strict=True)):
-            self.parts.append(member._restore(of_part, without_prefix(str(i), tensors)))
+            own = without_prefix(str(i), tensors)
+            self.parts.append(member._restore(of_part, own))
         return self
 
 

@@ -44,13 +44,21 @@ def exact_costs(texts: Sequence[str], metrics: Sequence[str]) -> dict[str, list[
     Raises:
         InputError: if a text is not that of a network.
     """
-    requested = {name: count for name, count in COUNTS.items() if name in metrics}
-    graphs = [expand(read(text)) for text in texts] if requested else []
-    return {name: [float(count(graph)) for graph in graphs] for name, count in requested.items()}
+    requested = [name for name in COUNTS if name in metrics]
+    if not requested:
+        return {}
+    graphs = [expand(read(text)) for text in texts]
+    costs = {}
+    for name in requested:
+        count = COUNTS[name]
+        costs[name] = [float(count(graph)) for graph in graphs]
+    return costs
 
 
 def with_exact_costs(
-    texts: Sequence[str], metrics: Sequence[str], samples: np.ndarray
+    texts: Sequence[str],
+    metrics: Sequence[str],
+    samples: np.ndarray,
 ) -> np.ndarray:
     """Write exact costs into the samples of exact metrics, in place.
 
@@ -73,7 +81,8 @@ def with_exact_costs(
         except InputError:
             continue
         for column in columns:
-            samples[row, :, column] = counted[metrics[column]][0]
+            (value,) = counted[metrics[column]]
+            samples[row, :, column] = value
     return samples
 
 
@@ -96,10 +105,12 @@ def select_features(texts: Sequence[str]) -> list[str]:
     them.
     """
     names = sorted(set().union(*map(features, texts)))
-    matrix = feature_matrix(texts, names)
+    matrix = feature_matrix(texts, names)  # (n, features)
     differs = np.ptp(matrix, 0) > 0
-    is_frequent = np.count_nonzero(matrix, 0) >= max(2, len(texts) / 100)
-    return [name for name, kept in zip(names, differs & is_frequent, strict=True) if kept]
+    occurrences = np.count_nonzero(matrix, 0)
+    is_frequent = occurrences >= max(2, len(texts) / 100)
+    selected = np.flatnonzero(differs & is_frequent)
+    return [names[column] for column in selected]
 
 
 @lru_cache(maxsize=_CACHED_TEXTS)
@@ -117,33 +128,40 @@ def features(text: str) -> dict[str, float]:
     functions = frozenset(program.functions)
     total = dict(_paths(program.main, functions))
     for name, times in runs.items():
-        for path, count in _paths(program.functions[name], functions).items():
+        of_function = _paths(program.functions[name], functions)
+        for path, count in of_function.items():
             total[path] = total.get(path, 0) + count * times
     cost = total_cost(at_sites)
-    return {"log2 params": log2(1 + cost.params), "log2 flops": log2(1 + cost.flops), **total}
+    return {
+        "log2 params": log2(1 + cost.params),
+        "log2 flops": log2(1 + cost.flops),
+        **total,
+    }
 
 
 @lru_cache(maxsize=_CACHED_TEXTS)
 def _paths(block: Block, functions: frozenset[str]) -> dict[str, int]:
     """Number of paths of 1 to `PATH_NODES` operators in a block, by the kinds of the operators."""
     total: Paths = {}
-    # Per value: the paths that end with the operator that makes it.
+    # 1. Per value: the paths that end with the operator that makes it.
     ending: list[Paths] = [{("x",): 1}] * block.inputs
     for item in block.items:
         kind = _kind(item, functions)
         paths: Paths = {(kind,): 1}
         for value in item.inputs:
-            longer = {
-                (*path, kind): count
-                for path, count in ending[value].items()
-                if len(path) < PATH_NODES
-            }
+            longer: Paths = {}
+            for path, count in ending[value].items():
+                if len(path) < PATH_NODES:
+                    longer[(*path, kind)] = count
             _add(paths, longer)
         _add(total, paths)
         ending += [paths] * item.outputs
+
+    # 2. The paths that end at an output of the block; a full one loses its first operator.
     for value in block.outputs:
         for path, count in ending[value].items():
-            _add(total, {(*path[-PATH_NODES + 1 :], "y"): count})
+            last = path[-PATH_NODES + 1 :]
+            _add(total, {(*last, "y"): count})
     return {" > ".join(path): count for path, count in total.items()}
 
 
@@ -156,7 +174,12 @@ def _kind(item: Item, functions: frozenset[str]) -> str:
 
 def kind_attributes(attrs: ItemAttrs) -> list[str]:
     """Attributes as `name=value` strings, without widths, which may take any value."""
-    return [f"{name}={str(value).replace(' ', '')}" for name, value in attrs if name not in WIDTHS]
+    words = []
+    for name, value in attrs:
+        if name not in WIDTHS:
+            without_spaces = str(value).replace(" ", "")
+            words.append(f"{name}={without_spaces}")
+    return words
 
 
 def _add(counts: dict[Name, int], more: Mapping[Name, int]) -> None:
@@ -195,9 +218,7 @@ def with_kernels(program: Program) -> Program:
 
     Recursion would not end here: call `sites` first, which refuses it.
     """
-    blocks = (program.main, *program.functions.values())
-    items = [item for block in blocks for item in block.items]
-    if not any(item.op in program.functions and _kernels(item.attrs) for item in items):
+    if not _passes_kernels(program):
         return program
     functions: dict[str, Block] = {}  # the copies, by name
 
@@ -208,25 +229,42 @@ def with_kernels(program: Program) -> Program:
         return copy
 
     def bound(block: Block, kernels: dict[str, Value]) -> Block:
-        new = []
+        items = []
         for item in block.items:
             # 1. Replace references to the block's own kernel sizes by their values.
-            attrs = tuple(
-                [
-                    (name, kernels.get(value.name, value) if isinstance(value, Ref) else value)
-                    for name, value in item.attrs
-                ]
-            )
+            attrs = _with_values(item.attrs, kernels)
+            op = item.op
+
             # 2. A call with kernel sizes becomes a call of the copy for these sizes.
-            if item.op in program.functions:
+            if op in program.functions:
                 passed = _kernels(attrs)
                 attrs = tuple([pair for pair in attrs if pair not in passed])
-                item = item._replace(op=copy_of(item.op, passed))
-            new.append(item._replace(attrs=attrs))
-        return block._replace(items=tuple(new))
+                op = copy_of(op, passed)
+            items.append(item._replace(op=op, attrs=attrs))
+        return block._replace(items=tuple(items))
 
     main = bound(program.main, {})
     return Program(main, functions, program.input_shapes, program.output_shapes)
+
+
+def _passes_kernels(program: Program) -> bool:
+    """True if a call anywhere states a kernel size."""
+    for block in (program.main, *program.functions.values()):
+        for item in block.items:
+            if item.op in program.functions and _kernels(item.attrs):
+                return True
+    return False
+
+
+def _with_values(attrs: ItemAttrs, value_of: Mapping[str, Value]) -> ItemAttrs:
+    """Attributes with the values of those parameters that have one."""
+    bound: list[tuple[str, Value | Ref]] = []
+    for name, value in attrs:
+        if isinstance(value, Ref):
+            bound.append((name, value_of.get(value.name, value)))
+        else:
+            bound.append((name, value))
+    return tuple(bound)
 
 
 def _kernels(attrs: ItemAttrs) -> Attrs:

@@ -150,7 +150,12 @@ class Metric:
         return f"{self.name}:{self.kind}:{self.price}:{direction}"
 
 
-def _check(name: str, what: str, value: str, allowed: Collection[str]) -> None:
+def _check(
+    name: str,
+    what: str,
+    value: str,
+    allowed: Collection[str],
+) -> None:
     if value not in allowed:
         words = ", ".join(allowed)
         raise InputError(f"{name}: {what} {value!r} is none of {words}")

@@ -39,7 +39,11 @@ def list_predictors() -> list[str]:
     return sorted({*_CLASSES, *plug_ins.installed(ENTRY_POINTS)})
 
 
-def create(name: str, seed: int = 0, **options: Any) -> Predictor:
+def create(
+    name: str,
+    seed: int = 0,
+    **options: Any,
+) -> Predictor:
     """Create an untrained predictor.
 
     Args:

@@ -67,7 +67,12 @@ class TargetTransform:
         return cls.fit(values, by_rank=True, pivot=pivot_of(metric, values))
 
     @classmethod
-    def fit(cls, values: np.ndarray, by_rank: bool, pivot: float = 0.0) -> Self:
+    def fit(
+        cls,
+        values: np.ndarray,
+        by_rank: bool,
+        pivot: float = 0.0,
+    ) -> Self:
         """Fit the map to finite values (n,), n >= 1.
 
         Args:
@@ -80,37 +85,50 @@ class TargetTransform:
         distinct, counts = np.unique(values, return_counts=True)
 
         # 1. A constant is z = 0, and stays close to itself for any z.
-        if np.ptp(distinct) <= ROUNDING * np.abs(distinct).max():
+        largest = np.abs(distinct).max()
+        if np.ptp(distinct) <= ROUNDING * largest:
             constant = float(distinct[0])
             tiny = 1e-9 * (abs(constant) or 1.0)
             return cls._linear(constant, tiny, pivot)
 
         # 2. By rank: knots at up to MAX_KNOTS distinct values, spread over the ranks.
         if by_rank:
-            knots = np.linspace(0, len(distinct) - 1, MAX_KNOTS).round().astype(int)
-            knots = np.unique(knots)
-            middle_ranks = (np.cumsum(counts) - counts / 2) / counts.sum()  # in (0, 1)
-            return cls(distinct[knots], ndtri(middle_ranks)[knots], pivot)
+            last = len(distinct) - 1
+            spread = np.linspace(0, last, MAX_KNOTS).round()
+            knots = np.unique(spread.astype(int))  # (k,) numbers of distinct values
+            middle_ranks = np.cumsum(counts) - counts / 2
+            shares = middle_ranks / counts.sum()  # in (0, 1)
+            z = ndtri(shares)
+            return cls(distinct[knots], z[knots], pivot)
 
         # 3. By value: two knots, one spread below and one above the median.
         center = float(np.median(values))
         low, high = np.quantile(values, CENTRAL)
-        spread = max((high - low) / 2, MIN_SPREAD * float(values.std()))
-        return cls._linear(center, spread, pivot)
+        half_width = (high - low) / 2
+        deviation = float(values.std())
+        return cls._linear(center, max(half_width, MIN_SPREAD * deviation), pivot)
 
     @classmethod
-    def _linear(cls, center: float, spread: float, pivot: float) -> Self:
+    def _linear(
+        cls,
+        center: float,
+        spread: float,
+        pivot: float,
+    ) -> Self:
         """The linear map with z = ±1 one spread from the center."""
         knots = np.array([center - spread, center + spread])
-        return cls(knots, np.array([-1.0, 1.0]), pivot)
+        z = np.array([-1.0, 1.0])
+        return cls(knots, z, pivot)
 
     def to_z(self, values: np.ndarray) -> np.ndarray:
         """z of values of any shape; NaN stays NaN."""
-        return _interpolate(_warp(values, self.pivot), self.values, self.z)
+        warped = _warp(values, self.pivot)
+        return _interpolate(warped, self.values, self.z)
 
     def to_values(self, z: np.ndarray) -> np.ndarray:
         """Values of z of any shape."""
-        return _unwarp(_interpolate(z, self.z, self.values), self.pivot)
+        warped = _interpolate(z, self.z, self.values)
+        return _unwarp(warped, self.pivot)
 
 
 def pivot_of(metric: str, values: np.ndarray) -> float:
@@ -127,16 +145,19 @@ def pivot_of(metric: str, values: np.ndarray) -> float:
     if lowest <= 0 or parsed.kind == "exact" or is_quality:
         return 0.0
     central = np.quantile(values, [0.1, 0.5, 0.9])
-    is_wide = central[2] > MIN_RATIO * central[0]
-    if is_wide and _asymmetry(np.log(central)) < _asymmetry(central):
-        return np.inf
+    low, _, high = central
+    if high > MIN_RATIO * low:
+        of_logarithms = _asymmetry(np.log(central))
+        if of_logarithms < _asymmetry(central):
+            return np.inf
     return FREE_SHARE * lowest if parsed.kind == "measured" else 0.0
 
 
 def _asymmetry(quantiles: np.ndarray) -> float:
     """Absolute skewness by a low quantile, the median and a high quantile, from 0 to 1."""
     low, median, high = quantiles
-    return abs(float((low + high - 2 * median) / (high - low)))
+    skew = (low + high - 2 * median) / (high - low)
+    return abs(float(skew))
 
 
 def _warp(values: np.ndarray, pivot: float) -> np.ndarray:
@@ -162,7 +183,11 @@ def _unwarp(warped: np.ndarray, pivot: float) -> np.ndarray:
     return np.where(warped < pivot, below, warped)
 
 
-def _interpolate(x: np.ndarray, knots: np.ndarray, values: np.ndarray) -> np.ndarray:
+def _interpolate(
+    x: np.ndarray,
+    knots: np.ndarray,
+    values: np.ndarray,
+) -> np.ndarray:
     """Piecewise linear map of x through the knots, with the mean slopes of the outer tenths beyond
     them.
     """
@@ -175,7 +200,12 @@ def _interpolate(x: np.ndarray, knots: np.ndarray, values: np.ndarray) -> np.nda
     return inside + below + above
 
 
-def _slope(knots: np.ndarray, values: np.ndarray, first: int, last: int) -> float:
+def _slope(
+    knots: np.ndarray,
+    values: np.ndarray,
+    first: int,
+    last: int,
+) -> float:
     """Mean slope between two knots."""
     rise = values[last] - values[first]
     run = knots[last] - knots[first]

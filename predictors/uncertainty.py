@@ -24,13 +24,18 @@ MIN_EXAMPLES = 8
 SAMPLES = 64
 MIN_HALF_WIDTH = 1e-3  # of an interval, in z
 MIN_EIGENVALUE = 1e-6  # of an estimated correlation matrix
-MAX_KNOWN_ERROR = 2.0  # standard deviations: real errors have heavier tails than normal ones
+MAX_OBSERVED_ERROR = 2.0  # standard deviations: real errors have heavier tails than normal ones
 
 
 # --- noise per text
 
 
-def text_noise(texts: Sequence[str], samples: int, metrics: int, seed: Sequence[int]) -> np.ndarray:
+def text_noise(
+    texts: Sequence[str],
+    samples: int,
+    metrics: int,
+    seed: Sequence[int],
+) -> np.ndarray:
     """Standard normal noise (n, s, m), independent between texts and metrics.
 
     The samples of one text and metric are the quantiles of the normal distribution in random order.
@@ -42,21 +47,29 @@ def text_noise(texts: Sequence[str], samples: int, metrics: int, seed: Sequence[
         metrics: number of metrics.
         seed: integers that seed the generator together with the text.
     """
-    levels = ndtri((np.arange(samples) + 0.5) / samples)  # (s,)
+    middles = (np.arange(samples) + 0.5) / samples  # (s,) of equal parts of the distribution
+    levels = ndtri(middles)
     levels /= levels.std() or 1.0
-    rows = np.tile(levels, (metrics, 1))
-    drawn = draw_by_text(texts, seed, lambda rng: rng.permuted(rows, axis=1))  # n times (m, s)
-    return np.array(drawn).reshape(len(texts), metrics, samples).transpose(0, 2, 1)
+    rows = np.tile(levels, (metrics, 1))  # (m, s)
+
+    def draw(rng: np.random.Generator) -> np.ndarray:
+        return rng.permuted(rows, axis=1)
+
+    noise = np.array(draw_by_text(texts, seed, draw))
+    noise = noise.reshape(len(texts), metrics, samples)
+    return noise.transpose(0, 2, 1)
 
 
 def draw_by_text(
-    texts: Sequence[str], seed: Sequence[int], draw: Callable[[np.random.Generator], np.ndarray]
+    texts: Sequence[str],
+    seed: Sequence[int],
+    draw: Callable[[np.random.Generator], np.ndarray],
 ) -> list[np.ndarray]:
     """A random array per text, drawn by a generator that text and seed determine."""
     drawn = {}
     for text in set(texts):
-        of_text = zlib.crc32(text.encode())
-        rng = np.random.default_rng([*seed, of_text])
+        seed_of_text = zlib.crc32(text.encode())
+        rng = np.random.default_rng([*seed, seed_of_text])
         drawn[text] = draw(rng)
     return [drawn[text] for text in texts]
 
@@ -64,40 +77,51 @@ def draw_by_text(
 # --- correlated errors
 
 
-def conditional_errors(covariance: np.ndarray, known: np.ndarray, noise: np.ndarray) -> np.ndarray:
-    """Draw errors from a joint normal distribution, conditioned on known errors.
+def conditional_errors(
+    covariance: np.ndarray,
+    observed: np.ndarray,
+    noise: np.ndarray,
+) -> np.ndarray:
+    """Draw errors from a joint normal distribution, conditioned on observed errors.
 
     Args:
         covariance: (m, m) of the errors.
-        known: (n, s or 1, m), NaN where unknown; the pattern of NaN is the same for all samples of
-            a row. Errors are clipped to `MAX_KNOWN_ERROR`.
+        observed: (n, s or 1, m), NaN where not observed; the pattern of NaN is the same for all
+            samples of a row. Errors are clipped to `MAX_OBSERVED_ERROR`.
         noise: (n, s, m), standard normal.
 
     Returns:
-        (n, s, m) errors, 0 where the error is known.
+        (n, s, m) errors, 0 where the error is observed.
     """
-    limit = MAX_KNOWN_ERROR * np.sqrt(np.diag(covariance))
-    known = np.clip(known, -limit, limit)
-    drawn = np.zeros_like(noise)
-    patterns, pattern_of_row = np.unique(np.isnan(known[:, 0]), axis=0, return_inverse=True)
+    deviations = np.sqrt(np.diag(covariance))  # (m,)
+    limit = MAX_OBSERVED_ERROR * deviations
+    observed = np.clip(observed, -limit, limit)
+    errors = np.zeros_like(noise)
+
+    # Rows that lack the same metrics are drawn together.
+    is_missing = np.isnan(observed[:, 0])  # (n, m)
+    patterns, pattern_of_row = np.unique(is_missing, axis=0, return_inverse=True)
+    pattern_of_row = pattern_of_row.ravel()
     for number, free in enumerate(patterns):
-        rows = np.flatnonzero(pattern_of_row.ravel() == number)
-        # 1. The blocks of the covariance: f free metrics and k known ones.
-        across = covariance[np.ix_(free, ~free)]  # (f, k)
-        of_known = covariance[np.ix_(~free, ~free)]  # (k, k)
+        rows = np.flatnonzero(pattern_of_row == number)
+        fixed = ~free
+        # 1. The blocks of the covariance: f free metrics and k observed ones.
+        across = covariance[np.ix_(free, fixed)]  # (f, k)
+        of_fixed = covariance[np.ix_(fixed, fixed)]  # (k, k)
         of_free = covariance[np.ix_(free, free)]  # (f, f)
 
-        # 2. Mean and spread of the free errors, given the known ones.
-        weights = np.linalg.solve(of_known, across.T).T  # (f, k)
+        # 2. Mean and spread of the free errors, given the observed ones.
+        weights = np.linalg.solve(of_fixed, across.T).T  # (f, k)
         spread = _square_root(of_free - weights @ across.T)  # (f, f)
-        mean = known[rows][:, :, ~free] @ weights.T  # (rows, s or 1, f)
+        of_rows = observed[rows][:, :, fixed]  # (rows, s or 1, k)
+        mean = of_rows @ weights.T  # (rows, s or 1, f)
 
         # 3. A draw.
         standard = noise[rows][:, :, free]  # (rows, s, f)
-        errors = np.zeros((len(rows), *noise.shape[1:]))
-        errors[:, :, free] = mean + standard @ spread.T
-        drawn[rows] = errors
-    return drawn
+        drawn = np.zeros((len(rows), *noise.shape[1:]))
+        drawn[:, :, free] = mean + standard @ spread.T
+        errors[rows] = drawn
+    return errors
 
 
 def _square_root(covariance: np.ndarray, least: float = 0.0) -> np.ndarray:
@@ -112,9 +136,11 @@ def second_moments(errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Sums (m, m) of the products of errors (n, m), NaN where missing, and the number (m, m) of
     pairs in each sum.
     """
-    seen = ~np.isnan(errors)
-    filled = np.where(seen, errors, 0.0)
-    return filled.T @ filled, seen.T.astype(float) @ seen
+    is_present = ~np.isnan(errors)
+    filled = np.where(is_present, errors, 0.0)
+    sums = filled.T @ filled
+    counts = is_present.T.astype(float) @ is_present
+    return sums, counts
 
 
 def shrink_correlation(correlation: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -128,9 +154,13 @@ def shrink_correlation(correlation: np.ndarray, counts: np.ndarray) -> np.ndarra
     Returns:
         (m, m) positive definite correlation matrix.
     """
+    # 1. The share of each correlation that chance does not explain.                       (m, m)
     by_chance = 1 / np.maximum(counts, 1)  # expected square of a correlation of independent errors
-    kept = np.maximum(0.0, 1 - by_chance / np.maximum(correlation**2, 1e-12))
+    squares = np.maximum(correlation**2, 1e-12)
+    kept = np.maximum(0.0, 1 - by_chance / squares)
     np.fill_diagonal(kept, 1.0)
+
+    # 2. A factor with rows of length 1 makes a correlation matrix of any estimates.       (m, m)
     factor = _square_root(correlation * kept, MIN_EIGENVALUE)
     factor /= np.linalg.norm(factor, axis=1, keepdims=True)
     return factor @ factor.T
@@ -175,12 +205,15 @@ def widening_factors(
         and for exact costs.
     """
     count = int(groups.max()) + 1
-    fold_of_group = np.random.default_rng(seed).permutation(count) % FOLDS
+    shuffled = np.random.default_rng(seed).permutation(count)
+    fold_of_group = shuffled % FOLDS
     folds = fold_of_group[groups]  # (n,)
-    return {
-        name: 1.0 if name in EXACT else _factor(fit_rows, texts, name, values, folds, seed)
-        for name in values
-    }
+    factors = {}
+    for name in values:
+        factors[name] = 1.0
+        if name not in EXACT:
+            factors[name] = _factor(fit_rows, texts, name, values, folds, seed)
+    return factors
 
 
 def _factor(
@@ -193,25 +226,35 @@ def _factor(
 ) -> float:
     """The factor of one metric."""
     column = values[name]
-    known = ~np.isnan(column)
-    costs = [
-        cost for cost in conditioning_costs(name, values) if not np.isnan(values[cost][known]).any()
-    ]
-    transform = TargetTransform.fit(column[known], by_rank=True)
+    is_known = ~np.isnan(column)
+    transform = TargetTransform.fit(column[is_known], by_rank=True)
+
+    # 1. Costs that are known wherever the metric is condition its predictions.
+    costs = []
+    for cost in conditioning_costs(name, values):
+        if not np.isnan(values[cost][is_known]).any():
+            costs.append(cost)
+
+    # 2. Predict each fold from the others, and compare with its values in z.
     distances = [np.zeros(0)]
     for fold in range(FOLDS):
-        learned = np.flatnonzero(known & (folds != fold))
-        left_out = np.flatnonzero(known & (folds == fold)).tolist()
-        if len(learned) < MIN_EXAMPLES or not left_out:
+        learned = np.flatnonzero(is_known & (folds != fold))
+        left_out = np.flatnonzero(is_known & (folds == fold))
+        if len(learned) < MIN_EXAMPLES or not len(left_out):
             continue
-        # Predict the left-out fold from the others, and compare with its values in z.
         predictor = fit_rows(learned, [name, *costs])
-        given = {cost: values[cost][left_out] for cost in costs}
         predicted = predictor.predict(
-            [texts[i] for i in left_out], [name], given=given, samples=SAMPLES, seed=seed
+            [texts[i] for i in left_out.tolist()],
+            [name],
+            given={cost: values[cost][left_out] for cost in costs},
+            samples=SAMPLES,
+            seed=seed,
         )
-        z = transform.to_z(predicted.samples[:, :, 0])  # (n, s)
-        distances.append(_distances(z, transform.to_z(column[left_out])))
+        samples = transform.to_z(predicted.samples[:, :, 0])  # (n, s)
+        true = transform.to_z(column[left_out])  # (n,)
+        distances.append(_distances(samples, true))
+
+    # 3. The distance within which the share `COVERAGE` of them are.
     all_distances = np.concatenate(distances)
     if len(all_distances) < MIN_EXAMPLES:
         return 1.0
@@ -222,8 +265,9 @@ def _distances(samples: np.ndarray, true: np.ndarray) -> np.ndarray:
     """Distances (n,) of true values from the medians of samples (n, s), in half widths of the
     interval on that side.
     """
-    levels = [(1 - COVERAGE) / 2, 0.5, (1 + COVERAGE) / 2]
+    outside = (1 - COVERAGE) / 2
+    levels = [outside, 0.5, (1 + COVERAGE) / 2]
     # Samples are the middles of equal parts of the distribution: Hazen's plotting positions.
     low, median, high = np.quantile(samples, levels, axis=1, method="hazen")
-    half = np.where(true > median, high - median, median - low)
-    return np.abs(true - median) / np.maximum(half, MIN_HALF_WIDTH)
+    half_width = np.where(true > median, high - median, median - low)
+    return np.abs(true - median) / np.maximum(half_width, MIN_HALF_WIDTH)

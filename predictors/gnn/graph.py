@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from predictors.features import kind_attributes, reading
-from search_spaces.ir.graph import Value
+from search_spaces.ir.graph import Attrs, Value
 from search_spaces.ir.ops import NET_OPERATORS
-from search_spaces.ir.text.program import Block, Ref, Site, total_cost
+from search_spaces.ir.text.program import Block, Interpreter, Program, Ref, Site, total_cost
 
 SIZES = ("channels", "features", "kernel", "kernel_shape", "strides", "dilations", "group", "pads")
 KIND_NUMBERS = len(SIZES)
@@ -77,29 +77,11 @@ def text_graph(text: str) -> TextGraph:
         InputError: if it is not the text of an architecture.
     """
     program, sites, runs = reading(text)
-    functions: dict[str, BlockGraph] = {}
-
-    def graph(block: Block) -> BlockGraph:
-        callees: list[BlockGraph | None] = []
-        items = []
-        for item in block.items:
-            is_call = item.op in program.functions
-            callees.append(function_graph(item.op) if is_call else None)
-            # All calls are one kind of node; what they call is told apart by the callee.
-            items.append(item._replace(op="call") if is_call else item)
-        if not any(callees):
-            return _flat(block)
-        flat = _flat(block._replace(items=tuple(items)))
-        return _calling(flat, tuple(callees))
-
-    def function_graph(name: str) -> BlockGraph:
-        if name not in functions:
-            functions[name] = graph(program.functions[name])
-        return functions[name]
+    maker = _GraphMaker(program)
+    _, main = maker.run([None] * program.main.inputs)
 
     # 1. Shapes and costs are known at the nodes of the main block; those inside of functions depend
     #    on the call.
-    main = graph(program.main)
     if sites:
         numbers = main.numbers.copy()  # (n, NODE_NUMBERS)
         first = len(numbers) - len(sites)  # after the block's inputs
@@ -108,21 +90,70 @@ def text_graph(text: str) -> TextGraph:
 
     # 2. Functions count by their share of all calls.
     total = sum(runs.values())
-    parts = tuple([(functions[name], count / total) for name, count in runs.items()])
+    parts = []
+    for name, count in runs.items():
+        parts.append((maker.graphs[name], count / total))
 
     # 3. Costs and size of the whole text.
     sizes = (*total_cost(sites), len(sites) + total)
     scaled = tuple([log2(1 + size) / 8 for size in sizes])
-    return TextGraph(main, parts, scaled)
+    return TextGraph(main, tuple(parts), scaled)
+
+
+class _GraphMaker(Interpreter[None, "BlockGraph | None"]):
+    """Makes the graph of each block of a program. Values do not matter, nor do the arguments of a
+    call: a function has one graph.
+    """
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self.graphs: dict[str, BlockGraph] = {}  # by function; "" is the main block
+
+    def operator(
+        self,
+        op: str,
+        inputs: tuple[None, ...],
+        attrs: Attrs,
+    ) -> tuple[tuple[None, ...], None]:
+        return (None,), None
+
+    def block(
+        self,
+        name: str,
+        block: Block,
+        values: list[None],
+        results: list[BlockGraph | None],
+    ) -> BlockGraph:
+        """The graph of a block, from those of its callees: one result per item."""
+        if name not in self.graphs:
+            self.graphs[name] = _block_graph(block, tuple(results))
+        return self.graphs[name]
+
+
+def _block_graph(block: Block, callees: tuple[BlockGraph | None, ...]) -> BlockGraph:
+    """A block's graph joined to those of its callees; `callees` has one entry per item, None for
+    operators.
+    """
+    if not any(callees):
+        return _flat(block)
+    # All calls are one kind of node; what they call is told apart by the callee, not by its name.
+    items = []
+    for item, callee in zip(block.items, callees, strict=True):
+        items.append(item._replace(op="call") if callee else item)
+    flat = _flat(block._replace(items=tuple(items)))
+    return _calling(flat, callees)
 
 
 @lru_cache(maxsize=32768)
 def _calling(flat: BlockGraph, callees: tuple[BlockGraph | None, ...]) -> BlockGraph:
-    """A block's graph joined to those of its callees; `callees` has one entry per item, None for
-    operators.
+    """A block's graph with its callees; cached, so that equal blocks of all texts share one
+    object.
     """
     first = len(flat.kinds) - len(callees)  # after the block's inputs
-    calls = [(node, callee) for node, callee in enumerate(callees, start=first) if callee]
+    calls = []
+    for node, callee in enumerate(callees, start=first):
+        if callee:
+            calls.append((node, callee))
     highest = max([callee.level for _, callee in calls])
     return replace(flat, callees=tuple(calls), level=1 + highest)
 
@@ -132,20 +163,23 @@ def _flat(block: Block) -> BlockGraph:
     """A block's graph without callees; cached, since most texts of a space differ in the callees
     alone.
     """
-    # Values are numbered; each has the node that makes it.
+    # 1. The edges. Values are numbered; each has the node that makes it.
     maker = list(range(block.inputs))
     edges: list[tuple[int, int]] = []
     for node, item in enumerate(block.items, start=block.inputs):
         edges += [(maker[value], node) for value in item.inputs]
         maker += [node] * item.outputs
     outputs = [maker[value] for value in block.outputs]
-    of_items = [_kind(item.op, item.attrs) for item in block.items]
-    kinds = (*[_INPUT] * block.inputs, *of_items)
-    heavy = [kind.words[0] == "call" or kind.words[0] in NET_OPERATORS for kind in kinds]
+
+    # 2. The kinds of the nodes, and their positions.
+    kinds = [_INPUT] * block.inputs
+    kinds += [_kind(item.op, item.attrs) for item in block.items]
+    ops = [kind.words[0] for kind in kinds]
+    is_heavy = [op == "call" or op in NET_OPERATORS for op in ops]
     numbers = np.zeros((len(kinds), NODE_NUMBERS), np.float32)
-    numbers[:, :_FLOW_NUMBERS] = _flow(heavy, edges, outputs)
+    numbers[:, :_FLOW_NUMBERS] = _flow(is_heavy, edges, outputs)
     return BlockGraph(
-        kinds=kinds,
+        kinds=tuple(kinds),
         callees=(),
         edges=np.array(edges, np.int64).reshape(-1, 2).T,
         outputs=np.array(outputs, np.int64),
@@ -154,20 +188,25 @@ def _flat(block: Block) -> BlockGraph:
     )
 
 
-def _flow(heavy: list[bool], edges: list[tuple[int, int]], outputs: list[int]) -> np.ndarray:
+def _flow(
+    is_heavy: list[bool],
+    edges: list[tuple[int, int]],
+    outputs: list[int],
+) -> np.ndarray:
     """Features (n, 5) of the nodes' positions in the data flow.
 
     The columns are depth from the inputs, depth to the outputs, log2 of the number of paths from
     the inputs and to the outputs, and whether the node is an output. Depth counts heavy nodes:
     those that own weights or call a function.
     """
-    n = len(heavy)
+    n = len(is_heavy)
     # 1. Forwards: edges are sorted topologically by target.
     reached = {target for _, target in edges}
     depth_in = [0] * n
     paths_in = [0 if node in reached else 1 for node in range(n)]
     for source, target in edges:
-        depth_in[target] = max(depth_in[target], depth_in[source] + heavy[source])
+        depth = depth_in[source] + is_heavy[source]
+        depth_in[target] = max(depth_in[target], depth)
         paths_in[target] += paths_in[source]
 
     # 2. Backwards, from the outputs.
@@ -176,7 +215,8 @@ def _flow(heavy: list[bool], edges: list[tuple[int, int]], outputs: list[int]) -
     for node in outputs:
         paths_out[node] += 1
     for source, target in reversed(edges):
-        depth_out[source] = max(depth_out[source], depth_out[target] + heavy[target])
+        depth = depth_out[target] + is_heavy[target]
+        depth_out[source] = max(depth_out[source], depth)
         paths_out[source] += paths_out[target]
 
     # 3. The columns, all scaled alike.
@@ -200,10 +240,11 @@ def _site_numbers(site: Site) -> list[float]:
     for shapes in (site.inputs, site.outputs):
         shape = shapes[0][1:] if shapes else ()
         sizes = [float(size) if isinstance(size, int) else 1.0 for size in shape]
-        width = log2(1 + sizes[0]) / 8 if sizes else 0.0
-        positions = log2(1 + prod(sizes[1:])) / 8
-        numbers += [width, positions]
-    return [*numbers, *[log2(1 + cost) / 16 for cost in site.cost]]
+        width = sizes[0] if sizes else 0.0
+        positions = prod(sizes[1:])
+        numbers += [log2(1 + width) / 8, log2(1 + positions) / 8]
+    numbers += [log2(1 + cost) / 16 for cost in site.cost]
+    return numbers
 
 
 @lru_cache(maxsize=65536)
@@ -222,7 +263,8 @@ def _size(value: Value | Ref | None) -> float:
     factors = value if is_product else (value,)
     if not all(isinstance(factor, int | float) for factor in factors):  # type: ignore[union-attr]
         return 0.0
-    return log2(1 + prod(abs(factor) for factor in factors)) / 8  # type: ignore[union-attr, arg-type]
+    product = prod(abs(factor) for factor in factors)  # type: ignore[union-attr, arg-type]
+    return log2(1 + product) / 8
 
 
 # --- a batch of texts
@@ -260,12 +302,15 @@ def collate(texts: Sequence[TextGraph]) -> Batch:
     by_level: dict[int, dict[BlockGraph, None]] = {}
     for text in texts:
         for block in text.blocks:
-            by_level.setdefault(block.level, {})[block] = None
+            of_level = by_level.setdefault(block.level, {})
+            of_level[block] = None
 
     # 2. Number kinds and blocks, from the lowest level.
     kinds: dict[Kind, int] = {}
     number: dict[BlockGraph, int] = {}
-    levels = [_level(list(by_level[level]), kinds, number) for level in sorted(by_level)]
+    levels = []
+    for level in sorted(by_level):
+        levels.append(_level(list(by_level[level]), kinds, number))
 
     # 3. The functions of all texts.                                                        (p,)
     part_text: list[int] = []
@@ -288,14 +333,19 @@ def collate(texts: Sequence[TextGraph]) -> Batch:
 
 
 def _level(
-    blocks: list[BlockGraph], kinds: dict[Kind, int], number: dict[BlockGraph, int]
+    blocks: list[BlockGraph],
+    kinds: dict[Kind, int],
+    number: dict[BlockGraph, int],
 ) -> Level:
     """The nodes of all blocks of one level; `kinds` and `number` are continued in place."""
-    first_block = len(number)
-    for i, block in enumerate(blocks):
-        number[block] = first_block + i
-    sizes = np.array([len(block.kinds) for block in blocks])  # (b,) nodes per block
-    starts = np.cumsum(sizes) - sizes  # (b,) first node of each block
+    # 1. Number the blocks through all levels, and the nodes within this one.                 (b,)
+    for block in blocks:
+        number[block] = len(number)
+    block_numbers = np.arange(len(blocks))
+    sizes = np.array([len(block.kinds) for block in blocks])  # nodes per block
+    starts = np.cumsum(sizes) - sizes  # first node of each block
+
+    # 2. Shift each block's nodes to its first one.
     node_kind: list[int] = []
     calls: list[tuple[int, int]] = []
     edges: list[np.ndarray] = []
@@ -305,16 +355,20 @@ def _level(
         calls += [(start + node, number[callee]) for node, callee in block.callees]
         edges.append(block.edges + start)
         outputs.append(block.outputs + start)
-    output_block = np.repeat(np.arange(len(blocks)), [len(nodes) for nodes in outputs])
-    numbers = np.concatenate([block.numbers for block in blocks])
+
+    # 3. The block of each node and of each output.
+    node_block = np.repeat(block_numbers, sizes)  # (n,)
+    output_block = np.repeat(block_numbers, [len(nodes) for nodes in outputs])  # (o,)
+    output_node = np.concatenate(outputs)
+    numbers = np.concatenate([block.numbers for block in blocks])  # (n, NODE_NUMBERS)
     return Level(
         blocks=len(blocks),
         node_kind=torch.tensor(node_kind),
-        node_block=torch.from_numpy(np.repeat(np.arange(len(blocks)), sizes)),
+        node_block=torch.from_numpy(node_block),
         numbers=torch.from_numpy(numbers),
         calls=torch.tensor(calls, dtype=torch.long).reshape(-1, 2).T,
         edges=torch.from_numpy(np.concatenate(edges, axis=1)),
-        outputs=torch.from_numpy(np.stack([np.concatenate(outputs), output_block])),
+        outputs=torch.from_numpy(np.stack([output_node, output_block])),
     )
 
 
@@ -326,21 +380,27 @@ class Vocabulary:
         self._number = {word: i for i, word in enumerate(self.words)}
 
     @classmethod
-    def of(cls, texts: Sequence[TextGraph], known: Sequence[str] = ()) -> Vocabulary:
-        """The `known` words in their order, followed by the other words of the texts."""
+    def of(
+        cls,
+        texts: Sequence[TextGraph],
+        first_words: Sequence[str] = (),
+    ) -> Vocabulary:
+        """The `first_words` in their order, followed by the other words of the texts."""
         blocks = {block for text in texts for block in text.blocks}
         kinds = {kind for block in blocks for kind in block.kinds}
         words = {word for kind in kinds for word in kind.words}
-        return cls([*known, *sorted(words.difference(known))])
+        others = sorted(words.difference(first_words))
+        return cls([*first_words, *others])
 
     def __len__(self) -> int:
         return len(self.words)
 
     def features(self, kinds: Sequence[Kind]) -> Tensor:
         """Features (kinds, words + KIND_NUMBERS): 1 for every word of a kind, then its sizes."""
-        features = np.zeros((len(kinds), len(self) + KIND_NUMBERS), np.float32)
+        size = len(self) + KIND_NUMBERS
+        features = np.zeros((len(kinds), size), np.float32)
         for row, kind in zip(features, kinds, strict=True):
-            known = [self._number[word] for word in kind.words if word in self._number]
-            row[known] = 1
+            columns = [self._number[word] for word in kind.words if word in self._number]
+            row[columns] = 1
             row[len(self) :] = kind.numbers
         return torch.from_numpy(features)

@@ -70,19 +70,19 @@ class Network(nn.Module):
 
         The vocabulary must begin with the words of `base`; further words keep their random weights.
         """
-        learned = {
-            name: tensor
-            for name, tensor in base.state_dict().items()
-            if not name.startswith("out.")
-        }
+        weights = self.state_dict()
+        for name, tensor in base.state_dict().items():
+            if not name.startswith("out."):
+                weights[name] = tensor
+
         # Rows of the words' weights: the vocabulary, then the numbers of a kind.
-        known = base.config.words
-        of_base = learned["words.weight"]
+        shared = base.config.words
+        of_base = weights["words.weight"]
         words = self.words.weight.detach().clone()
-        words[:, :known] = of_base[:, :known]
+        words[:, :shared] = of_base[:, :shared]
         words[:, -KIND_NUMBERS:] = of_base[:, -KIND_NUMBERS:]
-        learned["words.weight"] = words
-        self.load_state_dict({**self.state_dict(), **learned})
+        weights["words.weight"] = words
+        self.load_state_dict(weights)
 
     def forward(self, batch: Batch, words: Tensor) -> Tensor:
         """Normalized metrics (K, T, M) of a batch.
@@ -100,7 +100,8 @@ class Network(nn.Module):
         members = self.config.members
 
         # 1. Embed every kind of operator once, and its gates in every layer.    (K, kinds, D or 2D)
-        kinds = self.words(words.expand(members, -1, -1))
+        of_members = words.expand(members, -1, -1)
+        kinds = self.words(of_members)
         opened = torch.sigmoid(self.gates(kinds))
         gates = opened.chunk(self.config.layers, dim=-1)
 
@@ -112,8 +113,10 @@ class Network(nn.Module):
 
         # 3. A text is its main block, its functions by their share of the calls, and its costs.
         main = _gather(blocks, batch.main)  # (K, T, D)
-        weighted = _gather(blocks, batch.part_block) * batch.part_share[:, None]
-        parts = _scatter(weighted, batch.part_text, len(batch.main))  # (K, T, D)
+        functions = _gather(blocks, batch.part_block)  # (K, p, D)
+        weighted = functions * batch.part_share[:, None]
+        texts = len(batch.main)
+        parts = _scatter(weighted, batch.part_text, texts)  # (K, T, D)
         numbers = batch.numbers.expand(members, -1, -1)  # (K, T, TEXT_NUMBERS)
         joined = torch.cat([main, parts, numbers], dim=-1)
         return F.gelu(self.join(joined))
@@ -135,7 +138,8 @@ class Network(nn.Module):
         """
         # 1. A node is its kind, its position, and the block that it calls.              (K, N, D)
         numbers = level.numbers.expand(len(kinds), -1, -1)
-        h = _gather(kinds, level.node_kind) + self.numbers(numbers)
+        kind_of_node = _gather(kinds, level.node_kind)
+        h = kind_of_node + self.numbers(numbers)
         calling, called = level.calls
         if len(calling):
             of_callees = self.called(_gather(callees, called))
@@ -144,22 +148,21 @@ class Network(nn.Module):
         # 2. Pass messages.                                                              (K, N, D)
         edges = Edges.of(level)
         for layer, gate in zip(self.layers, gates, strict=True):
-            h = layer(h, _gather(gate, level.node_kind), edges)
+            gate_of_node = _gather(gate, level.node_kind)
+            h = layer(h, gate_of_node, edges)
 
         # 3. Pool each block: mean and sum of its nodes, and mean of its outputs.       (K, B, 3D)
-        count = _counts(level.node_block, level.blocks)[:, None]
+        count = _counts(level.node_block, level.blocks)[:, None]  # (B, 1)
         total = _scatter(h, level.node_block, level.blocks)
         output_node, output_block = level.outputs
         output_count = _counts(output_block, level.blocks)[:, None]
         outputs = _scatter(_gather(h, output_node), output_block, level.blocks)
-        pooled = torch.cat(
-            [
-                total / count,
-                total / POOL_SCALE,
-                outputs / output_count,
-            ],
-            dim=-1,
-        )
+        means_and_sums = [
+            total / count,
+            total / POOL_SCALE,
+            outputs / output_count,
+        ]
+        pooled = torch.cat(means_and_sums, dim=-1)
         return self.pool_norm(F.gelu(self.pool(pooled)))
 
 
@@ -178,23 +181,30 @@ class FlowLayer(nn.Module):
         self.norm = Norm(members, self.width)
         self.project = Linear(members, self.width, 4 * self.width + 4)
 
-    def forward(self, h: Tensor, gates: Tensor, edges: Edges) -> Tensor:
+    def forward(
+        self,
+        h: Tensor,
+        gates: Tensor,
+        edges: Edges,
+    ) -> Tensor:
         """States h (K, N, D) and gates (K, N, 2D) to states (K, N, D)."""
         members, nodes, width = h.shape
+        sides = 2 * nodes  # each node along and against the edges
 
         # 1. Values of flow and of attention, and attention's scores as source and as target, for
         #    both directions of a node.                             (K, 2N, 2D) and (K, 2N, 2)
-        projected, scored = self.project.split(self.norm(h), 4 * width)
-        values = projected.view(members, 2 * nodes, 2 * width)
-        scores = scored.view(members, 2 * nodes, 2)
+        normalized = self.norm(h)
+        projected, scored = self.project.split(normalized, 4 * width)
+        values = projected.view(members, sides, 2 * width)
+        scores = scored.view(members, sides, 2)
 
         # 2. Attention: a softmax over the edges that end at a node.                   (K, 2E)
         of_source = _gather(scores[..., 0], edges.source)
         of_target = _gather(scores[..., 1], edges.target)
         logits = F.leaky_relu(of_source + of_target, LEAK)
         weight = logits.clamp(-MAX_LOGIT, MAX_LOGIT).exp()
-        total = torch.zeros(members, 2 * nodes)
-        total = total.index_add(1, edges.target, weight)  # (K, 2N)
+        nothing = torch.zeros(members, sides)
+        total = nothing.index_add(1, edges.target, weight)  # (K, 2N)
         attention = weight / _gather(total, edges.target)
         flow = edges.share.expand_as(attention)
         weights = torch.stack([flow, attention], dim=-1)  # (K, 2E, 2)
@@ -204,14 +214,16 @@ class FlowLayer(nn.Module):
         messages = _gather(values, edges.source)
         messages = messages.view(members, -1, 2, width)  # (K, 2E, 2, D)
         messages *= weights[..., None]
-        received = _scatter(messages.flatten(2), edges.target, 2 * nodes)  # (K, 2N, 2D)
+        received = _scatter(messages.flatten(2), edges.target, sides)  # (K, 2N, 2D)
 
         # 4. Gated flow, attention and the node itself; the mean of both directions.   (K, N, D)
-        moved = gates.reshape(members, 2 * nodes, width) * received[..., :width]
+        gate = gates.reshape(members, sides, width)
+        moved = gate * received[..., :width]
         moved += received[..., width:]
         moved += values[..., :width]
         both = moved.view(members, nodes, 2, width)
-        return h + F.gelu(both.sum(2) / 2)
+        mean = both.sum(2) / 2
+        return h + F.gelu(mean)
 
 
 class Edges(NamedTuple):
@@ -227,10 +239,12 @@ class Edges(NamedTuple):
     def of(cls, level: Level) -> Edges:
         """The edges of one level's blocks."""
         producer, consumer = level.edges
+        nodes = len(level.node_kind)
         source = torch.cat([2 * producer, 2 * consumer + 1])
         target = torch.cat([2 * consumer, 2 * producer + 1])
-        degree = _counts(target, 2 * len(level.node_kind))  # (2N,)
-        return cls(source, target, degree.rsqrt()[target])
+        degree = _counts(target, 2 * nodes)  # (2N,)
+        share = degree.rsqrt()[target]
+        return cls(source, target, share)
 
 
 class Linear(nn.Module):
@@ -254,8 +268,9 @@ class Linear(nn.Module):
 
     def split(self, x: Tensor, first: int) -> tuple[Tensor, Tensor]:
         """The `first` outputs and the others as two contiguous tensors."""
-        leading = torch.baddbmm(self.bias[..., :first], x, self.weight[..., :first])
-        trailing = torch.baddbmm(self.bias[..., first:], x, self.weight[..., first:])
+        bias, weight = self.bias, self.weight
+        leading = torch.baddbmm(bias[..., :first], x, weight[..., :first])
+        trailing = torch.baddbmm(bias[..., first:], x, weight[..., first:])
         return leading, trailing
 
 
@@ -278,7 +293,11 @@ def _gather(x: Tensor, index: Tensor) -> Tensor:
     return x.index_select(1, index)
 
 
-def _scatter(x: Tensor, index: Tensor, size: int) -> Tensor:
+def _scatter(
+    x: Tensor,
+    index: Tensor,
+    size: int,
+) -> Tensor:
     """(K, size, D) sums of x (K, n, D) by row (n,)."""
     sums = x.new_zeros(x.shape[0], size, x.shape[2])
     return sums.index_add_(1, index, x)

@@ -99,20 +99,20 @@ class GNN(SamplingPredictor):
         # 1. A network for these metrics and words, with the weights of the base.
         base = self._load_base()
         self._metrics = tuple(targets)
-        self._transforms = [
-            TargetTransform.by_ranks(name, values[~np.isnan(values)])
-            for name, values in targets.items()
-        ]
-        known_words = base._vocabulary.words if base else ()
-        self._vocabulary: Vocabulary = Vocabulary.of(graphs, known_words)
+        self._transforms = []
+        for name, values in targets.items():
+            known = values[~np.isnan(values)]
+            self._transforms.append(TargetTransform.by_ranks(name, known))
+        base_words = base._vocabulary.words if base else ()
+        self._vocabulary: Vocabulary = Vocabulary.of(graphs, base_words)
         self._network = self._new_network()
         if base:
             self._network.copy_pretrained(base._network)
 
         # 2. Which texts each member is not trained on; equal texts are in one fold.        (K, n)
-        number = {graph: i for i, graph in enumerate(dict.fromkeys(graphs))}
-        hidden = held_out(len(number), self.members, FOLDS, rng)
-        hidden = hidden[:, [number[graph] for graph in graphs]]
+        number = _numbered(graphs)
+        held_out = held_out_folds(len(number), self.members, FOLDS, rng)
+        held_out = held_out[:, [number[graph] for graph in graphs]]
 
         # 3. Train, and measure the errors on what was held out.
         z = self._to_z(targets, len(graphs))  # (n, M)
@@ -121,10 +121,17 @@ class GNN(SamplingPredictor):
             "learning_rate": PRETRAINED_LEARNING_RATE if base else LEARNING_RATE,
             **self.schedule,
         }
-        schedule = Schedule(**settings)  # type: ignore[arg-type]
-        network, vocabulary = self._network, self._vocabulary
-        train(network, vocabulary, graphs, z, hidden, schedule, rng, self.progress)
-        self._covariance = self._measure_errors(graphs, z, hidden)
+        train(
+            self._network,
+            self._vocabulary,
+            graphs,
+            z,
+            held_out,
+            Schedule(**settings),  # type: ignore[arg-type]
+            rng,
+            self.progress,
+        )
+        self._covariance = self._measure_errors(graphs, z, held_out)
         return self
 
     def _load_base(self) -> GNN | None:
@@ -133,7 +140,8 @@ class GNN(SamplingPredictor):
             return None
         base = load_base(self.base, GNN)
         for name in ("width", "layers", "members"):
-            own, of_base = getattr(self, name), getattr(base, name)
+            own = getattr(self, name)
+            of_base = getattr(base, name)
             if own != of_base:
                 raise InputError(
                     f"gnn: {name} is {of_base} in {self.base}, not {own}; base=None allows any size"
@@ -153,26 +161,35 @@ class GNN(SamplingPredictor):
             return Network(config)
 
     def _measure_errors(
-        self, graphs: Sequence[TextGraph], targets: np.ndarray, hidden: np.ndarray
+        self,
+        graphs: Sequence[TextGraph],
+        targets: np.ndarray,
+        held_out: np.ndarray,
     ) -> np.ndarray:
         """Covariance (M, M) of the errors on held-out architectures, minus the variance among the
         members there.
         """
         # 1. Errors where a member has not seen the text, NaN elsewhere.                 (K, n, M)
-        errors = np.where(hidden[:, :, None], targets - self._predict_z(graphs), np.nan)
+        errors = targets - self._predict_z(graphs)
+        errors = np.where(held_out[:, :, None], errors, np.nan)
+        metrics = targets.shape[1]
 
         # 2. Two members share a fold: their difference has twice the variance among members.
-        pairs = errors[: self.members // 2 * 2].reshape(-1, 2, *targets.shape)
+        in_pairs = self.members // 2 * 2  # an odd last member has no partner
+        pairs = errors[:in_pairs].reshape(-1, 2, *targets.shape)
         apart = pairs[:, 0] - pairs[:, 1]
-        apart = apart.reshape(-1, targets.shape[1])  # (K n / 2, M)
-        errors = errors.reshape(-1, targets.shape[1])  # (K n, M)
-        covariance = _moments(errors, _PRIOR_NOISE) - _moments(apart, 0.0) / 2
+        apart = apart.reshape(-1, metrics)  # (K n / 2, M)
+        errors = errors.reshape(-1, metrics)  # (K n, M)
+        among_members = _moments(apart, 0.0) / 2
+        covariance = _moments(errors, _PRIOR_NOISE) - among_members
 
         # 3. Shrink the correlations by the number of examples, each held out from two members.
-        scale = np.sqrt(np.maximum(np.diag(covariance), MIN_NOISE**2))  # (M,)
+        variances = np.maximum(np.diag(covariance), MIN_NOISE**2)
+        scale = np.sqrt(variances)  # (M,)
         scales = np.outer(scale, scale)
-        examples = second_moments(errors)[1] / 2
-        return shrink_correlation(covariance / scales, examples) * scales
+        _, counts = second_moments(errors)
+        correlation = shrink_correlation(covariance / scales, counts / 2)
+        return correlation * scales
 
     # --- predicting
 
@@ -188,37 +205,47 @@ class GNN(SamplingPredictor):
         if not texts or not metrics:
             return np.empty((len(texts), samples, len(metrics)))
         # 1. Sample k is the prediction of member k, in turn.                             (n, s, M)
-        by_member = self._predict_z([text_graph(text) for text in texts])  # (K, n, M)
-        drawn = by_member[np.arange(samples) % self.members].transpose(1, 0, 2)
+        graphs = [text_graph(text) for text in texts]
+        by_member = self._predict_z(graphs)  # (K, n, M)
+        member_of_sample = np.arange(samples) % self.members  # (s,)
+        drawn = by_member[member_of_sample].transpose(1, 0, 2)
 
         # 2. Add errors, given those of the known metrics.                                (n, s, M)
         noise = text_noise(texts, samples, len(self.metrics), (self.seed, seed))
         z_known = self._to_z(known, len(texts))[:, None]  # (n, 1, M)
-        drawn = drawn + conditional_errors(self._covariance, z_known - drawn, noise)
+        errors = conditional_errors(self._covariance, z_known - drawn, noise)
+        drawn = drawn + errors
 
         # 3. Back to the metrics' own units.
-        columns = [self.metrics.index(name) for name in metrics]
-        values = [self._transforms[column].to_values(drawn[:, :, column]) for column in columns]
+        values = []
+        for name in metrics:
+            column = self.metrics.index(name)
+            z = drawn[:, :, column]  # (n, s)
+            values.append(self._transforms[column].to_values(z))
         return np.stack(values, 2)
 
     @torch.no_grad()
     def _predict_z(self, graphs: Sequence[TextGraph]) -> np.ndarray:
         """The members' predictions (K, n, M) in z; every distinct text is encoded once."""
-        number = {graph: i for i, graph in enumerate(dict.fromkeys(graphs))}
+        number = _numbered(graphs)
         distinct = list(number)
         parts = []
         for start in range(0, len(distinct), _BATCH):
             batch = collate(distinct[start : start + _BATCH])
-            parts.append(self._network(batch, self._vocabulary.features(batch.kinds)))
+            words = self._vocabulary.features(batch.kinds)
+            parts.append(self._network(batch, words))  # (K, b, M)
         rows = [number[graph] for graph in graphs]
-        return torch.cat(parts, dim=1)[:, rows].double().numpy()
+        predicted = torch.cat(parts, dim=1)[:, rows]  # (K, n, M)
+        return predicted.double().numpy()
 
     def _to_z(self, values: Metrics, n: int) -> np.ndarray:
         """Values of the trained metrics in z (n, M), NaN where missing."""
         columns = []
         for name, transform in zip(self.metrics, self._transforms, strict=True):
-            missing = np.full(n, np.nan)
-            columns.append(transform.to_z(np.asarray(values[name])) if name in values else missing)
+            column = np.full(n, np.nan)
+            if name in values:
+                column = transform.to_z(np.asarray(values[name]))
+            columns.append(column)
         return np.stack(columns, axis=1)
 
     # --- checkpoints
@@ -247,18 +274,24 @@ class GNN(SamplingPredictor):
         self._vocabulary = Vocabulary(config["words"])
         count = len(self._metrics)
         without_pivot = np.zeros(1)  # the shipped checkpoints store none
-        self._transforms = [
-            TargetTransform(
+        self._transforms = []
+        for i in range(count):
+            pivot = tensors.get(f"scale{i}.pivot", without_pivot)
+            transform = TargetTransform(
                 values=tensors[f"scale{i}.values"],
                 z=tensors[f"scale{i}.scores"],
-                pivot=float(tensors.get(f"scale{i}.pivot", without_pivot)[0]),
+                pivot=float(pivot[0]),
             )
-            for i in range(count)
-        ]
+            self._transforms.append(transform)
         self._covariance = tensors["covariance"].reshape(count, count)
         self._network = self._new_network().eval()
         load_weights(self._network, "network", tensors)
         return self
+
+
+def _numbered(graphs: Sequence[TextGraph]) -> dict[TextGraph, int]:
+    """The distinct texts, numbered in the order of their first occurrence."""
+    return {graph: i for i, graph in enumerate(dict.fromkeys(graphs))}
 
 
 def _moments(errors: np.ndarray, prior: float) -> np.ndarray:
@@ -288,7 +321,12 @@ class Schedule:
     weight_decay: float = 1e-2  # of AdamW
 
 
-def held_out(n: int, members: int, folds: int, rng: np.random.Generator) -> np.ndarray:
+def held_out_folds(
+    n: int,
+    members: int,
+    folds: int,
+    rng: np.random.Generator,
+) -> np.ndarray:
     """Mask (K, n) of the architectures that a member is not trained on: one fold each, none if n <
     2 * folds.
 
@@ -306,7 +344,7 @@ def train(
     vocabulary: Vocabulary,
     graphs: Sequence[TextGraph],
     targets: np.ndarray,
-    hidden: np.ndarray,
+    held_out: np.ndarray,
     schedule: Schedule,
     rng: np.random.Generator,
     progress: Progress | None = None,
@@ -318,35 +356,43 @@ def train(
         vocabulary: words of the network's inputs.
         graphs: n training texts.
         targets: (n, M) in z, NaN where missing.
-        hidden: (K, n), True for texts that a member is not trained on.
+        held_out: (K, n), True for texts that a member is not trained on.
         schedule: optimizer settings.
         rng: generator of the batches.
         progress: called as `progress(step, steps, loss)`; the loss is averaged over the members.
     """
     values = torch.tensor(np.nan_to_num(targets), dtype=torch.float32)  # (n, M)
-    observed = torch.tensor(~np.isnan(targets))  # (n, M)
-    allowed = torch.tensor(~hidden, dtype=torch.float32)  # (K, n)
-    size = min(schedule.batch, len(graphs))
+    is_observed = torch.tensor(~np.isnan(targets))  # (n, M)
+    may_see = torch.tensor(~held_out, dtype=torch.float32)  # (K, n)
     optimizer = AdamW(
-        network.parameters(), schedule.learning_rate, weight_decay=schedule.weight_decay, fused=True
+        network.parameters(),
+        schedule.learning_rate,
+        weight_decay=schedule.weight_decay,
+        fused=True,
     )
     # OneCycleLR divides by zero if the rise ends with the first step.
     rise = max(0.1, 1.5 / schedule.steps)  # share of the steps
     cycle = OneCycleLR(
-        optimizer, schedule.learning_rate, total_steps=schedule.steps, pct_start=rise
+        optimizer,
+        schedule.learning_rate,
+        total_steps=schedule.steps,
+        pct_start=rise,
     )
     network.train()
+    size = min(schedule.batch, len(graphs))
     order = np.array([], int)
     for step in range(1, schedule.steps + 1):
         # 1. The next texts of an endless random order.
         if len(order) < size:
             order = np.concatenate([order, rng.permutation(len(graphs))])
-        rows, order = order[:size], order[size:]
+        rows = order[:size]
+        order = order[size:]
 
         # 2. The loss of every member on the texts that it may see.
         batch = collate([graphs[i] for i in rows])
-        predicted = network(batch, vocabulary.features(batch.kinds))  # (K, b, M)
-        weights = allowed[:, rows, None] * observed[rows]  # (K, b, M)
+        words = vocabulary.features(batch.kinds)
+        predicted = network(batch, words)  # (K, b, M)
+        weights = may_see[:, rows, None] * is_observed[rows]  # (K, b, M)
         loss = _loss(predicted, values[rows], weights)
 
         # 3. One step.
@@ -356,11 +402,16 @@ def train(
         optimizer.step()
         cycle.step()
         if progress:
-            progress(step, schedule.steps, loss.item() / len(hidden))
+            mean_loss = loss.item() / len(held_out)
+            progress(step, schedule.steps, mean_loss)
     network.eval()
 
 
-def _loss(predicted: Tensor, target: Tensor, weights: Tensor) -> Tensor:
+def _loss(
+    predicted: Tensor,
+    target: Tensor,
+    weights: Tensor,
+) -> Tensor:
     """Squared error plus pairwise hinge loss, summed over members.
 
     Args:
@@ -368,14 +419,20 @@ def _loss(predicted: Tensor, target: Tensor, weights: Tensor) -> Tensor:
         target: (b, M).
         weights: (K, b, M), 0 where a target is unused.
     """
+    # 1. The mean squared error of the targets in use.                                          (K,)
     squares = weights * (predicted - target) ** 2
-    used = weights.sum((1, 2)).clamp(min=1)  # (K,)
+    used = weights.sum((1, 2)).clamp(min=1)
     squared = squares.sum((1, 2)) / used
-    # Pairs of texts of which the first should be predicted higher by a margin.      (K, b, b, M)
+
+    # 2. Pairs of texts of which the first should be predicted higher by a margin.      (K, b, b, M)
     is_higher = target[:, None] > target[None]
-    pairs = is_higher * weights[:, :, None] * weights[:, None]
+    pairs = is_higher * weights[:, :, None]
+    pairs = pairs * weights[:, None]
     difference = predicted[:, :, None] - predicted[:, None]
-    short = F.relu(MARGIN - difference)
-    count = pairs.sum((1, 2, 3)).clamp(min=1)  # (K,)
-    hinge = (pairs * short).sum((1, 2, 3)) / count
+    shortfall = F.relu(MARGIN - difference)
+
+    # 3. The mean shortfall of these pairs.                                                     (K,)
+    count = pairs.sum((1, 2, 3)).clamp(min=1)
+    total = (pairs * shortfall).sum((1, 2, 3))
+    hinge = total / count
     return squared.sum() + hinge.sum()

@@ -85,14 +85,16 @@ class NumberDecoder(nn.Module):
         self.place = nn.Embedding(NUMBER_LENGTH, d)
         self.hidden = nn.Linear(config.width, 2 * d)
         self.condition = nn.Linear(2 * d, d)
-        self.layers = nn.ModuleList(NumberLayer(d) for _ in range(config.number_layers))
+        layers = [NumberLayer(d) for _ in range(config.number_layers)]
+        self.layers = nn.ModuleList(layers)
         self.norm = nn.RMSNorm(d)
         self.head = nn.Linear(d, NUMBER_TOKENS)
         nn.init.normal_(self.token.weight, std=0.5)
 
     def conditions(self, hidden: Tensor) -> Tensor:
         """Conditions (…, d) of the numbers, from the queries' hidden states (…, D)."""
-        return self.condition(functional.gelu(self.hidden(hidden)))
+        wide = functional.gelu(self.hidden(hidden))  # (…, 2d)
+        return self.condition(wide)
 
     def forward(self, conditions: Tensor, tokens: Tensor) -> Tensor:
         """Logits (R, L, NUMBER_TOKENS) of the token after each one, for training.
@@ -101,14 +103,20 @@ class NumberDecoder(nn.Module):
             conditions: (R, d), see `conditions`.
             tokens: (R, L), of which the first is `START`.
         """
-        places = self.place.weight[: tokens.shape[1]]  # (L, d)
-        x = self.token(tokens) + places + conditions[:, None]  # (R, L, d)
+        length = tokens.shape[1]
+        places = self.place.weight[:length]  # (L, d)
+        x = self.token(tokens) + places
+        x = x + conditions[:, None]  # (R, L, d)
         for layer in self.layers:
             x, _ = layer(x)
         return self.head(self.norm(x))
 
     def step(
-        self, conditions: Tensor, token: Tensor, place: int, past: list[Past] | None
+        self,
+        conditions: Tensor,
+        token: Tensor,
+        place: int,
+        past: list[Past] | None,
     ) -> tuple[Tensor, list[Past]]:
         """Decode one more token per row.
 
@@ -121,13 +129,16 @@ class NumberDecoder(nn.Module):
         Returns:
             Logits (R, NUMBER_TOKENS) of the next token, and keys and values including this token.
         """
-        x = self.token(token) + self.place.weight[place] + conditions  # (R, d)
-        x = x[:, None]
+        x = self.token(token) + self.place.weight[place]
+        x = x + conditions  # (R, d)
+        x = x[:, None]  # (R, 1, d)
         present = []
         for i, layer in enumerate(self.layers):
-            x, keys = layer(x, past[i] if past else None)
+            of_layer = past[i] if past else None
+            x, keys = layer(x, of_layer)
             present.append(keys)
-        return self.head(self.norm(x))[:, 0], present
+        logits = self.head(self.norm(x))  # (R, 1, NUMBER_TOKENS)
+        return logits[:, 0], present
 
 
 class NumberLayer(nn.Module):
@@ -136,29 +147,47 @@ class NumberLayer(nn.Module):
     def __init__(self, d: int) -> None:
         super().__init__()
         self.heads = NUMBER_HEADS
-        self.attention_norm, self.feed_norm = nn.RMSNorm(d), nn.RMSNorm(d)
+        self.attention_norm = nn.RMSNorm(d)
+        self.feed_norm = nn.RMSNorm(d)
         self.project = nn.Linear(d, 3 * d, bias=False)
         self.out = nn.Linear(d, d, bias=False)
         self.up = nn.Linear(d, 4 * d, bias=False)
         self.down = nn.Linear(2 * d, d, bias=False)
 
-    def forward(self, x: Tensor, past: Past | None = None) -> tuple[Tensor, Past]:
+    def forward(
+        self,
+        x: Tensor,
+        past: Past | None = None,
+    ) -> tuple[Tensor, Past]:
         """Process tokens x (R, L, d) that follow `past`.
 
         Returns:
             The tokens after this layer, and the keys and values of all tokens.
         """
+        # 1. Queries, keys and values of the new tokens; keys and values of earlier ones go before.
         projected = self.project(self.attention_norm(x))  # (R, L, 3d)
-        projected = projected.unflatten(-1, (3, self.heads, -1))
+        projected = projected.unflatten(-1, (3, self.heads, -1))  # (R, L, 3, h, H)
         query, key, value = projected.permute(2, 0, 3, 1, 4)  # each (R, h, L, H)
         if past is not None:
-            key = torch.cat([past[0], key], 2)  # (R, h, P + L, H)
-            value = torch.cat([past[1], value], 2)
+            past_key, past_value = past
+            key = torch.cat([past_key, key], 2)  # (R, h, P + L, H)
+            value = torch.cat([past_value, value], 2)
+
+        # 2. Attention. With a past, the only new token may read all others.          (R, h, L, H)
         causal = past is None and x.shape[1] > 1
-        read = functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
-        x = x + self.out(join_heads(read))
-        gate, up = self.up(self.feed_norm(x)).chunk(2, -1)
-        return x + self.down(functional.silu(gate) * up), (key, value)
+        read = functional.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            is_causal=causal,
+        )
+        x = x + self.out(join_heads(read))  # (R, L, d)
+
+        # 3. SwiGLU.
+        wide = self.up(self.feed_norm(x))  # (R, L, 4d)
+        gate, up = wide.chunk(2, -1)
+        x = x + self.down(functional.silu(gate) * up)
+        return x, (key, value)
 
 
 # --- samples of one metric
@@ -169,7 +198,10 @@ BELOW_ONE = 1 - 1e-12  # largest quantile
 
 @torch.inference_mode()
 def sample_numbers(
-    decoder: NumberDecoder, conditions: Tensor, rows: np.ndarray, quantiles: np.ndarray
+    decoder: NumberDecoder,
+    conditions: Tensor,
+    rows: np.ndarray,
+    quantiles: np.ndarray,
 ) -> np.ndarray:
     """Decode S samples at given quantiles of the decoder's distributions.
 
@@ -192,38 +224,68 @@ def sample_numbers(
     for place in range(NUMBER_LENGTH):
         # 1. One step of the decoder per prefix, and one token per sample.
         logits, past = decoder.step(conditions, token, place, past)  # (P, NUMBER_TOKENS)
-        picked, quantile = _pick(logits, prefix, place, quantile)  # (S,)
+        pick = _pick_sign if place == 0 else _pick_digit
+        probability = _probabilities(logits, place)
+        picked, quantile = pick(probability, prefix, quantile)  # (S,)
         written.append(picked)
 
         # 2. Each prefix goes on with the tokens that its samples picked.
         extended = prefix * NUMBER_TOKENS + picked
         distinct, prefix = torch.unique(extended, return_inverse=True)  # (P',) and (S,)
-        parent, token = distinct // NUMBER_TOKENS, distinct % NUMBER_TOKENS
+        parent = distinct // NUMBER_TOKENS
+        token = distinct % NUMBER_TOKENS
         conditions = conditions[parent]
         past = [(key[parent], value[parent]) for key, value in past]
-    return read_numbers(torch.stack(written, 1).numpy())
+    tokens = torch.stack(written, 1)  # (S, NUMBER_LENGTH)
+    return read_numbers(tokens.numpy())
 
 
-def _pick(logits: Tensor, prefix: Tensor, place: int, quantile: Tensor) -> tuple[Tensor, Tensor]:
-    """Tokens (S,) at one place for samples of P prefixes with logits (P, NUMBER_TOKENS), and
-    quantiles within these.
+def _probabilities(logits: Tensor, place: int) -> Tensor:
+    """Probabilities (P, NUMBER_TOKENS) of the tokens that the grammar allows at a place."""
+    finite = torch.nan_to_num(logits.double(), nan=0.0, posinf=1e4, neginf=-1e4)
+    allowed = finite.masked_fill(~_ALLOWED[place], -torch.inf)
+    return allowed.softmax(-1)
+
+
+def _pick_sign(
+    probability: Tensor,
+    prefix: Tensor,
+    quantile: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Signs (S,) of samples at quantiles (S,), and quantiles (S,) within the numbers of this sign.
 
     A higher quantile gives a higher number: minus comes before plus, and the quantile is mirrored
     for negative numbers, whose digits are ordered by absolute value.
+
+    Args:
+        probability: (P, NUMBER_TOKENS) of the first token after each prefix.
+        prefix: (S,) prefix of each sample.
+        quantile: (S,) within the samples of the prefix.
     """
-    finite = torch.nan_to_num(logits.double(), nan=0.0, posinf=1e4, neginf=-1e4)
-    probability = finite.masked_fill(~_ALLOWED[place], -torch.inf).softmax(-1)  # (P, NUMBER_TOKENS)
-    if place == 0:
-        minus = probability[prefix, MINUS]  # (S,)
-        negative = quantile < minus
-        mirrored = 1 - quantile / minus.clamp_min(SMALLEST)
-        upwards = (quantile - minus) / (1 - minus).clamp_min(SMALLEST)
-        within = torch.where(negative, mirrored, upwards)
-        sign = torch.where(negative, MINUS, PLUS)
-        return sign, within.clamp(0, BELOW_ONE)
+    minus = probability[prefix, MINUS]  # (S,)
+    is_negative = quantile < minus
+    sign = torch.where(is_negative, MINUS, PLUS)
+    mirrored = 1 - quantile / minus.clamp_min(SMALLEST)
+    plus = (1 - minus).clamp_min(SMALLEST)
+    upwards = (quantile - minus) / plus
+    within = torch.where(is_negative, mirrored, upwards)
+    return sign, within.clamp(0, BELOW_ONE)
+
+
+def _pick_digit(
+    probability: Tensor,
+    prefix: Tensor,
+    quantile: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Digits (S,) of samples at quantiles (S,), and quantiles (S,) within the numbers that go on
+    with this digit; see `_pick_sign`.
+    """
+    # 1. The digit whose interval of the cumulative distribution holds the quantile.          (S,)
     total = probability.cumsum(-1)[prefix]  # (S, NUMBER_TOKENS)
     token = torch.searchsorted(total, quantile[:, None], right=True)[:, 0]
-    token = token.clamp(ZERO, NUMBER_TOKENS - 1)  # (S,)
+    token = token.clamp(ZERO, NUMBER_TOKENS - 1)
+
+    # 2. Where in this interval the quantile is.                                              (S,)
     share = probability[prefix, token]
     end = total.gather(-1, token[:, None])[:, 0]
     start = end - share
@@ -240,7 +302,11 @@ Coupling = Callable[[np.ndarray, Sequence[str]], np.ndarray]
 """Quantiles (q, s, M) of q queries with states (q, S) and texts; equal texts have equal ones."""
 
 
-def couple_samples(examples: np.ndarray, size: tuple[int, int], seed: Sequence[int]) -> Coupling:
+def couple_samples(
+    examples: np.ndarray,
+    size: tuple[int, int],
+    seed: Sequence[int],
+) -> Coupling:
     """Couple the samples of any number of queries by the quantiles that they decode.
 
     The error of a prediction is a draw from a Gaussian process on the states, given that the
@@ -255,40 +321,51 @@ def couple_samples(examples: np.ndarray, size: tuple[int, int], seed: Sequence[i
         seed: integers. Quantiles depend on state, text and seed alone.
     """
     samples, metrics = size
+    draws = metrics * samples
     if samples == 1:
         return lambda states, texts: np.full((len(texts), *size), 0.5)
 
     # 1. The kernel's length is the median distance of the examples.                        (n, n)
     points = learned_features(examples).astype(float)
     distances = squared_distances(points, points)
-    scale = float(np.median(distances[distances > 0])) if distances.any() else 1.0
+    scale = 1.0
+    if distances.any():
+        scale = float(np.median(distances[distances > 0]))
 
     # 2. One draw from the prior per sample and metric, as a sum of random waves.
     rng = np.random.default_rng(list(seed))
-    frequencies = rng.standard_normal((points.shape[1], FOURIER_FEATURES)) / np.sqrt(scale)
+    frequencies = rng.standard_normal((points.shape[1], FOURIER_FEATURES))
+    frequencies = frequencies / np.sqrt(scale)
     phases = rng.uniform(0, 2 * np.pi, FOURIER_FEATURES)
-    amplitudes = [*rng.standard_normal((metrics, FOURIER_FEATURES, samples))]
-    weights = np.hstack(amplitudes) * np.sqrt(2 / FOURIER_FEATURES)  # (512, M s)
+    amplitudes = rng.standard_normal((metrics, FOURIER_FEATURES, samples))
+    weights = np.hstack([*amplitudes])  # (FOURIER_FEATURES, M s)
+    weights = weights * np.sqrt(2 / FOURIER_FEATURES)
 
     def prior(at: np.ndarray) -> np.ndarray:
-        return np.cos(at @ frequencies + phases) @ weights  # (m, M s)
+        waves = np.cos(at @ frequencies + phases)  # (m, FOURIER_FEATURES)
+        return waves @ weights  # (m, M s)
 
     # 3. What must be subtracted for the draws to be 0 at the examples.                   (n, M s)
     kernel = np.exp(-distances / (2 * scale))
     kernel = kernel + OWN_VARIANCE * np.eye(len(points))
     correction = solve(kernel, prior(points), assume_a="pos")
 
+    def draw_own(rng: np.random.Generator) -> np.ndarray:
+        return rng.standard_normal(draws)
+
     def quantiles(states: np.ndarray, texts: Sequence[str]) -> np.ndarray:
         # 4. The errors of the queries: the conditioned draw, and one of their own.       (q, M s)
         queries = learned_features(states).astype(float)
-        near = np.exp(-squared_distances(queries, points) / (2 * scale))  # (q, n)
-        own = draw_by_text(texts, seed, lambda rng: rng.standard_normal(metrics * samples))
+        distances = squared_distances(queries, points)  # (q, n)
+        near = np.exp(-distances / (2 * scale))
         shared = prior(queries) - near @ correction
-        errors = shared + np.sqrt(OWN_VARIANCE) * np.array(own)
+        own = np.array(draw_by_text(texts, seed, draw_own))
+        errors = shared + np.sqrt(OWN_VARIANCE) * own
 
         # 5. Their ranks among the samples of a query and metric.                        (q, M, s)
         errors = errors.reshape(len(texts), metrics, samples)
-        ranks = errors.argsort(2).argsort(2)
-        return (ranks.swapaxes(1, 2) + 0.5) / samples  # (q, s, M)
+        order = errors.argsort(2)
+        ranks = order.argsort(2).swapaxes(1, 2)  # (q, s, M)
+        return (ranks + 0.5) / samples
 
     return quantiles

@@ -74,33 +74,47 @@ def collate(texts: Sequence[Tokens]) -> Batch:
     first_word = _starts([len(text.words) for text in texts])
     first_token = _starts(sizes)
     first_distinct = _starts([text.shared.max() + 1 for text in texts])
-
-    def joined(arrays: Sequence[np.ndarray], axis: int = 0) -> Tensor:
-        return torch.from_numpy(np.concatenate(arrays, axis))
-
-    def numbered_on(arrays: Sequence[np.ndarray], first: np.ndarray, axis: int = 0) -> Tensor:
-        return joined([array + start for array, start in zip(arrays, first, strict=True)], axis)
-
-    def stacked(arrays: Sequence[np.ndarray]) -> Tensor:
-        return torch.from_numpy(np.stack(arrays))
-
+    text_of_token = np.repeat(np.arange(len(texts)), sizes)
     return Batch(
-        words=joined([text.words for text in texts]),
-        starts=numbered_on([text.starts for text in texts], first_word),
-        numbers=joined([text.numbers for text in texts]),
-        edges=numbered_on([text.edges for text in texts], first_token, axis=1),
-        text=torch.from_numpy(np.repeat(np.arange(len(texts)), sizes)),
-        position=joined([text.position for text in texts]),
-        shared=numbered_on([text.shared for text in texts], first_distinct),
-        totals=stacked([text.totals for text in texts]),
-        counts=stacked([text.counts for text in texts]),
-        neighbours=stacked([text.neighbours for text in texts]),
+        words=_joined([text.words for text in texts]),
+        starts=_numbered_on([text.starts for text in texts], first_word),
+        numbers=_joined([text.numbers for text in texts]),
+        edges=_numbered_on([text.edges for text in texts], first_token, axis=1),
+        text=torch.from_numpy(text_of_token),
+        position=_joined([text.position for text in texts]),
+        shared=_numbered_on([text.shared for text in texts], first_distinct),
+        totals=_stacked([text.totals for text in texts]),
+        counts=_stacked([text.counts for text in texts]),
+        neighbours=_stacked([text.neighbours for text in texts]),
     )
+
+
+def _joined(arrays: Sequence[np.ndarray], axis: int = 0) -> Tensor:
+    """Arrays of the texts, one after the other."""
+    return torch.from_numpy(np.concatenate(arrays, axis))
+
+
+def _numbered_on(
+    arrays: Sequence[np.ndarray],
+    first: np.ndarray,
+    axis: int = 0,
+) -> Tensor:
+    """Arrays of numbers that begin at 0 in each text, joined so that each text begins at its
+    `first` number.
+    """
+    numbered = [array + start for array, start in zip(arrays, first, strict=True)]
+    return _joined(numbered, axis)
+
+
+def _stacked(arrays: Sequence[np.ndarray]) -> Tensor:
+    """Arrays of equal shape, one row per text."""
+    return torch.from_numpy(np.stack(arrays))
 
 
 def _starts(sizes: Sequence[int]) -> np.ndarray:
     """First index of each of several consecutive ranges."""
-    return np.cumsum([0, *sizes])[:-1]
+    ends = np.cumsum([0, *sizes])
+    return ends[:-1]
 
 
 class TextEncoder(nn.Module):
@@ -118,17 +132,26 @@ class TextEncoder(nn.Module):
         super().__init__()
         self.config = config
         d = config.width
+
+        # 1. Words and numbers of the tokens.
         self.words = nn.EmbeddingBag(BUCKETS, d, mode="sum", padding_idx=0)
         nn.init.normal_(self.words.weight, std=0.5)
         numbers = TOKEN_NUMBERS * (1 + 2 * config.frequencies)
         self.numbers = nn.Linear(numbers, d)
         nn.init.normal_(self.numbers.weight, std=0.5 * numbers**-0.5)
-        self.register_buffer("frequency", 2.0 ** torch.arange(config.frequencies) * torch.pi / 16)
-        self.layers = nn.ModuleList(Layer(d) for _ in range(config.layers))
+        octaves = 2.0 ** torch.arange(config.frequencies)
+        self.register_buffer("frequency", octaves * torch.pi / 16)
+
+        # 2. Layers, and the structure of a text from its pooled tokens.
+        layers = [Layer(d) for _ in range(config.layers)]
+        self.layers = nn.ModuleList(layers)
         self.norm = nn.RMSNorm(d)
-        self.out = nn.Linear((1 + config.windows) * d, config.structure, bias=False)
+        pooled = (1 + config.windows) * d
+        self.out = nn.Linear(pooled, config.structure, bias=False)
         nn.init.orthogonal_(self.out.weight)
         self.structure_norm = nn.RMSNorm(config.structure)
+
+        # 3. What is read from the structure.
         read = config.structure + TEXT_NUMBERS
         self.quality = _network(read, config.hidden, QUALITY)
         self.accuracies = _network(read + NEIGHBOURS, config.hidden, ACCURACIES)
@@ -143,19 +166,23 @@ class TextEncoder(nn.Module):
                 `_linear`; False is faster to train.
         """
         flow = Flow(batch)
-        ones = [1] * len(flow.sizes) if exact else None  # rows per text of what follows the pooling
+        token_rows = single_rows = None  # rows per text, if texts are kept apart
         if exact:
-            tokens = torch.bincount(batch.text).tolist()
+            token_rows = torch.bincount(batch.text).tolist()
+            single_rows = [1] * len(flow.sizes)
             flow.rows = torch.bincount(flow.text).tolist()
 
         # 1. Embed the tokens: the sum of their words, and their numbers as waves.          (n, D)
-        angle = (batch.numbers[..., None] * self.frequency).flatten(1)  # (n, TOKEN_NUMBERS * f)
+        angle = batch.numbers[..., None] * self.frequency
+        angle = angle.flatten(1)  # (n, TOKEN_NUMBERS * frequencies)
         numbers = torch.cat([batch.numbers / 8, angle.sin(), angle.cos()], 1)
-        embedded_numbers = _linear(self.numbers, numbers, tokens if exact else None)
-        x = self.words(batch.words, batch.starts) + embedded_numbers
+        embedded_numbers = _linear(self.numbers, numbers, token_rows)
+        embedded_words = self.words(batch.words, batch.starts)
+        x = embedded_words + embedded_numbers
 
         # 2. Tokens that equal calls share are one from here on: the mean of them.           (m, D)
-        x = _sums(x, batch.shared, len(flow.times)) / flow.times
+        distinct = len(flow.times)
+        x = _sums(x, batch.shared, distinct) / flow.times
 
         # 3. Pass messages.                                                                  (m, D)
         for layer in self.layers:
@@ -163,28 +190,44 @@ class TextEncoder(nn.Module):
         x = self.norm(x)
 
         # 4. Pool the whole text and K soft windows along it.                    (B, (1 + K) * D)
-        centers = torch.linspace(0, 1, self.config.windows)
-        distance = batch.position[:, None] - centers
-        window = torch.exp(-WINDOW_SHARPNESS * distance**2)  # (n, K)
-        in_windows = _sums(window, batch.shared, len(x))  # (m, K)
+        centers = torch.linspace(0, 1, self.config.windows)  # (K,)
+        distance = batch.position[:, None] - centers  # (n, K)
+        window = torch.exp(-WINDOW_SHARPNESS * distance**2)
+        in_windows = _sums(window, batch.shared, distinct)  # (m, K)
         weights = [flow.times, *in_windows.T[..., None]]  # (1 + K) times (m, 1)
         weighted = torch.cat([x * weight for weight in weights], 1)
         pooled = _sums(weighted, flow.text, len(flow.sizes))
 
         # 5. Structure is linear in the pooled tokens; all that is learned reads it.
-        structure = _linear(self.out, pooled / flow.sizes.sqrt(), ones)  # (B, structure)
-        read = torch.cat([self.structure_norm(structure), batch.totals / 8], 1)
-        quality = _network_of(self.quality, read, ones)  # (B, QUALITY)
+        pooled = pooled / flow.sizes.sqrt()
+        structure = _linear(self.out, pooled, single_rows)  # (B, structure)
+        totals = batch.totals / 8  # (B, TEXT_NUMBERS)
+        read = torch.cat([self.structure_norm(structure), totals], 1)
+        quality = _network_of(self.quality, read, single_rows)  # (B, QUALITY)
+        proxies = _linear(self.proxies, quality, single_rows)  # (B, PROXIES)
         around = functional.rms_norm(batch.neighbours, (NEIGHBOURS,), eps=1e-6)
-        common = [
-            _linear(self.proxies, quality, ones),  # (B, PROXIES)
-            _network_of(self.accuracies, torch.cat([read, around], 1), ones),  # (B, ACCURACIES)
-            batch.totals,  # (B, TEXT_NUMBERS)
-        ]
-        return torch.cat([structure, quality, batch.counts, batch.neighbours, *common], 1)
+        with_neighbours = torch.cat([read, around], 1)
+        accuracies = _network_of(self.accuracies, with_neighbours, single_rows)  # (B, ACCURACIES)
+        return torch.cat(
+            [
+                structure,
+                quality,
+                batch.counts,
+                batch.neighbours,
+                proxies,
+                accuracies,
+                batch.totals,
+            ],
+            1,
+        )
 
 
-def _network(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+def _network(
+    inputs: int,
+    hidden: int,
+    outputs: int,
+) -> nn.Sequential:
+    """Two hidden layers."""
     return nn.Sequential(
         nn.Linear(inputs, hidden),
         nn.GELU(),
@@ -220,31 +263,48 @@ class Flow:
     """
 
     def __init__(self, batch: Batch) -> None:
-        count = len(batch.starts)
-        self.times = torch.bincount(batch.shared).float()[:, None]  # (m, 1) calls of each token
-        text = torch.empty(len(self.times), dtype=torch.long)
+        # 1. Distinct tokens: how many calls each has, and the text that it belongs to.
+        times = torch.bincount(batch.shared).float()
+        self.times = times[:, None]  # (m, 1) calls of each token
+        text = torch.empty(len(times), dtype=torch.long)
         self.text = text.index_copy(0, batch.shared, batch.text)  # (m,) text of each token
-        self.sizes = torch.bincount(batch.text).float()[:, None]  # (B, 1) tokens of each text
+        sizes = torch.bincount(batch.text).float()
+        self.sizes = sizes[:, None]  # (B, 1) tokens of each text
         self.rows: list[int] | None = None  # distinct tokens per text, if they are kept apart
+
+        # 2. Edges among them, with the weights of messages to the producer and to the consumer.
         self.ends = batch.shared[batch.edges]  # (2, e) among the distinct tokens
-        self.weights = []  # (e, 1) for messages to the producer, to the consumer
+        self.weights = []  # twice (e, 1)
+        count = len(batch.starts)
         for end, distinct in zip(batch.edges, self.ends, strict=True):
-            neighbours = torch.bincount(end, minlength=count)[end, None]  # (e, 1)
-            self.weights.append(neighbours.rsqrt() / self.times[distinct])
+            neighbours = torch.bincount(end, minlength=count)  # (n,)
+            scale = neighbours[end, None].rsqrt()  # (e, 1)
+            self.weights.append(scale / self.times[distinct])
 
     def messages(self, x: Tensor) -> Tensor:
         """(m, 4D) tokens x (m, D), what each reads, what reads it, and the mean token of its
         text.
         """
         source, target = self.ends
-        read = _sums(x.index_select(0, source) * self.weights[1], target, len(x))
-        readers = _sums(x.index_select(0, target) * self.weights[0], source, len(x))
-        total = _sums(x * self.times, self.text, len(self.sizes))
-        mean = total / self.sizes  # (B, D)
-        return torch.cat([x, read, readers, mean.index_select(0, self.text)], 1)
+        to_source, to_target = self.weights
+        # 1. What each token reads, and what reads it.                                       (m, D)
+        produced = x.index_select(0, source) * to_target
+        read = _sums(produced, target, len(x))
+        consumed = x.index_select(0, target) * to_source
+        readers = _sums(consumed, source, len(x))
+
+        # 2. The mean token of its text.                                                     (m, D)
+        total = _sums(x * self.times, self.text, len(self.sizes))  # (B, D)
+        mean = total / self.sizes
+        mean_of_token = mean.index_select(0, self.text)
+        return torch.cat([x, read, readers, mean_of_token], 1)
 
 
-def _linear(layer: nn.Linear, x: Tensor, rows: list[int] | None) -> Tensor:
+def _linear(
+    layer: nn.Linear,
+    x: Tensor,
+    rows: list[int] | None,
+) -> Tensor:
     """A linear layer, one text at a time.
 
     The last bits of a matrix product depend on its number of rows, and on its address in memory.
@@ -258,21 +318,34 @@ def _linear(layer: nn.Linear, x: Tensor, rows: list[int] | None) -> Tensor:
     """
     if rows is None:
         return layer(x)
-    weight, bias = layer.weight, layer.bias
-    # Copies begin at an aligned address, as those of single texts: it decides the order of sums, too.
-    return torch.cat([functional.linear(part.clone(), weight, bias) for part in x.split(rows)])
+    outputs = []
+    for of_text in x.split(rows):
+        # A copy begins at an aligned address, as that of a single text: it decides the order of
+        # sums, too.
+        aligned = of_text.clone()
+        outputs.append(functional.linear(aligned, layer.weight, layer.bias))
+    return torch.cat(outputs)
 
 
-def _network_of(network: nn.Sequential, x: Tensor, rows: list[int] | None) -> Tensor:
+def _network_of(
+    network: nn.Sequential,
+    x: Tensor,
+    rows: list[int] | None,
+) -> Tensor:
     """A network of linear layers and activations, one text at a time; see `_linear`."""
     for layer in network:
         x = _linear(layer, x, rows) if isinstance(layer, nn.Linear) else layer(x)
     return x
 
 
-def _sums(x: Tensor, rows: Tensor, count: int) -> Tensor:
+def _sums(
+    x: Tensor,
+    rows: Tensor,
+    count: int,
+) -> Tensor:
     """(count, D) sums of x (n, D) by row (n,)."""
-    return x.new_zeros(count, x.shape[1]).index_add(0, rows, x)
+    zeros = x.new_zeros(count, x.shape[1])
+    return zeros.index_add(0, rows, x)
 
 
 class T5GemmaReader:
@@ -307,7 +380,10 @@ class T5GemmaReader:
             self.limit = int(config.encoder.max_position_embeddings)
             self.tokenizer = transformers.AutoTokenizer.from_pretrained(name).backend_tokenizer
             self.encoder = T5GemmaEncoderModel.from_pretrained(
-                name, config=config, dtype=torch.float32, use_safetensors=True
+                name,
+                config=config,
+                dtype=torch.float32,
+                use_safetensors=True,
             ).eval()
         except InputError:
             raise
@@ -329,6 +405,33 @@ class T5GemmaReader:
         Raises:
             InputError: if a text is empty or longer than the model's limit.
         """
+        ids = self._token_ids(texts)
+        lengths = [len(tokens) for tokens in ids]
+        size = self.encoder.config.encoder.hidden_size
+        others = QUALITY + COUNTS + NEIGHBOURS + COMMON
+        states = np.zeros((len(ids), size + others), np.float32)
+
+        # Texts of similar length need little padding in a batch.
+        by_length = sorted(range(len(ids)), key=lengths.__getitem__)
+        for start in range(0, len(by_length), BACKBONE_TEXTS):
+            rows = by_length[start : start + BACKBONE_TEXTS]
+            # 1. Pad the texts.                                                       (b, longest)
+            of_rows = [torch.tensor(ids[i]) for i in rows]
+            padded = nn.utils.rnn.pad_sequence(of_rows, batch_first=True)
+            count = torch.tensor([lengths[i] for i in rows])  # (b,)
+            mask = torch.arange(padded.shape[1]) < count[:, None]
+
+            # 2. Encode them, and take the mean of their tokens.                       (b, hidden)
+            output = self.encoder(input_ids=padded, attention_mask=mask)
+            hidden = output.last_hidden_state  # (b, longest, hidden)
+            total = (hidden * mask[..., None]).sum(1)
+            mean = total / count[:, None]
+            states[rows, :size] = mean.numpy()
+            states[rows, -2] = torch.log2(1.0 + count).numpy()
+        return states
+
+    def _token_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token numbers of each text, none of which is empty or too long."""
         ids = [encoded.ids for encoded in self.tokenizer.encode_batch(list(texts))]
         for tokens, text in zip(ids, texts, strict=True):
             if not tokens:
@@ -338,19 +441,4 @@ class T5GemmaReader:
                     f"the text {text[:60]!r}… has {len(tokens)} tokens; the model's limit is "
                     f"{self.limit}"
                 )
-        size = self.encoder.config.encoder.hidden_size
-        others = QUALITY + COUNTS + NEIGHBOURS + COMMON
-        states = np.zeros((len(ids), size + others), np.float32)
-        by_length = sorted(range(len(ids)), key=lambda i: len(ids[i]))  # little padding in a batch
-        for start in range(0, len(by_length), BACKBONE_TEXTS):
-            rows = by_length[start : start + BACKBONE_TEXTS]
-            lengths = torch.tensor([len(ids[i]) for i in rows])  # (b,)
-            padded = torch.nn.utils.rnn.pad_sequence(
-                [torch.tensor(ids[i]) for i in rows], batch_first=True
-            )  # (b, longest)
-            mask = torch.arange(padded.shape[1]) < lengths[:, None]
-            hidden = self.encoder(input_ids=padded, attention_mask=mask).last_hidden_state
-            mean = (hidden * mask[..., None]).sum(1) / lengths[:, None]  # (b, hidden)
-            states[rows, :size] = mean.numpy()
-            states[rows, -2] = torch.log2(1.0 + lengths).numpy()
-        return states
+        return ids

@@ -61,18 +61,26 @@ def group_examples(states: np.ndarray) -> list[Group]:
     """
     points = learned_features(states)
     if len(points) <= MAX_EXAMPLES:
-        return [Group(points.mean(0), np.arange(len(points)))]
+        everything = np.arange(len(points))
+        return [Group(points.mean(0), everything)]
+
     # 1. One half of each group is spread over all states.
     count = MAX_EXAMPLES // 2
     spread = _farthest_points(points, MAX_EXAMPLES - count)
+
     # 2. The centers are the first of these: as many as the nearest examples need.
-    centers = points[spread[: -(-len(points) // count)]]
+    centers_needed = -(-len(points) // count)  # rounded up
+    centers = points[spread[:centers_needed]]
+
     # 3. The other half are the examples nearest to the center.
     rest = np.setdiff1d(np.arange(len(points)), spread)
+    distances = squared_distances(centers, points[rest])  # (centers, rest)
     groups = []
-    for center, distances in zip(centers, squared_distances(centers, points[rest]), strict=True):
-        nearest = rest[np.argsort(distances, kind="stable")[:count]]
-        groups.append(Group(center, np.sort(np.concatenate([spread, nearest]))))
+    for center, from_center in zip(centers, distances, strict=True):
+        order = np.argsort(from_center, kind="stable")
+        nearest = rest[order[:count]]
+        rows = np.sort(np.concatenate([spread, nearest]))
+        groups.append(Group(center, rows))
     return groups
 
 
@@ -80,8 +88,9 @@ def nearest_group(states: np.ndarray, groups: list[Group]) -> np.ndarray:
     """Number (q,) of the group with the nearest center for queries with states (q, S)."""
     if len(groups) == 1:
         return np.zeros(len(states), int)
+    points = learned_features(states)
     centers = np.stack([group.center for group in groups])
-    return squared_distances(learned_features(states), centers).argmin(1)
+    return squared_distances(points, centers).argmin(1)
 
 
 def _farthest_points(points: np.ndarray, count: int) -> np.ndarray:
@@ -114,7 +123,12 @@ class ProjectedExamples:
         covariates: (n, c) z of the metrics that are known of queries, too; NaN where unknown.
     """
 
-    def __init__(self, model: Model, states: np.ndarray, covariates: np.ndarray) -> None:
+    def __init__(
+        self,
+        model: Model,
+        states: np.ndarray,
+        covariates: np.ndarray,
+    ) -> None:
         self.model = model
         self.projection = Projection.fit(states, covariates)
         features = self.projection(states, covariates)
@@ -132,19 +146,20 @@ class MetricContext:
     """
 
     def __init__(self, examples: ProjectedExamples, targets: np.ndarray) -> None:
-        self.model, self.projection = examples.model, examples.projection
+        self.model = examples.model
+        self.projection = examples.projection
         self.targets = torch.from_numpy(targets).float()[None]  # (1, n)
+        reader = self.model.reader
         with torch.inference_mode():
-            self.memory = self.model.reader.examples(
-                examples.features, self.targets, examples.kernels
-            )
+            self.memory = reader.examples(examples.features, self.targets, examples.kernels)
 
     @torch.inference_mode()
     def conditions(self, states: np.ndarray, covariates: np.ndarray) -> Tensor:
         """Conditions (q, d) of the digit decoder for queries with states (q, S) and covariates (q,
         c).
         """
-        features = torch.from_numpy(self.projection(states, covariates))[None]  # (1, q, F)
+        projected = self.projection(states, covariates)  # (q, F)
+        features = torch.from_numpy(projected)[None]  # (1, q, F)
         hidden = self.model.reader(features, self.memory)[0]  # (q, D)
         return self.model.decoder.conditions(hidden)
 
@@ -172,6 +187,7 @@ def sample_jointly(
         (q, s) z per metric.
     """
     q, samples, _ = quantiles.shape
+    query = np.arange(q)
     strata = min(STRATA, samples)
     stratum = np.arange(samples) * strata // samples  # (s,) of the sorted samples
     drawn: list[np.ndarray] = []
@@ -180,24 +196,25 @@ def sample_jointly(
             # The first metric: each query is one row of the decoder.
             conditions = context.conditions(states, covariates)  # (q, d)
             order = np.broadcast_to(np.arange(samples), (q, samples))
-            rows = np.repeat(np.arange(q), samples)
+            rows = np.repeat(query, samples)  # (q s,)
         else:
             # 1. Sort the samples of each query by the metric decoded last.               (q, s, k)
             order = drawn[-1].argsort(1, kind="stable")  # (q, s)
-            earlier = np.stack([np.take_along_axis(z, order, 1) for z in drawn], 2)
+            in_order = [np.take_along_axis(z, order, 1) for z in drawn]
+            earlier = np.stack(in_order, 2)
 
             # 2. Each stratum is one row, with its means of the earlier metrics.     (q strata, k)
             means = [earlier[:, stratum == number].mean(1) for number in range(strata)]
             means_of_rows = np.stack(means, 1).reshape(-1, k)
+            states_of_rows = np.repeat(states, strata, 0)  # (q strata, S)
             covariates_of_rows = np.repeat(covariates, strata, 0)  # (q strata, c)
-            conditions = context.conditions(
-                np.repeat(states, strata, 0),
-                np.concatenate([covariates_of_rows, means_of_rows], 1),
-            )
-            rows = (np.arange(q)[:, None] * strata + stratum).ravel()  # (q s,)
+            conditioned = np.concatenate([covariates_of_rows, means_of_rows], 1)
+            conditions = context.conditions(states_of_rows, conditioned)  # (q strata, d)
+            rows = (query[:, None] * strata + stratum).ravel()  # (q s,)
+
         # 3. Decode, and put the samples back into the order of the first metric.            (q, s)
-        decoder = context.model.decoder
-        numbers = sample_numbers(decoder, conditions, rows, quantiles[:, :, k].flatten())
+        of_metric = quantiles[:, :, k].flatten()  # (q s,)
+        numbers = sample_numbers(context.model.decoder, conditions, rows, of_metric)
         z = np.empty((q, samples))
         np.put_along_axis(z, order, numbers.reshape(q, samples), 1)
         drawn.append(z)
@@ -205,6 +222,13 @@ def sample_jointly(
 
 
 # --- all that a fit stores
+
+
+_ProjectionKey = tuple[tuple[str, ...], bytes]  # names of the covariates, row numbers
+
+
+def _projection_key(rows: np.ndarray, covariates: list[str]) -> _ProjectionKey:
+    return tuple(covariates), rows.tobytes()
 
 
 @dataclass
@@ -231,13 +255,13 @@ class FittedContext:
     widening: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.transforms = {
-            name: TargetTransform.for_metric(name, column[~np.isnan(column)])
-            for name, column in self.values.items()
-        }
+        self.transforms = {}
+        for name, column in self.values.items():
+            known = column[~np.isnan(column)]
+            self.transforms[name] = TargetTransform.for_metric(name, known)
         self._groups: dict[tuple[str, ...], list[Group]] = {}
-        self._contexts: dict[tuple[str, tuple[str, ...], bytes], MetricContext] = {}
-        self._last_projected: tuple[tuple[tuple[str, ...], bytes], ProjectedExamples] | None = None
+        self._contexts: dict[tuple[str, _ProjectionKey], MetricContext] = {}
+        self._last_projected: tuple[_ProjectionKey, ProjectedExamples] | None = None
         self._novelty_units: dict[str | None, float] = {}
 
     @property
@@ -250,15 +274,18 @@ class FittedContext:
     def subset(self, rows: np.ndarray, metrics: Sequence[str]) -> FittedContext:
         """The examples of these rows with some metrics, not widened."""
         return FittedContext(
-            self.model,
-            [self.fingerprints[row] for row in rows],
-            self.states[rows],
-            {name: self.values[name][rows] for name in metrics},
-            self.seed,
+            model=self.model,
+            fingerprints=[self.fingerprints[row] for row in rows],
+            states=self.states[rows],
+            values={name: self.values[name][rows] for name in metrics},
+            seed=self.seed,
         )
 
     def extended(
-        self, fingerprints: Sequence[str], states: np.ndarray, values: Mapping[str, np.ndarray]
+        self,
+        fingerprints: Sequence[str],
+        states: np.ndarray,
+        values: Mapping[str, np.ndarray],
     ) -> FittedContext:
         """With further examples; values of a stored text are merged with, or replace, its old ones.
 
@@ -267,36 +294,48 @@ class FittedContext:
             states: (n, S).
             values: (n,) per metric, NaN where missing; there may be new metrics.
         """
-        stored, stored_states = list(self.fingerprints), list(self.states)
+        # 1. New texts are appended; `rows` are those of the n texts among all examples.
+        stored = list(self.fingerprints)
+        stored_states = list(self.states)
         row_of = {fingerprint: row for row, fingerprint in enumerate(stored)}
-        rows = []  # of the n texts among all examples
+        rows = []
         for fingerprint, state in zip(fingerprints, states, strict=True):
             if fingerprint not in row_of:
                 row_of[fingerprint] = len(stored)
                 stored.append(fingerprint)
                 stored_states.append(state)
             rows.append(row_of[fingerprint])
+
+        # 2. Values of old and new metrics; a missing one replaces nothing.
+        before = len(self.fingerprints)
         merged = {}
         for name in {**self.values, **values}:
             column = np.full(len(stored), np.nan)
-            column[: len(self.fingerprints)] = self.values.get(name, np.nan)
+            column[:before] = self.values.get(name, np.nan)
             for row, value in zip(rows, values.get(name, ()), strict=False):
                 if not np.isnan(value):
                     column[row] = value
             merged[name] = column
-        widening = {name: self.widening.get(name, 1.0) for name in merged}
-        all_states = np.array(stored_states, np.float32)
-        return FittedContext(self.model, stored, all_states, merged, self.seed, widening)
+        return FittedContext(
+            model=self.model,
+            fingerprints=stored,
+            states=np.array(stored_states, np.float32),
+            values=merged,
+            seed=self.seed,
+            widening={name: self.widening.get(name, 1.0) for name in merged},
+        )
 
     def values_of(self, fingerprints: Sequence[str]) -> dict[str, np.ndarray]:
         """Stored values (n,) per metric of n texts; NaN for texts that are not examples."""
-        names = np.array(self.fingerprints)
-        known = {}
+        stored = np.array(self.fingerprints)
+        values = {}
         for metric, column in self.values.items():
-            there = ~np.isnan(column)
-            value_of = dict(zip(names[there].tolist(), column[there], strict=True))
-            known[metric] = np.array([value_of.get(name, np.nan) for name in fingerprints])
-        return known
+            is_known = ~np.isnan(column)
+            names = stored[is_known].tolist()
+            value_of = dict(zip(names, column[is_known], strict=True))
+            of_texts = [value_of.get(fingerprint, np.nan) for fingerprint in fingerprints]
+            values[metric] = np.array(of_texts)
+        return values
 
     def targets(self, rows: np.ndarray, metric: str) -> np.ndarray:
         """Values (n,) of a metric as z."""
@@ -307,10 +346,12 @@ class FittedContext:
         that have it.
         """
         rows = self._rows_with(rows, metric)
-        states, covariates = self.states[rows], np.zeros((len(rows), 0))
-        features = Projection.fit(states, covariates)(states, covariates)
+        states = self.states[rows]
+        covariates = np.zeros((len(rows), 0))
+        projection = Projection.fit(states, covariates)
+        features = torch.from_numpy(projection(states, covariates))
         targets = torch.from_numpy(self.targets(rows, metric)).float()
-        return torch.from_numpy(features)[None], targets[None]
+        return features[None], targets[None]
 
     # --- predictions
 
@@ -336,6 +377,7 @@ class FittedContext:
         drawn = {name: np.empty((len(texts), samples)) for name in metrics}
         z_given = [self.transforms[name].to_z(values) for name, values in given.items()]
         covariates = _as_covariates(z_given, len(texts))  # (q, c)
+        at_once = max(1, min(MAX_QUERIES, MAX_NUMBERS // samples))
         groups = self.groups_with(metrics)
         group_of_query = nearest_group(states, groups)
         for number, group in enumerate(groups):
@@ -343,22 +385,24 @@ class FittedContext:
             if not len(queries):
                 continue
             # 1. Process the examples of this group, once per metric.
-            contexts = [
-                self.context(group.rows, name, [*given, *metrics[:k]])
-                for k, name in enumerate(metrics)
-            ]
+            contexts = []
+            for k, name in enumerate(metrics):
+                conditions = [*given, *metrics[:k]]
+                contexts.append(self.context(group.rows, name, conditions))
             size = (samples, len(metrics))
             coupling = couple_samples(self.states[group.rows], size, (self.seed, seed))
 
             # 2. Decode as many queries at once as memory allows.
-            at_once = max(1, min(MAX_QUERIES, MAX_NUMBERS // samples))
-            for part in np.array_split(queries, -(-len(queries) // at_once)):
-                quantiles = coupling(states[part], [texts[i] for i in part])  # (p, s, M)
+            parts = -(-len(queries) // at_once)  # rounded up
+            for part in np.array_split(queries, parts):
+                texts_of_part = [texts[i] for i in part]
+                quantiles = coupling(states[part], texts_of_part)  # (p, s, M)
                 z = sample_jointly(contexts, states[part], covariates[part], quantiles)
 
                 # 3. Calibrate, and go back to the unit of the metric.                      (p, s)
                 for name, of_metric in zip(metrics, z, strict=True):
-                    widened = widen(of_metric, self.widening.get(name, 1.0))
+                    factor = self.widening.get(name, 1.0)
+                    widened = widen(of_metric, factor)
                     drawn[name][part] = self.transforms[name].to_values(widened)
         return drawn
 
@@ -366,42 +410,54 @@ class FittedContext:
         """Groups of the examples with at least one of these metrics."""
         key = tuple(metrics)
         if key not in self._groups:
-            missing = np.isnan([self.values[name] for name in metrics]).all(0)
-            known = np.flatnonzero(~missing)
-            groups = group_examples(self.states[known])
-            self._groups[key] = [Group(group.center, known[group.rows]) for group in groups]
+            is_missing = np.isnan([self.values[name] for name in metrics])  # (metrics, N)
+            rows = np.flatnonzero(~is_missing.all(0))
+            groups = group_examples(self.states[rows])
+            self._groups[key] = [Group(group.center, rows[group.rows]) for group in groups]
         return self._groups[key]
 
-    def context(self, rows: np.ndarray, metric: str, covariates: list[str]) -> MetricContext:
+    def context(
+        self,
+        rows: np.ndarray,
+        metric: str,
+        covariates: list[str],
+    ) -> MetricContext:
         """The processed examples of those rows that have the metric, or of the first that have
         it.
         """
         rows = self._rows_with(rows, metric)
-        key = (metric, tuple(covariates), rows.tobytes())
+        key = (metric, _projection_key(rows, covariates))
         if key not in self._contexts:
             if len(self._contexts) >= MAX_CONTEXTS:
                 self._contexts.clear()
             examples = self._projected(rows, covariates)
-            self._contexts[key] = MetricContext(examples, self.targets(rows, metric))
+            targets = self.targets(rows, metric)
+            self._contexts[key] = MetricContext(examples, targets)
         return self._contexts[key]
 
     def _rows_with(self, rows: np.ndarray, metric: str) -> np.ndarray:
-        known = ~np.isnan(self.values[metric])
-        if known[rows].any():
-            return rows[known[rows]]
-        return np.flatnonzero(known)[:MAX_EXAMPLES]
+        """Those of the rows that have a metric, or the first of all that have it."""
+        is_known = ~np.isnan(self.values[metric])
+        if is_known[rows].any():
+            return rows[is_known[rows]]
+        return np.flatnonzero(is_known)[:MAX_EXAMPLES]
 
     def _projected(self, rows: np.ndarray, covariates: list[str]) -> ProjectedExamples:
         """Features and kernels of these rows.
 
         The last ones are kept: a search asks for each metric of the same examples.
         """
-        key = (tuple(covariates), rows.tobytes())
-        if self._last_projected is not None and self._last_projected[0] == key:
-            return self._last_projected[1]
+        key = _projection_key(rows, covariates)
+        if self._last_projected is not None:
+            last_key, last = self._last_projected
+            if last_key == key:
+                return last
         z = [self.targets(rows, name) for name in covariates]
-        examples = ProjectedExamples(self.model, self.states[rows], _as_covariates(z, len(rows)))
-        self._last_projected = (key, examples) if len(rows) <= MAX_CACHED_KERNELS else None
+        of_rows = _as_covariates(z, len(rows))
+        examples = ProjectedExamples(self.model, self.states[rows], of_rows)
+        self._last_projected = None
+        if len(rows) <= MAX_CACHED_KERNELS:
+            self._last_projected = (key, examples)
         return examples
 
     # --- distance from the examples
@@ -412,15 +468,17 @@ class FittedContext:
         Raises:
             InputError: if a metric is unknown.
         """
-        structure = TextFeatures.split(states).structure
+        structure = TextFeatures.split(states).structure  # (q, structure)
+        stored = TextFeatures.split(self.states).structure  # (N, structure)
         largest = np.zeros(len(states))
         for metric in metrics or (None,):
-            if metric is not None and metric not in self.values:
-                raise unknown("metric", metric, self.metrics)
-            examples = TextFeatures.split(self.states).structure
+            examples = stored
             if metric is not None:
-                examples = examples[~np.isnan(self.values[metric])]
-            distances = nearest_distances(structure, examples)
+                if metric not in self.values:
+                    raise unknown("metric", metric, self.metrics)
+                is_known = ~np.isnan(self.values[metric])
+                examples = stored[is_known]
+            distances = nearest_distances(structure, examples)  # (q,)
             unit = max(self._novelty_unit(metric, examples), 1e-6)
             largest = np.maximum(largest, distances / unit)
         return largest
@@ -428,12 +486,13 @@ class FittedContext:
     def _novelty_unit(self, metric: str | None, examples: np.ndarray) -> float:
         """The unit of distances to the examples with a metric; infinite if there is only one."""
         if metric not in self._novelty_units:
-            rows = np.arange(0, len(examples), max(1, len(examples) // NOVELTY_ROWS))
-            apart = nearest_distances(examples[rows], examples, own=rows)
-            alone = len(examples) <= 1
-            self._novelty_units[metric] = (
-                np.inf if alone else float(np.quantile(apart, NOVELTY_QUANTILE))
-            )
+            unit = np.inf
+            if len(examples) > 1:
+                step = max(1, len(examples) // NOVELTY_ROWS)
+                rows = np.arange(0, len(examples), step)
+                apart = nearest_distances(examples[rows], examples, own=rows)
+                unit = float(np.quantile(apart, NOVELTY_QUANTILE))
+            self._novelty_units[metric] = unit
         return self._novelty_units[metric]
 
 

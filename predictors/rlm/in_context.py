@@ -90,12 +90,16 @@ class ContextReader(nn.Module):
         self.number = nn.Linear(5, d, bias=False)  # embeds the target
         self.regressed = nn.Linear(self.kernels.outputs, d, bias=False)
         self.role = nn.Parameter(torch.zeros(2, d))  # of examples, of queries
-        self.layers = nn.ModuleList(ContextLayer(config) for _ in range(config.layers))
+        layers = [ContextLayer(config) for _ in range(config.layers)]
+        self.layers = nn.ModuleList(layers)
         self.norm = nn.RMSNorm(d)
         self.again = nn.Linear(self.kernels.outputs, d, bias=False)
 
     def examples(
-        self, features: Tensor, targets: Tensor, kernels: ExampleKernels | None = None
+        self,
+        features: Tensor,
+        targets: Tensor,
+        kernels: ExampleKernels | None = None,
     ) -> Memory:
         """Process the examples once for any number of queries.
 
@@ -109,19 +113,10 @@ class ContextReader(nn.Module):
         regressed, fitted = self.kernels.fit(kernels, targets)
 
         # 2. One token per example: its features, its target, what the regression says of it.
-        z = targets.clamp(-MAX_TARGET, MAX_TARGET)
-        number = torch.stack(
-            [
-                z,
-                z.clamp(-1, 1),
-                z.square() / 4,
-                torch.sin(2 * z),
-                torch.cos(2 * z),
-            ],
-            -1,
-        )  # (B, n, 5)
+        number = _target_features(targets)  # (B, n, 5)
         x = self.place(features) + self.number(number)  # (B, n, D)
-        x = x + self.regressed(regressed) + self.role[0]
+        x = x + self.regressed(regressed)
+        x = x + self.role[0]
 
         # 3. The layers, which keep what queries read.                               (B, n, D)
         layers = []
@@ -132,11 +127,32 @@ class ContextReader(nn.Module):
 
     def forward(self, features: Tensor, memory: Memory) -> Tensor:
         """Hidden states (B, q, D) of queries with features (B, q, F)."""
+        # 1. One token per query: its features, and the prediction of the regression.
         regressed = self.kernels(features, memory.regression)  # (B, q, outputs)
-        x = self.place(features) + self.regressed(regressed) + self.role[1]  # (B, q, D)
+        x = self.place(features) + self.regressed(regressed)
+        x = x + self.role[1]  # (B, q, D)
+
+        # 2. The layers, which read the examples.
         for layer, of_examples in zip(self.layers, memory.layers, strict=True):
             x = layer(x, features, of_examples)
+
+        # 3. The prediction of the regression again, past the layers.
         return self.norm(x) + self.again(regressed)
+
+
+def _target_features(targets: Tensor) -> Tensor:
+    """Features (B, n, 5) of targets (B, n): near 0 the value itself, beyond it its size, and waves
+    that tell close values apart.
+    """
+    z = targets.clamp(-MAX_TARGET, MAX_TARGET)
+    features = [
+        z,
+        z.clamp(-1, 1),
+        z.square() / 4,
+        torch.sin(2 * z),
+        torch.cos(2 * z),
+    ]
+    return torch.stack(features, -1)
 
 
 def _kernel_scales(kernels: int) -> Tensor:
@@ -146,19 +162,26 @@ def _kernel_scales(kernels: int) -> Tensor:
     neighbours.
     """
     # 1. One scale per kind of feature.                                                        (F,)
-    sizes = (sum(AXES), len(AXES) * WHITENED, COVARIATES, COMMON, 3)
-    levels = (1 / AXIS_SCALE, 0.05, 0.3, 0.1, 0.01)
-    parts = [torch.full((size,), level) for size, level in zip(sizes, levels, strict=True)]
-    row = torch.cat(parts)
+    scale_of_size = (
+        (1 / AXIS_SCALE, sum(AXES)),
+        (0.05, len(AXES) * WHITENED),
+        (0.3, COVARIATES),
+        (0.1, COMMON),
+        (0.01, 3),
+    )
+    parts = [torch.full((size,), scale) for scale, size in scale_of_size]
+    scales = torch.cat(parts).repeat(kernels, 1)  # (kernels, F)
 
     # 2. Of the axes, each kernel reads some parts: structure, quality, counts, neighbours.
-    part = torch.arange(len(AXES)).repeat_interleave(torch.tensor(AXES))  # (sum(AXES),)
-    neighbours = part == len(AXES) - 1
-    scales = row.repeat(kernels, 1)  # (kernels, F)
+    sizes = torch.tensor(AXES)
+    part = torch.arange(len(AXES)).repeat_interleave(sizes)  # (sum(AXES),)
+    is_neighbour = part == len(AXES) - 1
     for kernel, scale in enumerate(scales):
         reads_neighbours = kernel % 4 == 3
-        read = neighbours | (part < kernel // 4) if reads_neighbours else ~neighbours
-        scale[: len(part)] *= torch.where(read, 1.0, UNREAD)
+        is_read = ~is_neighbour
+        if reads_neighbours:
+            is_read = is_neighbour | (part < kernel // 4)
+        scale[: len(part)] *= torch.where(is_read, 1.0, UNREAD)
     return scales
 
 
@@ -168,7 +191,8 @@ class ContextLayer(nn.Module):
     def __init__(self, config: ContextConfig) -> None:
         super().__init__()
         d = config.width
-        self.attention_norm, self.feed_norm = nn.RMSNorm(d), nn.RMSNorm(d)
+        self.attention_norm = nn.RMSNorm(d)
+        self.feed_norm = nn.RMSNorm(d)
         self.attention = ContextAttention(config)
         self.regression = LeastSquares(config)
         self.up = nn.Linear(d, 4 * d, bias=False)
@@ -180,10 +204,16 @@ class ContextLayer(nn.Module):
         y = self.attention_norm(x)
         keys = self.attention.keys(y, features)
         ridge = self.regression.fit(y, features)
-        x = x + self.attention(y, features, keys) + self.regression.leave_one_out(ridge)
+        attended = self.attention(y, features, keys)
+        x = x + attended + self.regression.leave_one_out(ridge)
         return self._feed_forward(x), LayerMemory(keys, ridge)
 
-    def forward(self, x: Tensor, features: Tensor, memory: LayerMemory) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        features: Tensor,
+        memory: LayerMemory,
+    ) -> Tensor:
         """Queries (B, q, D) after this layer."""
         y = self.attention_norm(x)
         attended = self.attention(y, features, memory.keys)
@@ -191,7 +221,8 @@ class ContextLayer(nn.Module):
         return self._feed_forward(x)
 
     def _feed_forward(self, x: Tensor) -> Tensor:
-        gate, up = self.up(self.feed_norm(x)).chunk(2, -1)
+        wide = self.up(self.feed_norm(x))  # (B, m, 4D)
+        gate, up = wide.chunk(2, -1)
         return x + self.down(functional.silu(gate) * up)
 
 
@@ -204,39 +235,56 @@ class ContextAttention(nn.Module):
 
     def __init__(self, config: ContextConfig) -> None:
         super().__init__()
-        d, self.heads = config.width, config.heads
+        d = config.width
+        self.heads = config.heads
         self.query = nn.Linear(d, d, bias=False)
         self.key_value = nn.Linear(d, 2 * d, bias=False)
-        self.place = nn.Linear(FEATURES, config.heads * config.distance, bias=False)
+        places = config.heads * config.distance
+        self.place = nn.Linear(FEATURES, places, bias=False)
         nn.init.normal_(self.place.weight, std=0.15)
         self.size = nn.Parameter(torch.zeros(config.heads))
         self.out = nn.Linear(d, d, bias=False)
 
     def keys(self, y: Tensor, features: Tensor) -> Keys:
         """Keys and values of examples y (B, n, D)."""
+        # 1. A scaled key, a projection of the features, and half of its square.
         key, value = self.key_value(y).chunk(2, -1)
         key = split_heads(key, self.heads)  # (B, h, n, H)
-        projected = split_heads(self.place(features), self.heads)  # (B, h, n, distance)
-        half_square = projected.square().sum(-1, keepdim=True) / 2
         scaled = key * key.shape[-1] ** -0.5
+        projected = self._projected(features)  # (B, h, n, distance)
+        half_square = projected.square().sum(-1, keepdim=True) / 2
         key = torch.cat([scaled, projected, -half_square], -1)
-        # A softmax over n keys flattens as n grows (arXiv 2501.19399): a learned multiple of log n
-        # sharpens it.
-        growth = torch.log(torch.tensor(key.shape[2] / REFERENCE_EXAMPLES))
+
+        # 2. A softmax over n keys flattens as n grows (arXiv 2501.19399): a learned multiple of
+        #    log n sharpens it.
+        examples = key.shape[2]
+        growth = torch.log(torch.tensor(examples / REFERENCE_EXAMPLES))
         sharpness = 1 + self.size[:, None, None] * growth  # (h, 1, 1)
         return Keys(key * sharpness, split_heads(value, self.heads))
 
-    def forward(self, y: Tensor, features: Tensor, keys: Keys) -> Tensor:
+    def forward(
+        self,
+        y: Tensor,
+        features: Tensor,
+        keys: Keys,
+    ) -> Tensor:
         """Output (B, m, D) for tokens y (B, m, D) with features (B, m, F)."""
+        # 1. Queries, as long as the keys: the last 1 multiplies the keys' half squares.
         query = split_heads(self.query(y), self.heads)  # (B, h, m, H)
-        projected = split_heads(self.place(features), self.heads)  # (B, h, m, distance)
+        projected = self._projected(features)  # (B, h, m, distance)
         one = torch.ones_like(projected[..., :1])
         query = torch.cat([query, projected, one], -1)
-        # Values as wide as keys: only then is the matrix of logits never stored.
+
+        # 2. Values as wide as keys: only then is the matrix of logits never stored.
         size = keys.value.shape[-1]
-        value = functional.pad(keys.value, (0, keys.key.shape[-1] - size))
+        missing = keys.key.shape[-1] - size
+        value = functional.pad(keys.value, (0, missing))
         read = functional.scaled_dot_product_attention(query, keys.key, value, scale=1.0)
         return self.out(join_heads(read[..., :size]))
+
+    def _projected(self, features: Tensor) -> Tensor:
+        """Features (B, m, F) among which distances are measured: (B, h, m, distance)."""
+        return split_heads(self.place(features), self.heads)
 
 
 class LeastSquares(nn.Module):
@@ -250,7 +298,8 @@ class LeastSquares(nn.Module):
 
     def __init__(self, config: ContextConfig) -> None:
         super().__init__()
-        d, self.heads = config.width, config.heads
+        d = config.width
+        self.heads = config.heads
         self.key = nn.Linear(d + FEATURES, 2 * d, bias=False)
         self.value = nn.Linear(d, d, bias=False)
         self.penalty = nn.Parameter(torch.linspace(-2.0, 2.0, config.heads))
@@ -259,7 +308,8 @@ class LeastSquares(nn.Module):
     def _key(self, y: Tensor, features: Tensor) -> Tensor:
         """Unit keys (B, h, m, K) of tokens y (B, m, D)."""
         key = self.key(torch.cat([y, features], -1))
-        return functional.normalize(split_heads(key, self.heads), dim=-1)
+        key = split_heads(key, self.heads)
+        return functional.normalize(key, dim=-1)
 
     def fit(self, y: Tensor, features: Tensor) -> RidgeFit:
         """Fit the regression to examples y (B, n, D) with features (B, n, F)."""
@@ -267,30 +317,42 @@ class LeastSquares(nn.Module):
         value = split_heads(self.value(y), self.heads)
         eye = torch.eye(key.shape[-1], device=key.device)
         penalty = self.penalty.exp()[:, None, None]  # (h, 1, 1)
-        gram = key.mT @ key + penalty * eye
-        inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram))
-        return RidgeFit(inverse, inverse @ (key.mT @ value), key, value)
+        gram = key.mT @ key + penalty * eye  # (B, h, K, K)
+        factor = torch.linalg.cholesky(gram)
+        inverse = torch.cholesky_inverse(factor)
+        weights = inverse @ (key.mT @ value)  # (B, h, K, H)
+        return RidgeFit(inverse, weights, key, value)
 
     def leave_one_out(self, ridge: RidgeFit) -> Tensor:
         """Output (B, n, D) for the examples: leave-one-out predictions in closed form."""
         leverage = _leverage(ridge.key, ridge.inverse)  # (B, h, n, 1)
         rest = (1 - leverage).clamp(min=MIN_REST)
-        predicted = (ridge.key @ ridge.weights - leverage * ridge.value) / rest
+        own = leverage * ridge.value  # (B, h, n, H)
+        predicted = (ridge.key @ ridge.weights - own) / rest
         return self._output(predicted, leverage / rest)
 
-    def forward(self, y: Tensor, features: Tensor, ridge: RidgeFit) -> Tensor:
+    def forward(
+        self,
+        y: Tensor,
+        features: Tensor,
+        ridge: RidgeFit,
+    ) -> Tensor:
         """Output (B, q, D) for queries y (B, q, D) with features (B, q, F)."""
         key = self._key(y, features)
-        return self._output(key @ ridge.weights, _leverage(key, ridge.inverse))
+        predicted = key @ ridge.weights  # (B, h, q, H)
+        leverage = _leverage(key, ridge.inverse)
+        return self._output(predicted, leverage)
 
     def _output(self, predicted: Tensor, leverage: Tensor) -> Tensor:
         distance = torch.log1p(leverage.clamp(0, MAX_LEVERAGE))
-        return self.out(torch.cat([join_heads(predicted), join_heads(distance)], -1))
+        joined = [join_heads(predicted), join_heads(distance)]
+        return self.out(torch.cat(joined, -1))
 
 
 def _leverage(key: Tensor, inverse: Tensor) -> Tensor:
     """Leverage (B, h, m, 1) of keys: the diagonal of key · inverse · keyᵀ."""
-    return ((key @ inverse) * key).sum(-1, keepdim=True)
+    products = (key @ inverse) * key  # (B, h, m, K)
+    return products.sum(-1, keepdim=True)
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:

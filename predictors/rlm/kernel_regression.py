@@ -56,17 +56,20 @@ class FeatureColumns(NamedTuple):
 
 def _columns() -> FeatureColumns:
     parts = len(AXES)
-    sizes = [*AXES, *[WHITENED] * parts, COVARIATES, COMMON]
+    sizes = [*AXES]
+    sizes += [WHITENED] * parts
+    sizes += [COVARIATES, COMMON]
     ends = list(accumulate(sizes))
     slices = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+    single = ends[-1]  # single numbers follow the slices
     return FeatureColumns(
         axes=tuple(slices[:parts]),
         whitened=tuple(slices[parts : 2 * parts]),
         covariates=slices[-2],
         common=slices[-1],
-        residual=ends[-1],
-        conditioned=ends[-1] + 1,
-        examples=ends[-1] + 2,
+        residual=single,
+        conditioned=single + 1,
+        examples=single + 2,
     )
 
 
@@ -85,24 +88,38 @@ class PrincipalAxes(NamedTuple):
     spread: np.ndarray  # (k,) standard deviations along the directions
 
     @classmethod
-    def fit(cls, part: np.ndarray, count: int, *beside: np.ndarray) -> PrincipalAxes:
+    def fit(
+        cls,
+        part: np.ndarray,
+        count: int,
+        *beside: np.ndarray,
+    ) -> PrincipalAxes:
         """Fit at most `count` axes to a part (n, S), scaled to a mean square of 1, and columns
         `beside` it (n, c).
         """
         center = part.mean(0)
-        scale = float(np.sqrt(((part - center) ** 2).sum(1).mean())) or 1.0
-        joined = np.concatenate([(part - center) / scale, *beside], 1)  # (n, S + c)
+        centered = part - center
+        square = (centered**2).sum(1)  # (n,)
+        scale = float(np.sqrt(square.mean())) or 1.0
+        joined = np.concatenate([centered / scale, *beside], 1)  # (n, S + c)
         directions, spread = _principal_axes(joined, count)
         return cls(center, scale, directions, spread)
 
-    def project(self, part: np.ndarray, *beside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def project(
+        self,
+        part: np.ndarray,
+        *beside: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Projections (m, k) of a part (m, S) on the axes, and squared distances (m,) from their
         span.
         """
-        joined = np.concatenate([(part - self.center) / self.scale, *beside], 1)  # (m, S + c)
+        scaled = (part - self.center) / self.scale
+        joined = np.concatenate([scaled, *beside], 1)  # (m, S + c)
         projected = joined @ self.directions  # (m, k)
-        residual = (joined**2).sum(1) - (projected**2).sum(1)  # (m,)
-        return projected, np.maximum(residual, 0)
+        # Directions are orthonormal: what the projection lacks in length lies outside of the span.
+        square = (joined**2).sum(1)  # (m,)
+        inside = (projected**2).sum(1)
+        return projected, np.maximum(square - inside, 0)
 
 
 class Projection(NamedTuple):
@@ -118,16 +135,22 @@ class Projection(NamedTuple):
     def fit(cls, states: np.ndarray, covariates: np.ndarray) -> Projection:
         """Fit to n examples with states (n, S) and covariates (n, c) in z, NaN where unknown."""
         structure, *others, common = TextFeatures.split(states)
-        center, scale = common.mean(0), common.std(0)
-        scale = np.where(scale > MIN_SPREAD, scale, np.inf)  # equal numbers tell nothing
-        first = PrincipalAxes.fit(structure, AXES[0], _weighted(common, center, scale))
-        rest = [
-            PrincipalAxes.fit(part, count) for part, count in zip(others, AXES[1:], strict=True)
-        ]
-        filled = np.nan_to_num(covariates)
-        directions, _ = _principal_axes(filled / max(1.0, filled.shape[1]) ** 0.5, COVARIATES)
+
+        # 1. The common numbers are standardized; equal ones tell nothing.
+        center = common.mean(0)
+        scale = common.std(0)
+        scale = np.where(scale > MIN_SPREAD, scale, np.inf)
+
+        # 2. Axes of each part of the states; the common numbers join the structure.
+        weighted = _weighted(common, center, scale)
+        axes = [PrincipalAxes.fit(structure, AXES[0], weighted)]
+        for part, count in zip(others, AXES[1:], strict=True):
+            axes.append(PrincipalAxes.fit(part, count))
+
+        # 3. Axes of the covariates, which need no center: they are z.
+        directions, _ = _principal_axes(_filled(covariates), COVARIATES)
         size = np.log2(len(states) / 64) / 4
-        return cls((first, *rest), center, scale, directions, size)
+        return cls(tuple(axes), center, scale, directions, size)
 
     def __call__(self, states: np.ndarray, covariates: np.ndarray) -> np.ndarray:
         """Features (m, F), float32, of examples or queries; see `fit` for the arguments."""
@@ -136,43 +159,71 @@ class Projection(NamedTuple):
 
         # 1. Project each part of the states on its principal axes.       (m, k) and (m,) per part
         weighted = _weighted(common, self.common_center, self.common_scale)
-        projections = [self.axes[0].project(structure, weighted)]
-        for axes, part in zip(self.axes[1:], others, strict=True):
+        first, *further = self.axes
+        projections = [first.project(structure, weighted)]
+        for axes, part in zip(further, others, strict=True):
             projections.append(axes.project(part))
 
         # 2. Along the axes, features keep their variances, and nearness is that of the states.
         #    The first axes are also whitened: then each of them counts alike.
-        for i, (axes, (projected, _)) in enumerate(zip(self.axes, projections, strict=True)):
+        for i, axes in enumerate(self.axes):
+            projected, _ = projections[i]
             _fill(features, COLUMNS.axes[i], projected * AXIS_SCALE)
             leading = projected[:, :WHITENED]  # (m, WHITENED)
             whitened = leading / axes.spread[:WHITENED]
             _fill(features, COLUMNS.whitened[i], whitened)
 
-        # 3. Covariates, of which the unknown ones are 0, the mean of z.                     (m, k)
+        # 3. Covariates on their axes.                                                       (m, k)
         filled = np.nan_to_num(covariates)
-        across = filled @ self.covariate_directions / max(1.0, filled.shape[1]) ** 0.5
-        _fill(features, COLUMNS.covariates, across)
+        across = filled @ self.covariate_directions
+        _fill(features, COLUMNS.covariates, across / _root_of_columns(covariates))
 
         # 4. Common numbers need no axes: they mean the same in every context.          (m, COMMON)
-        features[:, COLUMNS.common] = (common - self.common_center) / self.common_scale
+        standard = (common - self.common_center) / self.common_scale
+        features[:, COLUMNS.common] = standard
 
         # 5. How much of a text the axes miss. Neighbours do not count: each text has new ones.
         missed = sum(residual for _, residual in projections[:-1])
         features[:, COLUMNS.residual] = np.sqrt(missed)
-        features[:, COLUMNS.conditioned] = float(covariates.shape[1] > 0)
+        has_covariates = covariates.shape[1] > 0
+        features[:, COLUMNS.conditioned] = float(has_covariates)
+
+        # 6. The number of examples is not clipped: it is the same for all.
         features = features.clip(-MAX_FEATURE, MAX_FEATURE)
         features[:, COLUMNS.examples] = self.size
         return features
 
 
-def _fill(features: np.ndarray, columns: slice, values: np.ndarray) -> None:
+def _fill(
+    features: np.ndarray,
+    columns: slice,
+    values: np.ndarray,
+) -> None:
     """Write values (m, k) into the first k of some columns."""
-    features[:, columns.start : columns.start + values.shape[1]] = values
+    first = columns.start
+    end = first + values.shape[1]
+    features[:, first:end] = values
 
 
-def _weighted(common: np.ndarray, center: np.ndarray, scale: np.ndarray) -> np.ndarray:
+def _filled(covariates: np.ndarray) -> np.ndarray:
+    """Covariates (m, c), scaled to a total variance of about 1; unknown ones are 0, the mean of
+    z.
+    """
+    return np.nan_to_num(covariates) / _root_of_columns(covariates)
+
+
+def _root_of_columns(covariates: np.ndarray) -> float:
+    return max(1.0, covariates.shape[1]) ** 0.5
+
+
+def _weighted(
+    common: np.ndarray,
+    center: np.ndarray,
+    scale: np.ndarray,
+) -> np.ndarray:
     """Common numbers (m, COMMON) as they join the structure."""
-    return COMMON_WEIGHT * ((common - center) / scale).clip(-MAX_FEATURE, MAX_FEATURE)
+    standard = (common - center) / scale
+    return COMMON_WEIGHT * standard.clip(-MAX_FEATURE, MAX_FEATURE)
 
 
 def _principal_axes(centered: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -182,20 +233,29 @@ def _principal_axes(centered: np.ndarray, count: int) -> tuple[np.ndarray, np.nd
     n, size = centered.shape
     if not size:
         return np.zeros((0, 0)), np.zeros(0)
-    # The smaller of both products has the same eigenvalues: (n, n) or (S, S).
+
+    # 1. The smaller of both products has the same eigenvalues: (n, n) or (S, S).
     few_rows = n < size
-    product = centered @ centered.T / n if few_rows else centered.T @ centered / n
-    variances, vectors = np.linalg.eigh(product)  # in rising order
+    product = centered @ centered.T if few_rows else centered.T @ centered
+    variances, vectors = np.linalg.eigh(product / n)
+
+    # 2. They rise: take the last ones, and of these none without variance.                    (k,)
     variances = variances[::-1][:count]
     vectors = vectors[:, ::-1][:, :count]
-    kept = variances > MIN_VARIANCE * max(variances[0], 1e-12)
+    largest = max(variances[0], 1e-12)
+    kept = variances > MIN_VARIANCE * largest
     variances = variances[kept]
     vectors = vectors[:, kept]
+
+    # 3. From eigenvectors of rows to directions.                                            (S, k)
     if few_rows:
-        vectors = centered.T @ vectors / np.sqrt(n * variances)  # (S, k)
-    # The sign of an eigenvector is arbitrary: let its largest entry be positive.
+        lengths = np.sqrt(n * variances)
+        vectors = centered.T @ vectors / lengths
+
+    # 4. The sign of an eigenvector is arbitrary: let its largest entry be positive.
+    largest_entry = np.abs(vectors).argmax(0)  # (k,)
     columns = np.arange(vectors.shape[1])
-    signs = np.sign(vectors[np.abs(vectors).argmax(0), columns])
+    signs = np.sign(vectors[largest_entry, columns])
     return vectors * signs, np.sqrt(variances)
 
 
@@ -204,13 +264,19 @@ def _principal_axes(centered: np.ndarray, count: int) -> tuple[np.ndarray, np.nd
 
 def squared_distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Squared Euclidean distances (m, n) between rows a (m, S) and b (n, S)."""
-    a, b = a.astype(float), b.astype(float)
-    squares = (a**2).sum(1)[:, None] + (b**2).sum(1)  # (m, n)
-    return (squares - 2 * a @ b.T).clip(min=0)
+    a = a.astype(float)
+    b = b.astype(float)
+    square_a = (a**2).sum(1)[:, None]  # (m, 1)
+    square_b = (b**2).sum(1)  # (n,)
+    products = 2 * a @ b.T  # (m, n)
+    # Rounding can make the distance of equal rows negative.
+    return (square_a + square_b - products).clip(min=0)
 
 
 def nearest_distances(
-    rows: np.ndarray, examples: np.ndarray, own: np.ndarray | None = None
+    rows: np.ndarray,
+    examples: np.ndarray,
+    own: np.ndarray | None = None,
 ) -> np.ndarray:
     """Distance (m,) of rows (m, S) to the nearest of the examples (n, S).
 
@@ -227,7 +293,8 @@ def nearest_distances(
         part = slice(start, start + _DISTANCE_ROWS)
         distances = squared_distances(rows[part], examples)  # (_DISTANCE_ROWS, n)
         if own is not None:
-            distances[np.arange(len(distances)), own[part]] = np.inf
+            row_numbers = np.arange(len(distances))
+            distances[row_numbers, own[part]] = np.inf
         nearest[part] = distances.min(1)
     return np.sqrt(nearest)
 
@@ -263,15 +330,24 @@ class KernelRegression(nn.Module):
     def __init__(self, scales: Tensor) -> None:
         super().__init__()
         heads = len(scales)
-        lengths = torch.logspace(math.log10(0.5), math.log10(5.0), heads)
+        # 1. From short to long kernels.
+        lengths = torch.logspace(math.log10(0.5), math.log10(5.0), heads)  # (h,)
         log_lengths = lengths.log()
+
+        # 2. Two heads never start as the same kernel.                                       (h, F)
         spread = 0.1 * torch.randn(scales.shape)
-        self.log_scales = nn.Parameter(scales.log() - log_lengths[:, None] + spread)
-        self.log_linear = nn.Parameter(torch.full((heads,), -1.0) + 2 * log_lengths)
-        penalties = torch.tensor([0.03, 0.15]).repeat(heads)[:heads]  # of heads in turn
+        log_scales = scales.log() - log_lengths[:, None] + spread
+        self.log_scales = nn.Parameter(log_scales)
+
+        # 3. The linear part has weight exp(-1) for any length: 2 log(length) undoes the scales.
+        log_linear = torch.full((heads,), -1.0)
+        self.log_linear = nn.Parameter(log_linear + 2 * log_lengths)
+        penalties = torch.tensor([0.03, 0.15])  # of heads in turn
+        penalties = penalties.repeat(heads)[:heads]
         self.log_penalty = nn.Parameter(penalties.log())
+
+        # 4. How the heads are stacked: the log of the penalty for 100 examples, its slope by log n.
         self.log_sharpness = nn.Parameter(torch.zeros(1))
-        # log of the stacking's penalty for 100 examples, and its slope by log n
         self.stacking = nn.Parameter(torch.tensor([-1.2, -1.0]))
         self.outputs = 3 * heads + 2
 
@@ -282,20 +358,24 @@ class KernelRegression(nn.Module):
         ones of size (h, n, n) take time.
         """
         # 1. Inner products and squared lengths in each head's own scale.
-        scaled = features[:, None] * self.log_scales.exp()[:, None]  # (B, h, n, F)
+        scaled = self._scaled(features)  # (B, h, n, F)
         products = scaled @ scaled.mT  # (B, h, n, n)
-        half = products.diagonal(dim1=-2, dim2=-1) / 2  # (B, h, n)
+        half = _diagonal(products) / 2  # (B, h, n)
 
         # 2. exp(-|a - b|² / 2) = exp(ab - a²/2 - b²/2), exactly 1 on the diagonal.    (B, h, n, n)
-        nearness = (products - half[..., None]).sub_(half[..., None, :]).exp_()
+        exponent = products - half[..., None]
+        exponent.sub_(half[..., None, :])
+        nearness = exponent.exp_()
 
         # 3. The kernel matrix with its penalty, and its inverse.                      (B, h, n, n)
         kernel = products.mul_(self._linear).add_(nearness)
-        kernel.diagonal(dim1=-2, dim2=-1).add_(self.log_penalty.exp()[:, None])
-        inverse = torch.cholesky_inverse(torch.linalg.cholesky(kernel))
+        penalty = self.log_penalty.exp()[:, None]  # (h, 1)
+        _diagonal(kernel).add_(penalty)
+        inverse = _inverse(kernel)
 
         # 4. How many other examples are near, and how near the nearest is.               (B, h, n)
-        others = nearness - torch.eye(features.shape[1], device=features.device)
+        itself = torch.eye(features.shape[1], device=features.device)
+        others = nearness - itself
         return ExampleKernels(scaled, inverse, others.sum(-1), others.amax(-1))
 
     def evidence(self, features: Tensor, targets: Tensor) -> Tensor:
@@ -304,10 +384,12 @@ class KernelRegression(nn.Module):
         Mean over tasks and heads; a constant is left out. Each head is a Gaussian process whose
         variance is the most likely one.
         """
-        inverse, n = self.kernels(features).inverse, targets.shape[1]
+        n = targets.shape[1]
+        inverse = self.kernels(features).inverse  # (B, h, n, n)
         misfit = torch.einsum("bi,bhij,bj->bh", targets, inverse, targets)
         variance = misfit / n + MIN_SQUARE  # (B, h)
-        return (inverse.logdet() / n - variance.log()).mean() / 2
+        per_example = inverse.logdet() / n - variance.log()  # (B, h)
+        return per_example.mean() / 2
 
     def fit(self, kernels: ExampleKernels, targets: Tensor) -> tuple[Tensor, FittedHeads]:
         """Fit the heads to the targets (B, n) of examples.
@@ -316,30 +398,47 @@ class KernelRegression(nn.Module):
             What the examples read (B, n, outputs), and the fitted regressions.
         """
         # 1. Dual weights of kernel ridge regression.                                     (B, h, n)
-        dual = (kernels.inverse @ targets[:, None, :, None])[..., 0]
+        column = targets[:, None, :, None]  # (B, 1, n, 1)
+        dual = (kernels.inverse @ column)[..., 0]
 
         # 2. Leave-one-out residuals are dual weights over the inverse's diagonal.        (B, h, n)
-        missed = dual / kernels.inverse.diagonal(dim1=-2, dim2=-1)
-        errors = (missed.square().mean(-1) + MIN_SQUARE).log()  # (B, h)
-        predicted = (targets[:, None] - missed).clamp(-MAX_PREDICTION, MAX_PREDICTION)
+        missed = dual / _diagonal(kernels.inverse)
+        mean_square = missed.square().mean(-1)
+        errors = (mean_square + MIN_SQUARE).log()  # (B, h)
+        predicted = targets[:, None] - missed
+        predicted = predicted.clamp(-MAX_PREDICTION, MAX_PREDICTION)
 
-        # 3. Stack the heads.                                                 (B, n) and (B, h)
+        # 3. Stack the heads.                                                     (B, n) and (B, h)
         stacked, weights = self._stack(predicted, errors, targets)
         fitted = FittedHeads(kernels.scaled, dual, errors, weights)
-        return self._outputs(predicted, kernels.density, kernels.closest, fitted, stacked), fitted
+        outputs = self._outputs(predicted, kernels.density, kernels.closest, fitted, stacked)
+        return outputs, fitted
 
     def forward(self, features: Tensor, fitted: FittedHeads) -> Tensor:
         """What queries with features (B, q, F) read: (B, q, outputs)."""
-        scaled = features[:, None] * self.log_scales.exp()[:, None]  # (B, h, q, F)
+        # 1. The kernel between queries and examples.
+        scaled = self._scaled(features)  # (B, h, q, F)
         nearness = _nearness(scaled, fitted.scaled)  # (B, h, q, n)
+
+        # 2. Predictions. The linear kernel is a sum over features first: this avoids a second
+        #    matrix (q, n).
         dual = fitted.dual[..., None]  # (B, h, n, 1)
-        # The linear kernel is a sum over features first: this avoids a second matrix (q, n).
-        linear = scaled @ (fitted.scaled.mT @ dual)  # (B, h, q, 1)
+        direction = fitted.scaled.mT @ dual  # (B, h, F, 1)
+        linear = scaled @ direction  # (B, h, q, 1)
         predicted = nearness @ dual + self._linear * linear
-        predicted = predicted[..., 0].clamp(-MAX_PREDICTION, MAX_PREDICTION)  # (B, h, q)
+        predicted = predicted[..., 0]  # (B, h, q)
+        predicted = predicted.clamp(-MAX_PREDICTION, MAX_PREDICTION)
+
+        # 3. The stacked one, and what is around each query.
         stacked = (fitted.weights[:, None] @ predicted)[:, 0]  # (B, q)
-        density, closest = nearness.sum(-1), nearness.amax(-1)  # (B, h, q)
+        density = nearness.sum(-1)  # (B, h, q)
+        closest = nearness.amax(-1)  # (B, h, q)
         return self._outputs(predicted, density, closest, fitted, stacked)
+
+    def _scaled(self, features: Tensor) -> Tensor:
+        """Features (B, m, F) in the scale of each head: (B, h, m, F)."""
+        scales = self.log_scales.exp()[:, None]  # (h, 1, F)
+        return features[:, None] * scales
 
     @property
     def _linear(self) -> Tensor:
@@ -349,31 +448,42 @@ class KernelRegression(nn.Module):
     def _trust(self, errors: Tensor, n: int) -> Tensor:
         """Weights (B, h) of the heads by their errors (B, h) on n examples."""
         sharpness = self.log_sharpness.exp()
-        return torch.softmax(-sharpness * 0.5 * n**0.5 * errors, -1)
+        logits = -sharpness * 0.5 * n**0.5 * errors
+        return torch.softmax(logits, -1)
 
-    def _stack(self, predicted: Tensor, errors: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def _stack(
+        self,
+        predicted: Tensor,
+        errors: Tensor,
+        targets: Tensor,
+    ) -> tuple[Tensor, Tensor]:
         """Stack the heads' leave-one-out predictions (B, h, n).
 
         Returns:
             Stacked leave-one-out predictions (B, n), and weights (B, h) of the heads for queries.
         """
         # 1. The mean of the heads, weighted by their errors, and what it misses.            (B, n)
-        n = targets.shape[1]
+        _, heads, n = predicted.shape
         trust = self._trust(errors, n)  # (B, h)
-        missed = targets - (trust[:, None] @ predicted)[:, 0]
+        mean = (trust[:, None] @ predicted)[:, 0]
+        missed = targets - mean
 
         # 2. Ridge regression of the rest on the heads' predictions.                      (B, h, h)
-        log_penalty = self.stacking[0] + self.stacking[1] * math.log(n / 100)
-        eye = torch.eye(predicted.shape[1], device=targets.device)
-        gram = predicted @ predicted.mT + torch.exp(log_penalty) * n * eye
-        projected = torch.cholesky_solve(predicted, torch.linalg.cholesky(gram))  # (B, h, n)
+        log_penalty, slope = self.stacking
+        log_penalty = log_penalty + slope * math.log(n / 100)
+        eye = torch.eye(heads, device=targets.device)
+        penalty = torch.exp(log_penalty) * n * eye
+        gram = predicted @ predicted.mT + penalty
+        factor = torch.linalg.cholesky(gram)
+        projected = torch.cholesky_solve(predicted, factor)  # (B, h, n)
         correction = (projected @ missed[..., None])[..., 0]  # (B, h)
 
         # 3. Its leave-one-out predictions in closed form.                                   (B, n)
         leverage = (predicted * projected).sum(1)
-        rest = missed - (correction[:, None] @ predicted)[:, 0]
-        stacked = targets - rest / (1 - leverage).clamp(min=MIN_REST)
-        return stacked, trust + correction
+        corrected = (correction[:, None] @ predicted)[:, 0]
+        rest = missed - corrected
+        left_out = rest / (1 - leverage).clamp(min=MIN_REST)
+        return targets - left_out, trust + correction
 
     def _outputs(
         self,
@@ -386,17 +496,37 @@ class KernelRegression(nn.Module):
         """What m points read (B, m, outputs): per head the prediction, density and nearness, all
         (B, h, m); then the stacked prediction (B, m) and how much it may err.
         """
-        trust = self._trust(fitted.errors, fitted.dual.shape[-1])  # (B, h)
+        # 1. Each head.                                                                 (B, m, 3 h)
+        log_density = torch.log(density + 1e-4) / 4
+        per_head = torch.cat([predicted, log_density, closest], 1).mT
+
+        # 2. All together may err as they did on the examples, and as far as they disagree.  (B, m)
+        examples = fitted.dual.shape[-1]
+        trust = self._trust(fitted.errors, examples)  # (B, h)
         apart = (predicted - stacked[:, None]).square()  # (B, h, m)
-        spread = (trust[..., None] * apart).sum(1)  # (B, m)
-        error = (trust * fitted.errors).sum(-1)[:, None].expand_as(stacked)  # (B, m)
-        per_head = torch.cat([predicted, torch.log(density + 1e-4) / 4, closest], 1).mT
-        together = torch.stack([stacked, error + spread.clamp(max=4)], -1)  # (B, m, 2)
+        spread = (trust[..., None] * apart).sum(1)
+        error = (trust * fitted.errors).sum(-1)  # (B,)
+        error = error[:, None].expand_as(stacked) + spread.clamp(max=4)
+        together = torch.stack([stacked, error], -1)  # (B, m, 2)
         return torch.cat([per_head, together], -1)
 
 
 def _nearness(a: Tensor, b: Tensor) -> Tensor:
     """Squared exponential kernel (…, m, n) of points a (…, m, F) and b (…, n, F)."""
-    half_a = a.square().sum(-1, keepdim=True) / 2
-    half_b = b.square().sum(-1, keepdim=True) / 2
-    return (a @ b.mT).sub_(half_a).sub_(half_b.mT).exp_()
+    half_a = a.square().sum(-1, keepdim=True) / 2  # (…, m, 1)
+    half_b = b.square().sum(-1, keepdim=True) / 2  # (…, n, 1)
+    exponent = a @ b.mT  # (…, m, n)
+    exponent.sub_(half_a)
+    exponent.sub_(half_b.mT)
+    return exponent.exp_()
+
+
+def _diagonal(matrices: Tensor) -> Tensor:
+    """The diagonals (…, n) of matrices (…, n, n), a view."""
+    return matrices.diagonal(dim1=-2, dim2=-1)
+
+
+def _inverse(matrices: Tensor) -> Tensor:
+    """Inverses of positive definite matrices (…, n, n)."""
+    factors = torch.linalg.cholesky(matrices)
+    return torch.cholesky_inverse(factors)

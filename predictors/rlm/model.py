@@ -87,13 +87,16 @@ class Model(nn.Module):
         Texts are encoded in batches, but exactly as one by one: if the last bits of a state
         depended on the other texts, results would depend on the order of requests.
         """
-        states = np.empty((len(texts), self.config.encoder.outputs), np.float32)
+        size = self.config.encoder.outputs
+        states = np.empty((len(texts), size), np.float32)
         batch: list[Tokens] = []
-        for done, text in enumerate(texts, start=1):
+        for end, text in enumerate(texts, start=1):
             batch.append(tokenize(text))
-            size = sum(len(tokens.starts) for tokens in batch)
-            if done == len(texts) or len(batch) == BATCH_TEXTS or size >= BATCH_TOKENS:
-                states[done - len(batch) : done] = self.encoder(collate(batch), exact=True)
+            tokens = sum(len(tokens.starts) for tokens in batch)
+            is_full = len(batch) == BATCH_TEXTS or tokens >= BATCH_TOKENS
+            if is_full or end == len(texts):
+                start = end - len(batch)
+                states[start:end] = self.encoder(collate(batch), exact=True)
                 batch = []
         return states
 
@@ -111,7 +114,11 @@ class Task:
     query_targets: np.ndarray  # (q,)
 
 
-def task_loss(reader: ContextReader, decoder: NumberDecoder, tasks: Sequence[Task]) -> Tensor:
+def task_loss(
+    reader: ContextReader,
+    decoder: NumberDecoder,
+    tasks: Sequence[Task],
+) -> Tensor:
     """Mean cross-entropy, in nats, of the queries' numbers under the number grammar.
 
     All B tasks must have equal n and q.
@@ -125,19 +132,23 @@ def task_loss(reader: ContextReader, decoder: NumberDecoder, tasks: Sequence[Tas
     examples = batched([task.examples for task in tasks])  # (B, n, F)
     targets = batched([task.example_targets for task in tasks])  # (B, n)
     queries = batched([task.queries for task in tasks])  # (B, q, F)
-    hidden = reader(queries, reader.examples(examples, targets)).flatten(0, 1)
+    memory = reader.examples(examples, targets)
+    hidden = reader(queries, memory).flatten(0, 1)
 
     # 2. The numbers that they should write, L tokens each; each token is written after the last.
-    numbers = write_numbers(np.concatenate([task.query_targets for task in tasks]))
-    tokens = torch.from_numpy(numbers)  # (B q, L)
+    expected = np.concatenate([task.query_targets for task in tasks])  # (B q,)
+    tokens = torch.from_numpy(write_numbers(expected))  # (B q, L)
     start = torch.full_like(tokens[:, :1], START)
-    before = torch.cat([start, tokens[:, :-1]], 1).to(device)
+    before = torch.cat([start, tokens[:, :-1]], 1)
 
     # 3. Cross-entropy of each token among those that the grammar allows.                  (B q, L)
-    logits = decoder(decoder.conditions(hidden), before)  # (B q, L, NUMBER_TOKENS)
-    logits = logits.masked_fill(~_ALLOWED.to(device), -1e9)
+    conditions = decoder.conditions(hidden)
+    logits = decoder(conditions, before.to(device))  # (B q, L, NUMBER_TOKENS)
+    is_forbidden = ~_ALLOWED.to(device)
+    logits = logits.masked_fill(is_forbidden, -1e9)
     losses = functional.cross_entropy(logits.mT, tokens.to(device), reduction="none")
-    return (losses * TOKEN_WEIGHTS.to(device)).sum(1).mean()
+    weighted = losses * TOKEN_WEIGHTS.to(device)
+    return weighted.sum(1).mean()
 
 
 # --- training on one table
@@ -167,7 +178,8 @@ def tune(
     torch.manual_seed(seed)
     columns = []
     for column in values.values():
-        transform = TargetTransform.fit(column[~np.isnan(column)], by_rank=True)
+        known = column[~np.isnan(column)]
+        transform = TargetTransform.fit(known, by_rank=True)
         columns.append(transform.to_z(column))
     targets = np.stack(columns, 1)  # (n, metrics), in z
 
@@ -181,7 +193,8 @@ def tune(
 
     # 2. Reader and decoder learn from random splits of the rows into examples and queries.
     def loss() -> Tensor:
-        return task_loss(model.reader, model.decoder, _draw_tasks(states, targets, rng))
+        tasks = _draw_tasks(states, targets, rng)
+        return task_loss(model.reader, model.decoder, tasks)
 
     model.train()
     parameters = [*model.reader.parameters(), *model.decoder.parameters()]
@@ -206,40 +219,50 @@ def fit_kernels(
     parameters = [kernels.log_scales, kernels.log_linear, kernels.log_penalty]
     before = [parameter.detach().clone() for parameter in parameters]
     heads = len(kernels.log_penalty)
-    most_examples = max([targets.shape[1] for _, targets in examples])
+    largest = max([targets.shape[1] for _, targets in examples])
     # The evidence is per example and head; so is the Gaussian prior of the parameters.
-    prior_weight = 2 * KERNEL_SPREAD**2 * heads * most_examples
+    prior_weight = 2 * KERNEL_SPREAD**2 * heads * largest
 
     def loss() -> Tensor:
+        distances = []
         for parameter, start in zip(parameters, before, strict=True):
             # Farther away, float32 may not invert the kernels.
             parameter.data.clamp_(start - KERNEL_SPREAD, start + KERNEL_SPREAD)
+            distances.append((parameter - start).square().sum())
         evidence = [kernels.evidence(features, targets) for features, targets in examples]
-        moved = [
-            (parameter - start).square().sum()
-            for parameter, start in zip(parameters, before, strict=True)
-        ]
-        return torch.stack(moved).sum() / prior_weight - torch.stack(evidence).mean()
+        from_prior = torch.stack(distances).sum() / prior_weight
+        return from_prior - torch.stack(evidence).mean()
 
     _descend(parameters, loss, range(steps), steps, KERNEL_RATE, progress)
 
 
-def _draw_tasks(states: np.ndarray, targets: np.ndarray, rng: np.random.Generator) -> list[Task]:
+def _draw_tasks(
+    states: np.ndarray,
+    targets: np.ndarray,
+    rng: np.random.Generator,
+) -> list[Task]:
     """`TASKS` random splits of random rows, each for a random metric."""
+    # 1. How many examples: at least a quarter of the rows are queries.
     count = min(len(states), MAX_ROWS)  # examples plus queries of each task
-    n = 2  # examples; at least a quarter of the rows are queries
+    n = 2
     if count > 4:
-        most_examples = max(3, count - max(1, count // 4))
-        n = int(rng.integers(2, most_examples))
+        queries = max(1, count // 4)
+        largest = max(3, count - queries)
+        n = int(rng.integers(2, largest))
     tasks = []
     for _ in range(TASKS):
-        column = targets[:, rng.integers(targets.shape[1])]
-        rows = rng.permutation(np.flatnonzero(~np.isnan(column)))[:count]
-        rows = np.resize(rows, count)  # repeats rows if too few have the metric
-        covariates = np.zeros((count, 0))
-        projection = Projection.fit(states[rows[:n]], covariates[:n])
-        features = projection(states[rows], covariates)
-        targets_of_rows = column[rows]
+        # 2. Random rows that have a random metric, repeated if they are too few.
+        metric = rng.integers(targets.shape[1])
+        column = targets[:, metric]
+        has_metric = np.flatnonzero(~np.isnan(column))
+        rows = rng.permutation(has_metric)[:count]
+        rows = np.resize(rows, count)
+
+        # 3. Features as in a prediction: the examples alone decide about the projection.
+        no_covariates = np.zeros((count, 0))
+        projection = Projection.fit(states[rows[:n]], no_covariates[:n])
+        features = projection(states[rows], no_covariates)  # (count, F)
+        targets_of_rows = column[rows]  # (count,)
         task = Task(
             examples=features[:n],
             example_targets=targets_of_rows[:n],
@@ -251,21 +274,28 @@ def _draw_tasks(states: np.ndarray, targets: np.ndarray, rng: np.random.Generato
 
 
 def _readout(
-    model: Model, texts: Sequence[str], targets: np.ndarray, rng: np.random.Generator
+    model: Model,
+    texts: Sequence[str],
+    targets: np.ndarray,
+    rng: np.random.Generator,
 ) -> tuple[list[nn.Parameter], Loss]:
     """Parameters of the encoder and of a linear readout of all metrics from the states, and its
     squared error.
     """
-    head = nn.Linear(model.config.encoder.outputs, targets.shape[1])
+    metrics = targets.shape[1]
+    head = nn.Linear(model.config.encoder.outputs, metrics)
     nn.init.zeros_(head.weight)
-    center = torch.from_numpy(model.states(list(texts)[:CENTER_TEXTS]).mean(0))
-    expected = torch.from_numpy(targets).float()
+    states_before = model.states(list(texts)[:CENTER_TEXTS])
+    center = torch.from_numpy(states_before.mean(0))  # (S,)
+    expected = torch.from_numpy(targets).float()  # (n, metrics)
 
     def loss() -> Tensor:
         rows = rng.permutation(len(texts))[:READOUT_TEXTS]
-        states = model.encoder(collate([tokenize(texts[i]) for i in rows])) - center
-        error = head(states) - expected[rows]
-        return error[~error.isnan()].square().mean()
+        batch = collate([tokenize(texts[i]) for i in rows])
+        states = model.encoder(batch) - center  # (rows, S)
+        errors = head(states) - expected[rows]  # (rows, metrics), NaN where unknown
+        known = errors[~errors.isnan()]
+        return known.square().mean()
 
     return [*model.encoder.parameters(), *head.parameters()], loss
 
@@ -283,7 +313,8 @@ def _descend(
     """
     optimizer = torch.optim.AdamW(parameters, rate, weight_decay=WEIGHT_DECAY)
     for done, step in enumerate(steps):
-        optimizer.param_groups[0]["lr"] = rate * (1 - done / len(steps))
+        remaining = 1 - done / len(steps)
+        optimizer.param_groups[0]["lr"] = rate * remaining
         value = loss()
         optimizer.zero_grad()
         value.backward()

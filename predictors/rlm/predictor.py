@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Self
 
 import numpy as np
@@ -126,7 +126,8 @@ class RLM(SamplingPredictor):
         """As `Predictor.fit`: store the examples; fine-tune the base on them if `steps` or
         `kernel_steps` is set.
         """
-        texts, values = as_texts(architectures), as_targets(architectures, metrics)
+        texts = as_texts(architectures)
+        values = as_targets(architectures, metrics)
         # 1. Take the model of the base: an earlier fit may have tuned its own.
         if self.steps or self.kernel_steps:
             self._model = None
@@ -135,10 +136,12 @@ class RLM(SamplingPredictor):
         # 2. Tune a copy of all of it, and read the texts anew.
         if self.steps:
             states = self._read(texts) if self.backbone else None
-            self._model = model = copy.deepcopy(model)
+            model = copy.deepcopy(model)
+            self._model = model
             tune(model, texts, values, self.steps, self.seed, states, self.progress)
             if not self.backbone:
-                self._reader, self._cache = model, {}
+                self._reader = model
+                self._cache = {}
 
         # 3. Store the examples.
         names = [fingerprint(text) for text in texts]
@@ -147,20 +150,24 @@ class RLM(SamplingPredictor):
         # 4. Fit the kernels of a copy to them.
         if self.kernel_steps:
             self._model = copy.deepcopy(model)
-            rows = np.random.default_rng(self.seed).permutation(len(texts))[:MAX_KERNEL_ROWS]
+            shuffled = np.random.default_rng(self.seed).permutation(len(texts))
+            rows = shuffled[:MAX_KERNEL_ROWS]
             examples = [self._fitted.training_examples(rows, name) for name in values]
             fit_kernels(self._model.reader.kernels, examples, self.kernel_steps, self.progress)
-            self._fitted = FittedContext(self._model, names, self._fitted.states, values, self.seed)
+            self._fitted = replace(self._fitted, model=self._model)
         return self
 
     def extend(self, architectures: Inputs, metrics: Metrics) -> None:
         """Add further examples; new values of a stored architecture are merged with, or replace,
         its old ones.
         """
-        texts, values = as_texts(architectures), as_targets(architectures, metrics)
+        texts = as_texts(architectures)
+        values = as_targets(architectures, metrics)
+        names = [fingerprint(text) for text in texts]
         states = self._read(texts)
-        before = self._fitted or FittedContext(self.model, [], states[:0], {}, self.seed)
-        self._fitted = before.extended([fingerprint(text) for text in texts], states, values)
+        nothing = FittedContext(self.model, [], states[:0], {}, self.seed)
+        before = self._fitted or nothing
+        self._fitted = before.extended(names, states, values)
 
     def examples_of(self, architectures: Inputs) -> dict[str, np.ndarray]:
         """Stored values (n,) per metric of n architectures; NaN for those that are not among the
@@ -192,18 +199,20 @@ class RLM(SamplingPredictor):
             InputError: if these are not as many as the examples of `fit`.
         """
         texts = as_texts(architectures)
-        count = len(self._fitted.states) if self._fitted else 0
-        if not len(texts) == len(groups) == count or self._fitted is None:
-            raise InputError(f"calibrate needs the {count} examples of fit and the group of each")
         fitted = self._fitted
+        count = len(fitted.states) if fitted else 0
+        if fitted is None or not len(texts) == len(groups) == count:
+            raise InputError(f"calibrate needs the {count} examples of fit and the group of each")
 
         def fit_rows(rows: np.ndarray, metrics: Sequence[str]) -> RLM:
             part = copy.copy(self)
             part._fitted = fitted.subset(rows, metrics)
             return part
 
-        numbers = np.unique(list(groups), return_inverse=True)[1].ravel()
-        fitted.widening = widening_factors(fit_rows, texts, fitted.values, numbers, self.seed)
+        _, numbers = np.unique(list(groups), return_inverse=True)
+        group_of_text = numbers.ravel()  # (n,)
+        factors = widening_factors(fit_rows, texts, fitted.values, group_of_text, self.seed)
+        fitted.widening = factors
         return self
 
     # --- reading
@@ -283,16 +292,18 @@ class RLM(SamplingPredictor):
                 continue
             ordered = sorted(unknown_metrics, key=decoding_order)
             of_rows = [texts[i] for i in rows]
-            sampled = self._fitted.sample(
-                of_rows, self._read(of_rows), ordered, given, samples, seed
-            )
+            states = self._read(of_rows)
+            sampled = self._fitted.sample(of_rows, states, ordered, given, samples, seed)
             for column, name in enumerate(metrics):
                 if name in sampled:
                     drawn[rows, :, column] = sampled[name]
         return drawn
 
     def estimate(
-        self, architectures: Inputs, metrics: Sequence[str], given: Metrics | None = None
+        self,
+        architectures: Inputs,
+        metrics: Sequence[str],
+        given: Metrics | None = None,
     ) -> np.ndarray:
         """Point estimates (n, m): the median of each metric, decoded without conditioning on the
         others.
@@ -307,28 +318,35 @@ class RLM(SamplingPredictor):
     # --- checkpoints
 
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        # 1. The weights: those of the shipped models are halves; others keep all of their bits.
         weights = {name: tensor.numpy() for name, tensor in self.model.state_dict().items()}
         halves = {name: tensor.astype(np.float16) for name, tensor in weights.items()}
-        # The weights of the shipped models are halves; others keep all of their bits.
         is_half = all((halves[name] == weights[name]).all() for name in weights)
         tensors = with_prefix("model", halves if is_half else weights)
+
+        # 2. The examples.
         fitted = self._fitted
+        widening: dict[str, float] = {}
+        fingerprints: list[str] = []
+        if fitted:
+            widening = fitted.widening
+            fingerprints = fitted.fingerprints
+            states, common = np.split(fitted.states, [-COMMON], 1)
+            tensors["states"] = states.astype(np.float16)
+            tensors["common"] = common
+            tensors["values"] = np.stack(list(fitted.values.values()))
+
         config = {
             "seed": self.seed,
             "base": self.base,
             "backbone": self.backbone,
             "model": asdict(self.model.config),
             "metrics": list(self.metrics),
-            "widening": fitted.widening if fitted else {},
+            "widening": widening,
             "text_version": TEXT_VERSION,
             # One string takes less room than a list of thousands.
-            "texts": " ".join(fitted.fingerprints) if fitted else "",
+            "texts": " ".join(fingerprints),
         }
-        if fitted:
-            states, common = np.split(fitted.states, [-COMMON], 1)
-            tensors["states"] = states.astype(np.float16)
-            tensors["common"] = common
-            tensors["values"] = np.stack(list(fitted.values.values()))
         return config, tensors
 
     @classmethod
@@ -377,6 +395,7 @@ class RLM(SamplingPredictor):
 
 def _as_stored(states: np.ndarray) -> np.ndarray:
     """States (n, S) as checkpoints store them: all but the common numbers have 16 bits."""
-    rounded = states[:, :-COMMON].clip(-MAX_HALF, MAX_HALF).astype(np.float16)
-    states[:, :-COMMON] = rounded
+    learned = states[:, :-COMMON]  # a view
+    rounded = learned.clip(-MAX_HALF, MAX_HALF).astype(np.float16)
+    learned[:] = rounded
     return states

@@ -118,15 +118,18 @@ def tokenize(text: str) -> Tokens:
 
 def tokenize_graph(graph: Graph) -> Tokens:
     """The tokens of a graph. Faster than `tokenize` of its text; only the order differs."""
-    maker = dict.fromkeys(graph.inputs, -1)
+    maker = dict.fromkeys(graph.inputs, -1)  # node of each value; -1 for inputs
     parts = []
     edges = []
     for i, node in enumerate(graph.nodes):
         shapes = tuple([graph.shapes[value] for value in node.inputs])
         parts.append(_operator(node.op, shapes, node.attrs))
-        edges += [(maker[value], i) for value in node.inputs if maker[value] >= 0]
+        for value in node.inputs:
+            if maker[value] >= 0:
+                edges.append((maker[value], i))
         maker |= dict.fromkeys(node.outputs, i)
-    return _finish(_concatenate(parts, [_as_pairs(edges)]), range(len(parts)))
+    body = _concatenate(parts, [_as_pairs(edges)])
+    return _finish(body, range(len(parts)))
 
 
 def _tokenize_plain(text: str) -> Tokens:
@@ -135,15 +138,20 @@ def _tokenize_plain(text: str) -> Tokens:
     n = len(parts)
     if n > MAX_TOKENS:
         raise InputError(f"the text has {n} words, numbers and signs; the limit is {MAX_TOKENS}")
-    # Every number is the same word "#"; its size is in the token's numbers, as that of operators.
+
+    # 1. Every number is the same word "#"; its size is in the token's numbers, as that of operators.
     words = np.zeros(n, np.int64)
     numbers = np.zeros((n, OPERATOR_NUMBERS), np.float32)
     for i, part in enumerate(parts):
-        is_number = part[0].isdecimal()
-        words[i] = bucket("#" if is_number else part)
-        if is_number:
-            numbers[i, 0] = log2(1 + min(float(part), MAX_PLAIN_NUMBER))
-    edges = np.stack([np.arange(n - 1), np.arange(1, n)])
+        if part[0].isdecimal():
+            size = min(float(part), MAX_PLAIN_NUMBER)
+            words[i] = bucket("#")
+            numbers[i, 0] = log2(1 + size)
+        else:
+            words[i] = bucket(part)
+
+    # 2. A chain of tokens.
+    edges = np.stack([np.arange(n - 1), np.arange(1, n)])  # (2, n - 1)
     sketches = [token_type_sketch(words[i : i + 1], numbers[i]) for i in range(n)]
     body = _NO_TOKENS._replace(
         words=words,
@@ -158,7 +166,8 @@ def _tokenize_plain(text: str) -> Tokens:
 @lru_cache(maxsize=65536)
 def bucket(word: str) -> int:
     """Hash bucket of a word, from 1 to BUCKETS - 1."""
-    return 1 + zlib.crc32(word.encode()) % (BUCKETS - 1)
+    checksum = zlib.crc32(word.encode())
+    return 1 + checksum % (BUCKETS - 1)
 
 
 class _Body(NamedTuple):
@@ -244,21 +253,32 @@ class _Unroller(Interpreter[Shape, _Unrolled]):
 
 
 @lru_cache(maxsize=65536)
-def _operator(op: str, shapes: tuple[Shape, ...], attrs: Attrs) -> _Body:
+def _operator(
+    op: str,
+    shapes: tuple[Shape, ...],
+    attrs: Attrs,
+) -> _Body:
     """The token of an operator. Its words are the operator and its attributes without widths."""
+    # 1. The words.
+    words = np.array([bucket(word) for word in (op, *kind_attributes(attrs))])
+
+    # 2. The numbers: costs, and sizes of the output, the first input and the attributes.
     (shape,), cost = operator_outcome(op, shapes, attrs)
     elements = prod(size for size in shape[1:] if isinstance(size, int))
     costs = np.array([*cost, elements], float)
+    width, extent = _extent(shape)
+    input_width = _extent(shapes[0])[0] if shapes else 0.0
     values = dict(attrs)
+    kernel = values.get("kernel", values.get("kernel_shape", (1,)))
     group = values.get("group", 1)
     sizes = [
-        *_extent(shape),
-        _extent(shapes[0])[0] if shapes else 0.0,
-        _log2_product(values.get("kernel", values.get("kernel_shape", (1,)))),
+        width,
+        extent,
+        input_width,
+        _log2_product(kernel),
         _log2_product(values.get("strides", (1,))),
         log2(max(group, 1)) if isinstance(group, int) else 0.0,
     ]
-    words = np.array([bucket(word) for word in (op, *kind_attributes(attrs))])
     numbers = np.array([[*np.log2(1 + costs), *sizes]], np.float32)  # (1, OPERATOR_NUMBERS)
     return _Body(
         words=words,
@@ -275,9 +295,12 @@ def _operator(op: str, shapes: tuple[Shape, ...], attrs: Attrs) -> _Body:
 
 def _log2_product(sizes: Value) -> float:
     """log2 of a product of integers; 0 for any other value."""
-    if not isinstance(sizes, tuple) or not all(isinstance(size, int) for size in sizes):
+    if not isinstance(sizes, tuple):
         return 0.0
-    return log2(max(prod(sizes), 1))  # type: ignore[arg-type]
+    if not all(isinstance(size, int) for size in sizes):
+        return 0.0
+    product = prod(sizes)  # type: ignore[arg-type]
+    return log2(max(product, 1))
 
 
 def _extent(shape: Shape) -> tuple[float, float]:
@@ -286,8 +309,12 @@ def _extent(shape: Shape) -> tuple[float, float]:
     The width is the first of more than two sizes, as in images, and otherwise the last one.
     """
     sizes = [size for size in shape[1:] if isinstance(size, int)]
-    width = sizes.pop(0 if len(sizes) > 2 else -1) if sizes else 1
-    return log2(max(width, 1)), log2(max(prod(sizes), 1)) / 2
+    width = 1
+    if sizes:
+        is_image = len(sizes) > 2
+        width = sizes.pop(0 if is_image else -1)
+    positions = prod(sizes)
+    return log2(max(width, 1)), log2(max(positions, 1)) / 2
 
 
 _NO_WORDS = np.zeros(0, np.int64)
@@ -326,17 +353,24 @@ def _concatenate(parts: list[_Body], edges: list[np.ndarray]) -> _Body:
 def _finish(body: _Body, shared: Sequence[int]) -> Tokens:
     """The tokens of a whole text, with each token's depth, height and position in the data flow."""
     n = len(body.lengths)
+    # 1. The longest paths from the inputs and to the outputs: the height is the depth in the
+    #    reversed graph, in which token i is token n - 1 - i.                                   (n,)
     depth = _longest_paths(n, body.edges)
-    # The height is the depth in the reversed graph, in which token i is token n - 1 - i.
-    height = _longest_paths(n, n - 1 - body.edges[::-1])[::-1]
-    paths = np.log2(np.stack([depth, height], 1)).astype(np.float32)  # (n, 2)
-    totals = np.array([*body.costs, n, depth.max()])
+    reversed_edges = n - 1 - body.edges[::-1]
+    height = _longest_paths(n, reversed_edges)[::-1]
+    paths = np.log2(np.stack([depth, height], 1))  # (n, 2)
+
+    # 2. What they say of each token, and of the text.
+    longest = depth.max()
+    numbers = np.concatenate([body.numbers, paths.astype(np.float32)], 1)
+    position = (depth - 0.5) / longest  # (n,)
+    totals = np.array([*body.costs, n, longest])
     return Tokens(
         words=body.words,
         starts=np.cumsum(body.lengths) - body.lengths,
-        numbers=np.concatenate([body.numbers, paths], 1),
+        numbers=numbers,
         edges=body.edges,
-        position=((depth - 0.5) / depth.max()).astype(np.float32),
+        position=position.astype(np.float32),
         totals=np.log2(1 + totals).astype(np.float32),
         counts=body.counts,
         neighbours=neighbour_sketch(body.words, body.lengths, body.edges),
@@ -368,11 +402,20 @@ def token_type_sketch(words: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     sizes = np.rint(numbers * COUNT_STEPS).astype(np.int32)
     content = words.astype(np.int32).tobytes() + sizes.tobytes()
     digest = hashlib.blake2b(content, digest_size=COUNTS // 8).digest()
-    bits = np.unpackbits(np.frombuffer(digest, np.uint8))
+    digest_bytes = np.frombuffer(digest, np.uint8)
+    return _signs(np.unpackbits(digest_bytes))
+
+
+def _signs(bits: np.ndarray) -> np.ndarray:
+    """Bits 0 and 1 of any shape as -1 and 1, float32."""
     return bits.astype(np.float32) * 2 - 1
 
 
-def neighbour_sketch(words: np.ndarray, lengths: np.ndarray, edges: np.ndarray) -> np.ndarray:
+def neighbour_sketch(
+    words: np.ndarray,
+    lengths: np.ndarray,
+    edges: np.ndarray,
+) -> np.ndarray:
     """Sum (NEIGHBOURS,) of pseudo-random signs of each token, and of what is around it.
 
     These are the labels of Weisfeiler and Leman's colour refinement, `HOPS` tokens along and
@@ -387,27 +430,34 @@ def neighbour_sketch(words: np.ndarray, lengths: np.ndarray, edges: np.ndarray) 
     # 1. The label of a token alone: a hash of its words.                                   (n,)
     count = len(lengths)
     token_of_word = np.repeat(np.arange(count), lengths)  # (w,)
-    own = _mix(_sum_hashes(count, token_of_word, _mix(words.astype(np.uint64))))
+    hashes = _mix(words.astype(np.uint64))
+    own = _mix(_sum_hashes(count, token_of_word, hashes))
 
     # 2. Each hop mixes a token's label with the labels of its neighbours on one side. (n,) per side
     source, target = edges
     above = below = own
     labels = [own]
     for _ in range(HOPS):
-        above = _mix(3 * own + _sum_hashes(count, target, _mix(above[source])))
-        below = _mix(5 * own + _sum_hashes(count, source, _mix(~below[target])))
+        read = _sum_hashes(count, target, _mix(above[source]))
+        above = _mix(3 * own + read)
+        readers = _sum_hashes(count, source, _mix(~below[target]))
+        below = _mix(5 * own + readers)
         labels += [above, below]
 
     # 3. Every distinct label gets NEIGHBOURS signs, which count as often as the label occurs.
     distinct, times = np.unique(np.concatenate(labels), return_counts=True)  # (k,)
     columns = np.arange(1, NEIGHBOURS // _HASH_BITS + 1, dtype=np.uint64)
     hashes = _mix(distinct[:, None] + columns * 1_000_003)  # (k, NEIGHBOURS / 64)
-    bits = np.unpackbits(hashes.astype("<u8").view(np.uint8), axis=1)  # (k, NEIGHBOURS)
-    signs = 2 * bits.astype(np.float32) - 1
+    label_bytes = hashes.astype("<u8").view(np.uint8)
+    signs = _signs(np.unpackbits(label_bytes, axis=1))  # (k, NEIGHBOURS)
     return times.astype(np.float32) @ signs
 
 
-def _sum_hashes(count: int, rows: np.ndarray, hashes: np.ndarray) -> np.ndarray:
+def _sum_hashes(
+    count: int,
+    rows: np.ndarray,
+    hashes: np.ndarray,
+) -> np.ndarray:
     """Sums (count,) of hashes by row. They overflow, and so do not depend on the order."""
     sums = np.zeros(count, np.uint64)
     np.add.at(sums, rows, hashes)
@@ -417,6 +467,8 @@ def _sum_hashes(count: int, rows: np.ndarray, hashes: np.ndarray) -> np.ndarray:
 def _mix(hashes: np.ndarray) -> np.ndarray:
     """Hashes of 64-bit numbers (splitmix64)."""
     hashes = hashes + np.uint64(0x9E3779B97F4A7C15)
-    hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    hashes = hashes ^ (hashes >> np.uint64(30))
+    hashes = hashes * np.uint64(0xBF58476D1CE4E5B9)
+    hashes = hashes ^ (hashes >> np.uint64(27))
+    hashes = hashes * np.uint64(0x94D049BB133111EB)
     return hashes ^ (hashes >> np.uint64(31))

@@ -17,7 +17,7 @@ from predictors import create, load
 from predictors.gnn import GNN
 from predictors.gnn.graph import TextGraph, Vocabulary, collate, text_graph
 from predictors.gnn.model import Config, Network
-from predictors.gnn.predictor import held_out
+from predictors.gnn.predictor import held_out_folds
 from search_spaces import InputError, expand, get_space, graph_flops, graph_params, read
 from search_spaces.ir.text.program import calls, sites
 
@@ -110,7 +110,7 @@ def test_networks_with_unseen_operators_are_distinguished() -> None:
 @settings(max_examples=30)
 @given(st.integers(1, 200), st.integers(1, 6))
 def test_each_member_learns_from_all_but_a_small_part(n: int, members: int) -> None:
-    hidden = held_out(n, members, folds=8, rng=np.random.default_rng(0))
+    hidden = held_out_folds(n, members, folds=8, rng=np.random.default_rng(0))
     assert hidden.shape == (members, n)
     assert (hidden.sum(axis=1) <= -(-n // 8)).all()
     assert hidden.any() == (n >= 16)
