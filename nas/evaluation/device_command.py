@@ -19,7 +19,7 @@ import numpy as np
 from filelock import lock_descriptor
 
 from nas.evaluation.child_process import TooSlow, run_killable
-from nas.evaluation.latency import Latency
+from nas.evaluation.latency import Latency, with_batch
 from search_spaces.common.errors import InputError, unknown
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def time_on_device(model: onnx.ModelProto, device: DeviceCommand, batch: int = 1
     """
     with tempfile.TemporaryDirectory(prefix="nas-") as folder, _alone(device.command):
         path = Path(folder, "model.onnx")
-        path.write_bytes(_with_batch(model, batch).SerializeToString())
+        path.write_bytes(with_batch(model, batch).SerializeToString())
         command = device.command.replace(PLACEHOLDER, shlex.quote(str(path)))
         calls = [_times(command, device) for _ in range(device.warmup + device.runs)][
             device.warmup :
@@ -137,16 +137,6 @@ def time_on_device(model: onnx.ModelProto, device: DeviceCommand, batch: int = 1
     low, median, high = np.quantile(np.concatenate(calls), [0.1, 0.5, 0.9])
     meaning = f"median, 10 % and 90 % quantile of {device.runs} calls"
     return Latency(float(median), float(low), float(high), meaning)
-
-
-def _with_batch(model: onnx.ModelProto, batch: int) -> onnx.ModelProto:
-    """A copy in which this batch size replaces symbolic ones of inputs and outputs."""
-    fixed = type(model).FromString(model.SerializeToString())
-    for value in [*fixed.graph.input, *fixed.graph.output]:
-        dims = value.type.tensor_type.shape.dim
-        if dims and dims[0].dim_param:
-            dims[0].dim_value = batch
-    return fixed
 
 
 def _times(command: str, device: DeviceCommand) -> list[float]:

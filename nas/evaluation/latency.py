@@ -443,3 +443,13 @@ def random_inputs(session: onnxruntime.InferenceSession, batch: int) -> dict[str
                 f"input {info.name} has type {info.type}; only numeric inputs are supported"
             )
     return feed
+
+
+def with_batch(model: onnx.ModelProto, batch: int) -> onnx.ModelProto:
+    """A copy in which this batch size replaces symbolic ones of inputs and outputs."""
+    fixed = type(model).FromString(model.SerializeToString())
+    for value in [*fixed.graph.input, *fixed.graph.output]:
+        dims = value.type.tensor_type.shape.dim
+        if dims and dims[0].dim_param:
+            dims[0].dim_value = batch
+    return fixed

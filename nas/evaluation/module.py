@@ -50,10 +50,14 @@ class GraphModule(nn.Module):
         ]
 
     def forward(self, *inputs: Tensor) -> Tensor:
+        return self.values(*inputs)[self.graph.outputs[0]]
+
+    def values(self, *inputs: Tensor) -> dict[int, Tensor]:
+        """All values of the graph, by number."""
         values = dict(zip(self.graph.inputs, inputs, strict=True))
         for node, operands, run in zip(self.nodes, self.operands, self.layers, strict=True):
             values[node.outputs[0]] = run(*[values[v] for v in operands])
-        return values[self.graph.outputs[0]]
+        return values
 
     def load_weights(self, model: onnx.ModelProto) -> None:
         """Copy the weights of an ONNX model into every replica.

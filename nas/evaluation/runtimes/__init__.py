@@ -12,6 +12,12 @@ __all__ = ["RUNTIMES", "RUNTIME_METRICS", "RuntimeMetric", "get_runtime"]
 # Name of a runtime, which its metrics begin with: module in this package and class.
 _CLASSES = {
     "openvino": "openvino:OpenVINO",
+    "ncnn": "ncnn:Ncnn",
+    "mnn": "mnn:MNN",
+    "litert": "litert:LiteRT",
+    "executorch": "executorch:ExecuTorch",
+    "torch": "torch_module:TorchEager",
+    "torch_compile": "torch_module:TorchCompiled",
 }
 RUNTIMES: dict[str, Runtime] = {}
 for _name, _place in _CLASSES.items():

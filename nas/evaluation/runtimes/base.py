@@ -48,7 +48,8 @@ class Runtime(ABC):
     Attributes:
         name: metrics begin with it, as `openvino_latency_ms`.
         title: the runtime's name in texts.
-        extra: of this package, which installs it: `pip install 'rlm-nas[EXTRA]'`.
+        extra: of this package, which installs it: `pip install 'rlm-nas[EXTRA]'`; "" if it is
+            always there.
         modules: the Python modules that it needs.
         packages: distributions whose versions a latency depends on.
         tolerance: largest difference from ONNX Runtime's output that counts as equal, relative to
@@ -149,3 +150,10 @@ def read_inputs(model: Path, batch: int) -> list[Input]:
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
         inputs.append(Input((size, *[dim.dim_value for dim in rest]), dtype.name))
     return inputs
+
+
+def output_names(model: Path) -> list[str]:
+    """Names of an ONNX file's outputs."""
+    import onnx
+
+    return [value.name for value in onnx.load(model, load_external_data=False).graph.output]

@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nas.evaluation.child_process import TooSlow, run_killable
-from nas.evaluation.latency import CPU, Latency, LatencyTask
+from nas.evaluation.latency import CPU, Latency, LatencyTask, with_batch
 from nas.evaluation.runtimes import get_runtime
 from nas.evaluation.runtimes.base import Runtime, read_inputs
 from search_spaces.common.errors import MeasurementError
+from search_spaces.ir.onnx import load_model
 
 if TYPE_CHECKING:
     import onnx
@@ -75,7 +76,7 @@ def measure_in_runtime(
     runtime.check_installed(f"{name}_latency_ms")
     task = replace(task or LatencyTask(), provider=CPU)
     with tempfile.TemporaryDirectory(prefix="nas-") as folder:
-        path = _written(model, Path(folder), "model.onnx")
+        path = _written(model, Path(folder), "model.onnx", task.batch)
         job = {"action": "measure", "models": [str(path)], "task": asdict(task)}
         result = _run(runtime, Path(folder), job, timeout)
     return RuntimeResult(
@@ -107,8 +108,8 @@ def measure_memory_in_runtime(
     with tempfile.TemporaryDirectory(prefix="nas-") as name_of_folder:
         folder = Path(name_of_folder)
         paths = [
-            _written(tiny_model(), folder, "tiny.onnx"),
-            _written(model, folder, "model.onnx"),
+            _written(tiny_model(), folder, "tiny.onnx", task.batch),
+            _written(model, folder, "model.onnx", task.batch),
         ]
         job: dict[str, Any] = {"models": list(map(str, paths)), "task": asdict(task)}
         converted = _run(runtime, folder, {**job, "action": "convert"}, timeout)["files"]
@@ -140,16 +141,18 @@ def convert_for_runtime(
     runtime.check_installed(f"conversion for {name}")
     with tempfile.TemporaryDirectory(prefix="nas-") as temporary:
         task = asdict(LatencyTask(batch=batch))
-        job = {"action": "convert", "models": [str(model.absolute())], "task": task}
+        path = _written(load_model(str(model)), Path(temporary), "model.onnx", batch)
+        job = {"action": "convert", "models": [str(path)], "task": task}
         (made,) = map(Path, _run(runtime, Path(temporary), job, timeout)["files"])
         for part in made.parent.glob(f"{made.stem}.*"):
             shutil.copy(part, folder / part.name)
     return folder / made.name
 
 
-def _written(model: onnx.ModelProto, folder: Path, name: str) -> Path:
+def _written(model: onnx.ModelProto, folder: Path, name: str, batch: int) -> Path:
+    """Write a model whose batch size is fixed, which most converters need."""
     path = folder / name
-    path.write_bytes(model.SerializeToString())
+    path.write_bytes(with_batch(model, batch).SerializeToString())
     return path
 
 

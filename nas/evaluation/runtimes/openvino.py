@@ -18,6 +18,7 @@ class OpenVINO(Runtime):
     extra = "openvino"
     modules = ("openvino",)
     packages = ("openvino",)
+    tells_fallback = True
 
     def convert(self, model: Path, folder: Path, batch: int) -> Path:
         import openvino
@@ -47,7 +48,14 @@ class _Network(LoadedNetwork):
     def __init__(self, compiled: Any) -> None:
         self._request = compiled.create_infer_request()
         self._outputs = compiled.outputs
+        self.fallback_ops = _count_reference_kernels(compiled)
 
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         results = self._request.infer(dict(enumerate(inputs)))
         return [results[output] for output in self._outputs]
+
+
+def _count_reference_kernels(compiled: Any) -> int:
+    """Layers without an optimized kernel, which OpenVINO's slow reference code runs."""
+    layers = [node.get_rt_info() for node in compiled.get_runtime_model().get_ops()]
+    return sum(str(layer["primitiveType"].value).startswith("ref") for layer in layers)
