@@ -39,9 +39,11 @@ _BY_MASK = "indexing by a mask depends on the data"
 @handles("__getitem__")
 def _getitem(r: Recorder, input: Tensor, index: Any) -> Tensor:
     items = _full_index(input, index)
-    if sum(isinstance(item, Tensor | list) for item in items) > 1:
+    index_tensors = [item for item in items if isinstance(item, Tensor | list)]
+    if len(index_tensors) > 1:
         return _picked(r, input, items)
-    x, axis = input, 0  # `axis` is the one of `x` that the next item concerns
+    x = input
+    axis = 0  # the one of `x` that the next item concerns
     for item in items:
         if item is None:
             x = unsqueezed(r, x, axis)
@@ -64,18 +66,24 @@ def _getitem(r: Recorder, input: Tensor, index: Any) -> Tensor:
 
 def _range(r: Recorder, x: Tensor, axis: int, item: slice) -> Tensor:
     """The elements of a slice along an axis; its numbers may be tensors of one element."""
-    bounds = [None if v is None else int(v) for v in (item.start, item.stop, item.step)]
-    start, end, step = slice(*bounds).indices(x.shape[axis])
+    bounds = []
+    for bound in (item.start, item.stop, item.step):
+        bounds.append(None if bound is None else int(bound))
+    size = x.shape[axis]
+    start, end, step = slice(*bounds).indices(size)
     return sliced(r, x, axis, start, max(start, end), step)
 
 
 def _full_index(x: Tensor, index: Any) -> list[Any]:
     """The index with `...` replaced by full slices."""
     items = list(index) if isinstance(index, tuple) else [index]
-    taken = sum(item is not None and item is not Ellipsis for item in items)
-    at = next((i for i, item in enumerate(items) if item is Ellipsis), None)
-    if at is not None:
-        items[at : at + 1] = [slice(None)] * (x.dim() - taken)
+    # Compared by identity: a tensor is compared with `==` element by element.
+    dots = [place for place, item in enumerate(items) if item is Ellipsis]
+    if not dots:
+        return items
+    first = dots[0]
+    axes = sum(item is not None and item is not Ellipsis for item in items)
+    items[first : first + 1] = [slice(None)] * (x.dim() - axes)
     return items
 
 
@@ -96,10 +104,12 @@ def gathered(r: Recorder, x: Tensor, axis: int, index: Any) -> Tensor:
     if r.is_constant(places):
         # Places that are computed, such as those of experts, may be of any samples.
         check_apart(r, x.shape[axis], "an index into")
-        if not places.is_meta and places.dim() and places.numel() == 1:
-            # One place is written as a number; the axis stays.
+        is_one_place = places.dim() and places.numel() == 1
+        if is_one_place and not places.is_meta:
+            # It is written as a number; the axis stays.
             alone = r.add_node("Gather", x, axis=axis, indices=(int(places),))
-            return reshaped(r, alone, [*x.shape[:axis], *places.shape, *x.shape[axis + 1 :]])
+            shape = [*x.shape[:axis], *places.shape, *x.shape[axis + 1 :]]
+            return reshaped(r, alone, shape)
     return r.add("Gather", x, places, axis=axis)
 
 
@@ -107,9 +117,11 @@ def is_every_sample(r: Recorder, x: Tensor, index: Tensor) -> bool:
     """True if a constant index is that of each sample in order."""
     if not r.is_constant(index) or index.is_meta:
         return False
-    if index.shape != x.shape[:1] or not r.is_batch(len(x)):
+    samples = len(x)
+    if index.shape != x.shape[:1] or not r.is_batch(samples):
         return False
-    return bool((index == torch.arange(len(x))).all())
+    in_order = torch.arange(samples)
+    return bool((index == in_order).all())
 
 
 # --- reading by several index tensors at once
@@ -121,27 +133,35 @@ def _picked(r: Recorder, x: Tensor, items: list[Any]) -> Tensor:
     """
     # 1. Torch selects numbers first.
     numbers = [axis for axis, item in enumerate(items) if type(item) is int]
+    items = list(items)
     for axis in reversed(numbers):
         check_apart(r, x.shape[axis], "an index into")
-        x = selected(r, x, axis, items[axis])
-        items = [*items[:axis], *items[axis + 1 :]]
+        x = selected(r, x, axis, items.pop(axis))
+
     # 2. The index tensors stand side by side, between full slices.
-    at = [axis for axis, item in enumerate(items) if isinstance(item, Tensor | list)]
-    first, end = at[0], at[-1] + 1
+    axes = [axis for axis, item in enumerate(items) if isinstance(item, Tensor | list)]
+    first = axes[0]
+    end = axes[-1] + 1
     others = [*items[:first], *items[end:]]
-    if at != list(range(first, end)) or any(item != slice(None) for item in others):
+    are_neighbours = axes == list(range(first, end))
+    if not are_neighbours or any(item != slice(None) for item in others):
         raise InputError("indexing by several tensors together with other indices is not supported")
-    tensors = [torch.tensor(item) if isinstance(item, list) else item for item in items[first:end]]
+    tensors = []
+    for item in items[first:end]:
+        tensors.append(torch.tensor(item) if isinstance(item, list) else item)
     if first == 0 and r.is_batch(x.shape[0]):
         return _of_each_sample(r, x, tensors)
+
     # 3. Their axes become one, whose places are those of all.
-    if not all(r.is_constant(t) and t.dtype == torch.int64 for t in tensors):
-        raise InputError(
-            "indexing by several tensors at once is supported for constants, and for places in "
-            "each sample"
-        )
+    for tensor in tensors:
+        if not r.is_constant(tensor) or tensor.dtype != torch.int64:
+            raise InputError(
+                "indexing by several tensors at once is supported for constants, and for places in "
+                "each sample"
+            )
     sizes = x.shape[first:end]
-    flat = reshaped(r, x, [*x.shape[:first], prod(sizes), *x.shape[end:]])
+    shape = [*x.shape[:first], prod(sizes), *x.shape[end:]]
+    flat = reshaped(r, x, shape)
     return gathered(r, flat, first, _flat_places(r, tensors, sizes))
 
 
@@ -159,34 +179,44 @@ def _of_each_sample(r: Recorder, x: Tensor, tensors: list[Tensor]) -> Tensor:
     """
     samples, *places = tensors
     shape = torch.broadcast_shapes(*[t.shape for t in tensors])
+
     # 1. The first index counts the samples.
-    is_first = shape[:1] == x.shape[:1] and samples.shape == (len(x), *[1] * (len(shape) - 1))
+    column = (len(x), *[1] * (len(shape) - 1))
+    is_first = shape[:1] == x.shape[:1] and samples.shape == column
     if not r.is_constant(samples) or not is_first:
         raise InputError(_INTO_BATCH)
     if not is_every_sample(r, x, samples.reshape(-1)):
         raise InputError(_INTO_BATCH)
     if any(t.dtype == torch.bool for t in places):
         raise InputError(_BY_MASK)
+
     # 2. The axes of the places become one: (samples, all places, rest).
     end = 1 + len(places)
-    sizes, rest = x.shape[1:end], x.shape[end:]
+    sizes = x.shape[1:end]
+    rest = x.shape[end:]
+    result_shape = [*shape, *rest]
     flat = reshaped(r, x, [len(x), prod(sizes), *rest])
     place = _flat_places(r, places, sizes)
+
     # 3. Constant places that are the same in all samples are gathered at once.
-    if r.is_constant(place) and (place.dim() < len(shape) or place.shape[0] == 1):
+    varies = place.dim() == len(shape) and place.shape[0] != 1
+    if r.is_constant(place) and not varies:
         same = place.expand(1, *shape[1:]).reshape(-1)
-        if torch.equal(same, torch.arange(flat.shape[1])):
-            return reshaped(r, flat, [*shape, *rest])
-        return reshaped(r, r.add("Gather", flat, same, axis=1), [*shape, *rest])
+        all_places = torch.arange(flat.shape[1])
+        if not torch.equal(same, all_places):
+            flat = r.add("Gather", flat, same, axis=1)
+        return reshaped(r, flat, result_shape)
+
     # 4. Others are gathered in each sample: (samples, places, rest).
+    ones = [1] * len(rest)
     wide = r.call(Tensor.expand, place, shape)
-    at = r.call(Tensor.reshape, wide, (len(x), -1, *[1] * len(rest)))
+    in_samples = r.call(Tensor.reshape, wide, (len(x), -1, *ones))
     if rest:
-        at = r.call(Tensor.expand, at, (-1, -1, *rest))
-    elements = r.call(torch.gather, flat, 1, at)
+        in_samples = r.call(Tensor.expand, in_samples, (-1, -1, *rest))
+    elements = r.call(torch.gather, flat, 1, in_samples)
     if len(shape) == 1:
         return r.call(torch.squeeze, elements, 1)
-    return reshaped(r, elements, [*shape, *rest])
+    return reshaped(r, elements, result_shape)
 
 
 def _flat_places(r: Recorder, tensors: list[Tensor], sizes: Sequence[int]) -> Tensor:
@@ -215,14 +245,28 @@ def _gather(r: Recorder, input: Tensor, dim: int, index: Tensor, **_: Any) -> Te
 
 
 @handles("take_along_dim")
-def _take_along_dim(r: Recorder, input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
+def _take_along_dim(
+    r: Recorder,
+    input: Tensor,
+    indices: Tensor,
+    dim: int | None = None,
+) -> Tensor:
     if dim is None:
-        return _gather(r, reshaped(r, input, [-1]), 0, reshaped(r, indices, [-1]))
+        flat = reshaped(r, input, [-1])
+        return _gather(r, flat, 0, reshaped(r, indices, [-1]))
+    # All axes but one are broadcast together.
     axis = dim % input.dim()
-    rest = [[*x.shape[:axis], *x.shape[axis + 1 :]] for x in (input, indices)]
-    shape = list(torch.broadcast_shapes(*rest))
-    wide = [expanded(r, x, [*shape[:axis], x.shape[axis], *shape[axis:]]) for x in (input, indices)]
-    return _gather(r, wide[0], axis, wide[1])
+    others = []
+    for x in (input, indices):
+        others.append([*x.shape[:axis], *x.shape[axis + 1 :]])
+    before, after = _cut(torch.broadcast_shapes(*others), axis)
+    wide = expanded(r, input, [*before, input.shape[axis], *after])
+    places = expanded(r, indices, [*before, indices.shape[axis], *after])
+    return _gather(r, wide, axis, places)
+
+
+def _cut(sizes: Sequence[int], place: int) -> tuple[list[int], list[int]]:
+    return list(sizes[:place]), list(sizes[place:])
 
 
 # --- setting: x[index] = value
@@ -233,30 +277,46 @@ def _setitem(r: Recorder, input: Tensor, index: Any, value: Any) -> None:
     """Set elements in place: the tensor becomes a concatenation of kept and new parts."""
     items = _full_index(input, index)
     _allow_change_of_part(r, input, items, value)
-    # 1. By tensors: a mask, or one place in each sample.
-    tensors = [item for item in items if isinstance(item, Tensor)]
-    if len(items) == len(tensors) == 1 and tensors[0].dtype == torch.bool:
-        r.assign(input, _masked(r, input, tensors[0], value))
+
+    # 1. By a mask.
+    first = items[0] if items else None
+    is_mask = isinstance(first, Tensor) and first.dtype == torch.bool
+    if is_mask and len(items) == 1:
+        r.assign(input, _masked(r, input, first, value))
         return
-    by_tensors = len(items) > 1 and all(isinstance(item, Tensor) for item in items[:2])
-    if by_tensors and r.is_batch(input.shape[0]):
+
+    # 2. By one place in each sample.
+    are_tensors = len(items) > 1 and all(isinstance(item, Tensor) for item in items[:2])
+    if are_tensors and r.is_batch(input.shape[0]):
         r.assign(input, _set_in_each_sample(r, input, items, value))
         return
-    # 2. By numbers and slices: the places along each axis, and the shape of what is replaced.
+
+    # 3. By numbers and slices.
+    cuts, shape = _cuts(input, items)
+    new = _fitted(r, value, shape, items, input.dtype)
+    r.assign(input, _patched(r, input, cuts, new))
+
+
+def _cuts(x: Tensor, items: list[Any]) -> tuple[list[Cut], list[int]]:
+    """The places of numbers and slices along the axes, without those of whole axes, and the shape
+    of what they select.
+    """
     cuts: list[Cut] = []
-    shape = list(input.shape)
+    shape = list(x.shape)
     for axis, item in enumerate(items):
         if not isinstance(item, slice | int) or isinstance(item, bool):
             raise InputError(
                 "setting elements by an index other than numbers and slices is not supported"
             )
-        chosen = slice(item, item + 1 or None) if isinstance(item, int) else item
-        places = range(*chosen.indices(shape[axis]))
-        is_whole = (places.start, places.stop, places.step) == (0, shape[axis], 1)
-        if not is_whole:
+        size = shape[axis]
+        selected_slice = item
+        if isinstance(item, int):
+            selected_slice = slice(item, item + 1 or None)  # -1 ends at the end, not at 0
+        places = range(*selected_slice.indices(size))
+        if (places.start, places.stop, places.step) != (0, size, 1):
             cuts.append((axis, places))
             shape[axis] = len(places)
-    r.assign(input, _patched(r, input, cuts, _fitted(r, value, shape, items, input.dtype)))
+    return cuts, shape
 
 
 def _allow_change_of_part(r: Recorder, x: Tensor, items: list[Any], value: Any) -> None:
@@ -266,7 +326,8 @@ def _allow_change_of_part(r: Recorder, x: Tensor, items: list[Any], value: Any) 
     if not r.is_value(value) or id(value) not in r.parts:
         return
     whole, part = r.parts[id(value)]
-    if whole is x and all(isinstance(item, int | slice) for item in part) and part == items:
+    has_no_tensors = all(isinstance(item, int | slice) for item in part)
+    if whole is x and has_no_tensors and part == items:
         r.allow_change(x, value)
 
 
@@ -274,13 +335,15 @@ def _masked(r: Recorder, x: Tensor, mask: Tensor, value: Any) -> Tensor:
     """The tensor with one value, or one for each element of the last axes, where a mask of the
     first axes is true.
     """
-    rest = x.dim() - mask.dim()
-    is_for_each = isinstance(value, Tensor) and value.dim() > rest
-    if mask.shape != x.shape[: mask.dim()] or is_for_each:
+    masked_axes = mask.dim()
+    rest = x.dim() - masked_axes
+    is_tensor = isinstance(value, Tensor)
+    is_for_each = is_tensor and value.dim() > rest
+    if mask.shape != x.shape[:masked_axes] or is_for_each:
         raise InputError("setting elements by a mask to values of each depends on the data")
     if rest:
-        mask = r.call(Tensor.reshape, mask, (*mask.shape, *[1] * rest))
-    is_tensor = isinstance(value, Tensor)
+        ones = [1] * rest
+        mask = r.call(Tensor.reshape, mask, (*mask.shape, *ones))
     new = r.call(Tensor.to, value, x.dtype) if is_tensor else torch.tensor(value, dtype=x.dtype)
     return r.call(torch.where, mask, new, r.as_value(x))
 
@@ -298,9 +361,11 @@ def _set_in_each_sample(r: Recorder, x: Tensor, items: list[Any], value: Any) ->
             "sample"
         )
     width = x.shape[1]
-    from_start = r.call(torch.remainder, place, width)
-    at = r.call(torch.eq, r.call(Tensor.unsqueeze, from_start, 1), torch.arange(width))
-    return r.call(torch.where, at, torch.tensor(value, dtype=x.dtype), r.as_value(x))
+    from_start = r.call(torch.remainder, place, width)  # negative places count from the end
+    column = r.call(Tensor.unsqueeze, from_start, 1)  # (samples, 1)
+    is_place = r.call(torch.eq, column, torch.arange(width))  # (samples, places)
+    new = torch.tensor(value, dtype=x.dtype)
+    return r.call(torch.where, is_place, new, r.as_value(x))
 
 
 def _fitted(
@@ -317,15 +382,21 @@ def _fitted(
         return r.call(torch.full, shape, value, dtype=dtype)
     if value.dtype != dtype:
         value = r.call(Tensor.to, value, dtype)
+
+    # 1. Broadcast to the axes of slices.
     numbers = [axis for axis, item in enumerate(items) if isinstance(item, int)]
     target = [size for axis, size in enumerate(shape) if axis not in numbers]
     while value.dim() > len(target) and value.shape[0] == 1:
         value = r.call(torch.squeeze, value, 0)
     if value.dim() < len(target):
         value = r.call(Tensor.expand, value, target)
+
+    # 2. Insert the axes of numbers.
     for axis in numbers:
         value = r.call(Tensor.unsqueeze, value, axis)
-    return value if list(value.shape) == shape else r.call(Tensor.expand, value, shape)
+    if list(value.shape) == shape:
+        return value
+    return r.call(Tensor.expand, value, shape)
 
 
 def _patched(r: Recorder, x: Tensor, cuts: list[Cut], value: Tensor) -> Tensor:
@@ -335,9 +406,11 @@ def _patched(r: Recorder, x: Tensor, cuts: list[Cut], value: Tensor) -> Tensor:
     (axis, places), *rest = cuts
     if places.step != 1:
         return _interleaved(r, x, axis, places, rest, value)
-    start, end, size = places.start, places.stop, x.shape[axis]
-    middle = _patched(r, sliced(r, x, axis, start, end), rest, value)
-    parts = [middle]
+    start = places.start
+    end = places.stop
+    size = x.shape[axis]
+    old = sliced(r, x, axis, start, end)
+    parts = [_patched(r, old, rest, value)]
     if start:
         parts.insert(0, sliced(r, x, axis, 0, start))
     if end < size:
@@ -358,11 +431,14 @@ def _interleaved(
     """
     size = x.shape[axis]
     check_apart(r, size, "setting elements along")
+    # 1. Old elements, then the new ones.
     old = sliced(r, x, axis, places.start, places.stop, places.step)
     new = _patched(r, old, rest, value)
+    both = r.call(torch.cat, [r.as_value(x), new], axis)
+
+    # 2. Gather the new ones at the places.
     order = torch.arange(size)
     order[torch.tensor(places)] = torch.arange(size, size + len(places))
-    both = r.call(torch.cat, [r.as_value(x), new], axis)
     return gathered(r, both, axis, order)
 
 
@@ -402,9 +478,11 @@ def _scattered(
     new = src if isinstance(src, Tensor) else torch.tensor(src)
     new = converted(r, new, input.dtype)
     if not new.dim():
-        one = reshaped(r, r.as_value(new), [1] * index.dim())
+        ones = [1] * index.dim()
+        one = reshaped(r, r.as_value(new), ones)
         new = expanded(r, one, list(index.shape))
-    for i, size in enumerate(index.shape):  # as in torch, the rest is not used
+    # As in torch, new elements beyond the index are not used.
+    for i, size in enumerate(index.shape):
         new = sliced(r, new, i, 0, size)
     attrs = {"reduction": reduction} if reduction else {}
     return r.add_node("ScatterElements", input, index, new, axis=axis, **attrs)
@@ -424,7 +502,8 @@ def _scatter(
     new = value if src is None else src
     if new is None:
         raise InputError("scatter needs src or value")
-    return _scattered(r, input, dim, index, new, _REDUCTIONS[reduce] if reduce else None)
+    reduction = _REDUCTIONS[reduce] if reduce else None
+    return _scattered(r, input, dim, index, new, reduction)
 
 
 @handles("scatter_add")
@@ -462,7 +541,9 @@ def _index_add(
 ) -> Tensor:
     """Every element of the index concerns a whole slice."""
     axis = dim % input.dim()
-    along = [-1 if i == axis else 1 for i in range(source.dim())]
-    places = reshaped(r, r.as_value(index), along)
+    shape = [1] * source.dim()
+    shape[axis] = -1
+    places = reshaped(r, r.as_value(index), shape)
     wide = expanded(r, places, list(source.shape))
-    return _scattered(r, input, dim, wide, r.call(torch.mul, source, alpha), "add")
+    new = r.call(torch.mul, source, alpha)
+    return _scattered(r, input, dim, wide, new, "add")

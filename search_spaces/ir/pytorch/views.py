@@ -8,6 +8,7 @@ exporters leave it out.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from math import prod
 from typing import Any
 
@@ -40,7 +41,8 @@ def per_dimension(value: Sizes | None, rank: int, default: int = 1) -> tuple[int
 def sizes_of(args: tuple[Any, ...]) -> list[int]:
     """Sizes that are separate arguments or one list."""
     is_list = len(args) == 1 and isinstance(args[0], list | tuple)
-    return [int(size) for size in (args[0] if is_list else args)]
+    sizes = args[0] if is_list else args
+    return [int(size) for size in sizes]
 
 
 # --- shapes
@@ -50,24 +52,28 @@ def sizes_of(args: tuple[Any, ...]) -> list[int]:
 def _reshape(r: Recorder, input: Tensor, *shape: Any, size: Any = None) -> Tensor:
     if shape and isinstance(shape[0], torch.dtype):
         return r.call(Tensor.to, input, shape[0])
-    return reshaped(r, input, sizes_of(shape if size is None else (size,)))
+    sizes = shape if size is None else (size,)
+    return reshaped(r, input, sizes_of(sizes))
 
 
 def reshaped(r: Recorder, x: Tensor, sizes: Sequence[int]) -> Tensor:
     """Reshape to these sizes, of which one may be -1."""
-    sizes, before = list(sizes), list(x.shape)
-    if -1 in sizes:
-        rest = prod(size for size in sizes if size != -1)
-        sizes[sizes.index(-1)] = x.numel() // rest if rest else 0
-    if prod(sizes) != x.numel():
-        raise InputError(f"shape {before} cannot be viewed as {sizes}")
-    if sizes == before:
+    before = list(x.shape)
+    after = list(sizes)
+    if -1 in after:
+        rest = prod(size for size in after if size != -1)
+        after[after.index(-1)] = x.numel() // rest if rest else 0
+    if prod(after) != x.numel():
+        raise InputError(f"shape {before} cannot be viewed as {after}")
+    if after == before:
         return r.alias(x)
-    if len(sizes) == 2 and len(before) > 2 and sizes[0] == before[0]:
+    joins_all_but_first = len(after) == 2 and len(before) > 2
+    if joins_all_but_first and after[0] == before[0]:
         return r.view_of(x, r.add_node("Flatten", x))
+
     # ONNX writes 0 for a size that stays at its place, and -1 for the one that follows.
     target = []
-    for axis, size in enumerate(sizes):
+    for axis, size in enumerate(after):
         if axis < len(before) and size == before[axis]:
             target.append(0)
         elif r.is_batch(size):
@@ -86,29 +92,31 @@ def _reshape_as(r: Recorder, input: Tensor, other: Tensor) -> Tensor:
 def _flatten(r: Recorder, input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     if not input.dim():
         return reshaped(r, input, [1])
-    start, end = start_dim % input.dim(), end_dim % input.dim()
-    before, joined, after = (
-        input.shape[:start],
-        input.shape[start : end + 1],
-        input.shape[end + 1 :],
-    )
+    start = start_dim % input.dim()
+    end = end_dim % input.dim() + 1
+    before = input.shape[:start]
+    joined = input.shape[start:end]
+    after = input.shape[end:]
     return reshaped(r, input, [*before, prod(joined), *after])
 
 
 @handles("unflatten")
 def _unflatten(r: Recorder, input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
-    axis, parts = dim % input.dim(), list(sizes)
+    axis = dim % input.dim()
+    parts = list(sizes)
     if -1 in parts:
-        parts[parts.index(-1)] = input.shape[axis] // -prod(parts)
-    return reshaped(r, input, [*input.shape[:axis], *parts, *input.shape[axis + 1 :]])
+        rest = -prod(parts)
+        parts[parts.index(-1)] = input.shape[axis] // rest
+    before = input.shape[:axis]
+    after = input.shape[axis + 1 :]
+    return reshaped(r, input, [*before, *parts, *after])
 
 
 @handles("squeeze")
 def squeezed(r: Recorder, input: Tensor, dim: Any = None) -> Tensor:
     """Remove these dimensions, or all, of size 1."""
-    if dim is None:
-        dims: Sequence[int] = range(input.dim())
-    else:
+    dims: Sequence[int] = range(input.dim())
+    if dim is not None:
         dims = (dim,) if isinstance(dim, int) else dim
     axes = tuple([d % input.dim() for d in dims if input.shape[d] == 1])
     if not axes:
@@ -129,8 +137,9 @@ def unsqueezed(r: Recorder, input: Tensor, dim: int) -> Tensor:
 @handles("permute")
 def permuted(r: Recorder, input: Tensor, *dims: Any) -> Tensor:
     """Reorder the dimensions."""
-    perm = tuple([d % input.dim() for d in sizes_of(dims)])
-    if perm == tuple(range(input.dim())):
+    rank = input.dim()
+    perm = tuple([d % rank for d in sizes_of(dims)])
+    if perm == tuple(range(rank)):
         return r.alias(input)
     return r.view_of(input, r.add_node("Transpose", input, perm=perm))
 
@@ -149,17 +158,21 @@ def _reversed(r: Recorder, input: Tensor) -> Tensor:
 
 @handles("t", "mT", "adjoint")
 def _t(r: Recorder, input: Tensor) -> Tensor:
-    return input if input.dim() < 2 else _transpose(r, input, -2, -1)
+    if input.dim() < 2:
+        return input
+    return _transpose(r, input, -2, -1)
 
 
 @handles("movedim", "moveaxis")
 def _movedim(r: Recorder, input: Tensor, source: Any, destination: Any) -> Tensor:
     def axes(dims: Any) -> list[int]:
-        return [d % input.dim() for d in ([dims] if isinstance(dims, int) else dims)]
+        numbers = [dims] if isinstance(dims, int) else dims
+        return [d % input.dim() for d in numbers]
 
-    sources, targets = axes(source), axes(destination)
+    sources = axes(source)
     order = [d for d in range(input.dim()) if d not in sources]
-    for target, d in sorted(zip(targets, sources, strict=True)):
+    moves = sorted(zip(axes(destination), sources, strict=True))
+    for target, d in moves:
         order.insert(target, d)
     return permuted(r, input, order)
 
@@ -171,17 +184,18 @@ def _movedim(r: Recorder, input: Tensor, source: Any, destination: Any) -> Tenso
 def expanded(r: Recorder, input: Tensor, *sizes: Any, size: Any = None) -> Tensor:
     """Expand dimensions of size 1; -1 keeps a size."""
     after = sizes_of(sizes if size is None else (size,))
-    before = [1] * (len(after) - input.dim()) + list(input.shape)
+    inserted = len(after) - input.dim()
+    before = [1] * inserted + list(input.shape)
     stays = all(new in (-1, old) for old, new in zip(before, after, strict=True))
-    if stays and len(before) == input.dim():
+    if stays and not inserted:
         return r.alias(input)
-    multiples = [
-        axis
-        for axis, new in enumerate(after)
-        if r.is_batch(new) and new not in (r.batch, before[axis])
-    ]
+    multiples = []
+    for axis, new in enumerate(after):
+        if r.is_batch(new) and new not in (r.batch, before[axis]):
+            multiples.append(axis)
     if multiples:
         return _expanded_to_multiples(r, input, before, after, multiples)
+
     # 1 keeps a size in ONNX, also one that is a multiple of the batch; 0 stands for the batch.
     target = []
     for new in after:
@@ -209,22 +223,28 @@ def _expanded_to_multiples(
         multiples: the axes that become a multiple of the batch size.
     """
     assert r.batch is not None
-    ones: list[int] = []
+    with_ones: list[int] = []
     wide: list[int] = []
-    whole: list[int] = []
+    joined: list[int] = []
     for axis, (old, new) in enumerate(zip(before, after, strict=True)):
-        is_multiple = axis in multiples
-        ones += [1, 1] if is_multiple else [old]
-        wide += [r.batch, new // r.batch] if is_multiple else [new]
-        whole.append(old if new == -1 else new)
-    return reshaped(r, expanded(r, reshaped(r, x, ones), wide), whole)
+        if axis in multiples:
+            with_ones += [1, 1]
+            wide += [r.batch, new // r.batch]
+        else:
+            with_ones.append(old)
+            wide.append(new)
+        joined.append(old if new == -1 else new)
+    x = reshaped(r, x, with_ones)
+    x = expanded(r, x, wide)
+    return reshaped(r, x, joined)
 
 
 @handles("expand_as")
 def _expand_as(r: Recorder, input: Tensor, other: Tensor) -> Tensor:
     if input.shape == other.shape:
         return r.alias(input)
-    before = (1,) * (other.dim() - input.dim()) + tuple(input.shape)
+    inserted = other.dim() - input.dim()
+    before = [1] * inserted + list(input.shape)
     sizes = []
     for old, new in zip(before, other.shape, strict=True):
         keeps_multiple = old == new != r.batch and r.is_batch(new)
@@ -235,19 +255,33 @@ def _expand_as(r: Recorder, input: Tensor, other: Tensor) -> Tensor:
 # --- parts
 
 
-def sliced(r: Recorder, x: Tensor, axis: int, start: int, end: int, step: int = 1) -> Tensor:
+def sliced(
+    r: Recorder,
+    x: Tensor,
+    axis: int,
+    start: int,
+    end: int,
+    step: int = 1,
+) -> Tensor:
     """Elements start to end - 1 along an axis; InputError along the batch."""
+    size = x.shape[axis]
     if r.is_constant(x):
-        return x[(*[slice(None)] * axis, slice(start, end, step))]
-    if (start, end, step) == (0, x.shape[axis], 1):
+        whole = [slice(None)] * axis
+        return x[(*whole, slice(start, end, step))]
+    if (start, end, step) == (0, size, 1):
         return r.alias(x)
     if start >= end and step > 0:  # such as the prefix tokens of a network that has none
-        sizes = [0 if i == axis else size for i, size in enumerate(x.shape)]
+        sizes = list(x.shape)
+        sizes[axis] = 0
         return torch.empty(sizes, dtype=x.dtype)
-    attrs: dict[str, Value] = {"axes": (axis,), "ends": (end,), "starts": (start,)}
+    attrs: dict[str, Value] = {
+        "axes": (axis,),
+        "ends": (end,),
+        "starts": (start,),
+    }
     if step != 1:
         attrs["steps"] = (step,)
-    check_apart(r, x.shape[axis], "a slice along")
+    check_apart(r, size, "a slice along")
     return r.view_of(x, r.add_node("Slice", x, **attrs))
 
 
@@ -268,8 +302,12 @@ def _narrow(r: Recorder, input: Tensor, dim: int, start: int, length: int) -> Te
 
 def _between(r: Recorder, x: Tensor, axis: int, ends: Sequence[int]) -> tuple[Tensor, ...]:
     """The parts of a tensor that end at these places along an axis."""
-    starts = [0, *ends[:-1]]
-    return tuple(sliced(r, x, axis, start, end) for start, end in zip(starts, ends, strict=True))
+    parts = []
+    start = 0
+    for end in ends:
+        parts.append(sliced(r, x, axis, start, end))
+        start = end
+    return tuple(parts)
 
 
 @handles("split", "split_with_sizes")
@@ -282,13 +320,15 @@ def _split(
     split_size: Any = None,
     split_sizes: Any = None,
 ) -> tuple[Tensor, ...]:
-    axis, size = dim % tensor.dim(), tensor.shape[dim]
+    axis = dim % tensor.dim()
+    size = tensor.shape[dim]
     parts: Any = split_size_or_sections or split_size or split_sizes
     if isinstance(parts, int):
-        rest = size % parts
-        parts = [parts] * (size // parts) + ([rest] if rest else [])
-    ends = [sum(parts[: i + 1]) for i in range(len(parts))]
-    return _between(r, tensor, axis, ends)
+        whole, rest = divmod(size, parts)
+        parts = [parts] * whole
+        if rest:
+            parts.append(rest)
+    return _between(r, tensor, axis, list(accumulate(parts)))
 
 
 @handles("chunk")
@@ -310,18 +350,24 @@ def _tensor_split(
     """Parts that end at these indices, or that many parts, of which the first ones may have one
     element more.
     """
-    borders = next(v for v in (indices_or_sections, indices, sections) if v is not None)
-    axis, size = dim % input.dim(), input.shape[dim]
+    arguments = (indices_or_sections, indices, sections)
+    borders = next(argument for argument in arguments if argument is not None)
+    axis = dim % input.dim()
+    size = input.shape[dim]
     if isinstance(borders, int):
         each, rest = divmod(size, borders)
         borders = [i * each + min(i, rest) for i in range(1, borders)]
-    ends = [slice(0, int(border)).indices(size)[1] for border in borders]
+    ends = []
+    for border in borders:
+        _, end, _ = slice(0, int(border)).indices(size)  # counted from the start
+        ends.append(end)
     return _between(r, input, axis, [*ends, size])
 
 
 @handles("unbind")
 def _unbind(r: Recorder, input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
-    axis, parts = dim % input.dim(), []
+    axis = dim % input.dim()
+    parts = []
     for place in range(input.shape[axis]):
         part = sliced(r, input, axis, place, place + 1)
         parts.append(squeezed(r, part, axis))
@@ -334,14 +380,25 @@ def _iterated(r: Recorder, input: Tensor) -> Iterator[Tensor]:
 
 
 @handles("diagonal")
-def _diagonal(r: Recorder, input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+def _diagonal(
+    r: Recorder,
+    input: Tensor,
+    offset: int = 0,
+    dim1: int = 0,
+    dim2: int = 1,
+) -> Tensor:
     """Elements at equal places of two dimensions, which become the last one."""
+    # 1. Both dimensions are joined to the last one.
     axes = [dim1 % input.dim(), dim2 % input.dim()]
-    rows, columns = (input.shape[axis] for axis in axes)
-    for size in (rows, columns):
-        check_apart(r, size, "a diagonal along")
+    rows, columns = [input.shape[axis] for axis in axes]
+    check_apart(r, rows, "a diagonal along")
+    check_apart(r, columns, "a diagonal along")
     rest = [axis for axis in range(input.dim()) if axis not in axes]
     last = permuted(r, input, *rest, *axes)
-    flat = reshaped(r, last, [*last.shape[: len(rest)], rows * columns])
-    places = torch.arange(rows * columns).reshape(rows, columns).diagonal(offset)
+    shape = last.shape[: len(rest)]
+    flat = reshaped(r, last, [*shape, rows * columns])
+
+    # 2. The places of the diagonal along it.
+    numbered = torch.arange(rows * columns).reshape(rows, columns)
+    places = numbered.diagonal(offset)
     return r.call(torch.index_select, flat, len(rest), places)
