@@ -29,7 +29,9 @@ def fuse(graph: Graph) -> Graph:
     for op, (rule, beginnings) in _RULES.items():
         if op in ops and not ops.isdisjoint(beginnings):
             rules[op] = rule
-    return _Fusion(graph, rules).run() if rules else _renumbered(graph, graph.nodes)
+    if not rules:
+        return _renumbered(graph, graph.nodes)
+    return _Fusion(graph, rules).run()
 
 
 class _Fusion:
@@ -41,7 +43,8 @@ class _Fusion:
     """
 
     def __init__(self, graph: Graph, rules: dict[str, Rule]) -> None:
-        self.graph, self.rules = graph, rules
+        self.graph = graph
+        self.rules = rules
         self.makers = {value: node for node in graph.nodes for value in node.outputs}
         self.swallowed: set[int] = set()
 
@@ -52,7 +55,9 @@ class _Fusion:
         return Counter([*inputs, *self.graph.outputs])
 
     def run(self) -> Graph:
-        nodes = [self._fused(node) if node.op in self.rules else node for node in self.graph.nodes]
+        nodes = []
+        for node in self.graph.nodes:
+            nodes.append(self._fused(node) if node.op in self.rules else node)
         if self.swallowed:
             nodes = [node for node in nodes if self.swallowed.isdisjoint(node.outputs)]
         return _renumbered(self.graph, nodes)
@@ -107,7 +112,8 @@ class _Fusion:
         if node is None or len(node.inputs) != 2:
             return None
         for left, right in (node.inputs, node.inputs[::-1]):
-            first, second = self._private(left, op), self._private(right, other)
+            first = self._private(left, op)
+            second = self._private(right, other)
             if first is not None and second is not None:
                 return first, second
         return None
@@ -122,7 +128,8 @@ class _Fusion:
         conv = self._private(norm.inputs[0], "Conv")
         if conv is None or len(conv.inputs) > 1:  # a kernel that other operators read, too
             return norm
-        attrs = canonical_attrs("ConvBn", (*conv.attrs, *norm.attrs), self._input_shapes(conv))
+        both = (*conv.attrs, *norm.attrs)
+        attrs = canonical_attrs("ConvBn", both, self._input_shapes(conv))
         return self._replace((conv,), norm, "ConvBn", conv.inputs, attrs)
 
     def _relu6(self, clip: Node) -> Node:
@@ -137,10 +144,12 @@ class _Fusion:
         if operands := self._operands(add, "Linear", "Param"):
             linear, param = operands
             attrs = dict(linear.attrs)
-            is_vector = dict(param.attrs)["shape"] == (attrs["features"],)
-            if not attrs.get("bias", 1) and is_vector:
-                features: Attrs = (("features", attrs["features"]),)
-                return self._replace(operands, add, "Linear", linear.inputs, features)
+            features = attrs["features"]
+            has_bias = attrs.get("bias", 1)
+            is_vector = dict(param.attrs)["shape"] == (features,)
+            if is_vector and not has_bias:
+                with_bias: Attrs = (("features", features),)
+                return self._replace(operands, add, "Linear", linear.inputs, with_bias)
         if operands := self._operands(add, "Mul", "Param"):
             return self._group_norm(add, *operands)
         return add
@@ -159,15 +168,21 @@ class _Fusion:
         groups = self._private(norm.inputs[0], "Reshape") if norm else None
         if norm is None or groups is None or len(groups.inputs) != 1:
             return add
-        # 2. Scale and shift have one number per channel: (channels, 1, 1).
         before = self.graph.shapes[groups.inputs[0]]
         split = self.graph.shapes[groups.outputs[0]]
         after = self.graph.shapes[add.outputs[0]]
-        per_channel = (*before[1:2], *[1 for _ in before[2:]])
-        weight: Attrs = (("shape", per_channel),)  # type: ignore[assignment]
-        if before != after or len(split) != 3 or not scale.attrs == shift.attrs == weight:
+        if before != after or len(split) != 3:
             return add
-        epsilon = tuple([(name, value) for name, value in norm.attrs if name == "epsilon"])
+
+        # 2. Scale and shift have one number per channel: (channels, 1, 1).
+        channels = before[1:2]
+        ones = [1 for _ in before[2:]]
+        per_channel: Attrs = (("shape", (*channels, *ones)),)  # type: ignore[assignment]
+        if not scale.attrs == shift.attrs == per_channel:
+            return add
+
+        # 3. One node.
+        epsilon = [(name, value) for name, value in norm.attrs if name == "epsilon"]
         attrs: Attrs = (*epsilon, ("num_groups", int(split[1])))
         inner = (groups, norm, joined, scale, product, shift)
         return self._replace(inner, add, "GroupNormalization", groups.inputs, attrs)
@@ -181,7 +196,8 @@ class _Fusion:
         before = self.graph.shapes[first.inputs[0]]
         split = self.graph.shapes[first.outputs[0]]
         after = self.graph.shapes[last.outputs[0]]
-        op, attrs = _swapped(before, split, dict(swap.attrs).get("perm"), after)
+        perm = dict(swap.attrs).get("perm")
+        op, attrs = _swapped(before, split, perm, after)
         if not op:
             return last
         return self._replace((first, swap), last, op, first.inputs, attrs)
@@ -191,9 +207,11 @@ class _Fusion:
         first = self._private(last.inputs[0], "Transpose")
         if first is None:
             return last
-        axes = tuple(range(len(self.graph.shapes[last.outputs[0]])))
-        inner: Any = dict(first.attrs).get("perm", axes[::-1])
-        outer: Any = dict(last.attrs).get("perm", axes[::-1])
+        rank = len(self.graph.shapes[last.outputs[0]])
+        axes = tuple(range(rank))
+        reverse = axes[::-1]  # what Transpose does without an order
+        inner: Any = dict(first.attrs).get("perm", reverse)
+        outer: Any = dict(last.attrs).get("perm", reverse)
         perm = tuple([inner[axis] for axis in outer])
         if perm == axes:
             return last
@@ -202,14 +220,18 @@ class _Fusion:
 
     def _gelu(self, last: Node) -> Node:
         """x · ½ · (1 + erf(x / √2))"""
-        product = self._only_input(last, "Mul") if last.attrs == _HALF else None
+        if last.attrs != _HALF:
+            return last
+        product = self._only_input(last, "Mul")
         if product is None:
             return last
         for x, other in zip(product.inputs, product.inputs[::-1], strict=True):
             add = self._private(other, "Add")
-            erf = self._private(add.inputs[0], "Erf") if add and add.attrs == _ONE else None
+            if add is None or add.attrs != _ONE:
+                continue
+            erf = self._private(add.inputs[0], "Erf")
             ratio = self._private(erf.inputs[0], "Div") if erf else None
-            if add is None or erf is None or ratio is None:
+            if erf is None or ratio is None:
                 continue
             if ratio.attrs == _ROOT and ratio.inputs == (x,):
                 return self._replace((ratio, erf, add, product), last, "Gelu", (x,), ())
@@ -246,12 +268,16 @@ def _swapped(before: Shape, split: Shape, perm: Any, after: Shape) -> tuple[str,
         The operator, and its attributes; "" if there is none.
     """
     # (N, C, H, W) → (N, groups, C / groups, H, W) → swapped → (N, C, H, W)
-    keeps_positions = (*split[:1], *split[3:]) == (*before[:1], *before[2:])
-    if perm == (0, 2, 1, 3, 4) and before == after and keeps_positions:
-        return "ChannelShuffle", (("groups", split[1]),)
+    if perm == (0, 2, 1, 3, 4) and before == after:
+        without_channels = (*before[:1], *before[2:])
+        keeps_positions = (*split[:1], *split[3:]) == without_channels
+        if keeps_positions:
+            return "ChannelShuffle", (("groups", split[1]),)
+
     # (N, heads, H, W) → (N · heads, H, W) → swapped → (N, heads, W, H)
     if perm == (0, 2, 1) and len(before) == 4:
-        swaps_last = split[1:] == before[2:] == after[:1:-1]
+        positions = before[2:]
+        swaps_last = split[1:] == positions == after[:1:-1]
         if swaps_last and before[:2] == after[:2]:
             return "Transpose", (("perm", (0, 1, 3, 2)),)
     return "", ()
@@ -259,7 +285,8 @@ def _swapped(before: Shape, split: Shape, perm: Any, after: Shape) -> tuple[str,
 
 def _renumbered(graph: Graph, nodes: Sequence[Node]) -> Graph:
     """The graph reduced to these nodes, with values renumbered."""
-    values = [*graph.inputs, *chain.from_iterable([node.outputs for node in nodes])]
+    made = chain.from_iterable([node.outputs for node in nodes])
+    values = [*graph.inputs, *made]
     if values == list(range(len(graph.shapes))):  # nothing was fused
         return graph
     number = {value: i for i, value in enumerate(values)}
@@ -268,5 +295,9 @@ def _renumbered(graph: Graph, nodes: Sequence[Node]) -> Graph:
         inputs = tuple([number[value] for value in node.inputs])
         outputs = tuple([number[value] for value in node.outputs])
         renamed.append(node._replace(inputs=inputs, outputs=outputs))
-    shapes = tuple([graph.shapes[value] for value in values])
-    return Graph(graph.inputs, tuple(renamed), tuple([number[v] for v in graph.outputs]), shapes)
+    return Graph(
+        inputs=graph.inputs,
+        nodes=tuple(renamed),
+        outputs=tuple([number[value] for value in graph.outputs]),
+        shapes=tuple([graph.shapes[value] for value in values]),
+    )

@@ -22,13 +22,15 @@ UNFOLLOWED = "a weight that cannot be followed"
 
 def _param(walk: Walk, node: Node) -> Axes:
     """In the graph of weights a parameter; in the network a weight that is a value of its own."""
+    output = node.outputs[0]
     shape = walk.shape(node)
-    if walk.weights or node.outputs[0] in walk.reading.recorder.recurrent_params:
+    reading = walk.reading
+    if walk.weights or output in reading.recorder.recurrent_params:
         return tuple([fresh(dim) for dim in shape])
-    value = walk.reading.params.get(node.outputs[0])
+    value = reading.params.get(output)
     if value is None:
         return walk.new_axes(node, UNFOLLOWED)
-    walk.origins[node.outputs[0]] = value
+    walk.origins[output] = value
     axes = walk.coupling.weights[value]
     return axes if len(axes) == len(shape) else walk.new_axes(node, "")
 
@@ -37,7 +39,8 @@ def _buffer(walk: Walk, node: Node) -> Axes:
     """Long constants; the module's own buffers can be sliced."""
     reading = walk.reading
     own = reading.sources if walk.weights else reading.buffers
-    return walk.new_axes(node, "" if node.outputs[0] in own else NUMBERS)
+    is_own = node.outputs[0] in own
+    return walk.new_axes(node, "" if is_own else NUMBERS)
 
 
 def _constant(walk: Walk, node: Node) -> Axes:
@@ -51,38 +54,44 @@ def _constant(walk: Walk, node: Node) -> Axes:
 
 def _conv(walk: Walk, node: Node) -> Axes:
     """Weights (channels, inputs of a group, kernel): channels and inputs are products of groups."""
-    x, *others = walk.inputs(node)
+    x, *values = walk.inputs(node)
+
     # 1. The weights: owned, or values of the graph.
-    if others:
-        weight, bias = others[0], list[Axes | None](others[1:])
-        count: Any = dict(node.attrs).get("group", 1)
+    biases: Sequence[Axes | None]
+    if values:
+        weight, *biases = values
+        count = _number(node, "group", 1)
     else:
         own = walk.owned(node)
         if not own or own[0] is None:
             return unknown(walk, node)
-        weight, bias = own[0], own[1:]
-        count = convolution(node.attrs, walk.graph.shapes[node.inputs[0]]).group
-    for axis in weight[2:]:
+        weight, *biases = own
+        input_shape = walk.graph.shapes[node.inputs[0]]
+        count = convolution(node.attrs, input_shape).group
+    made, inputs_of_group, *kernel = weight
+    for axis in kernel:
         fix(axis, "a kernel")
+
     # 2. What it reads and makes.
-    made = weight[0]
+    read = inputs_of_group
     if count == 1:
-        walk.unify(x[1], weight[1], node)
+        walk.unify(x[1], inputs_of_group, node)
+        read = x[1]
     else:
         groups = Atom(count)
-        walk.unify(x[1], product([groups, weight[1]]), node)
-        walk.unify(made, product([groups, Atom(made.size // count)]), node)
+        walk.unify(x[1], product([groups, inputs_of_group]), node)
+        channels_of_group = Atom(made.size // count)
+        walk.unify(made, product([groups, channels_of_group]), node)
         walk.coupling.groups[node.outputs[0]] = groups
-    _add_bias(walk, node, made, bias)
-    read = x[1] if count == 1 else weight[1]
-    if others:
+    _add_bias(walk, node, made, biases)
+
+    # 3. The roles of the weights.
+    if values:
         walk.note_value(node.inputs[1], [made], [read])
     else:
         walk.note(node, 0, [made], [read])
-        for i in range(len(bias)):
-            walk.note(node, 1 + i, [made])
-    image = [fixed(number_of(dim), IMAGE) for dim in walk.shape(node)[2:]]
-    return (x[0], made, *image)
+        _note_biases(walk, node, made, biases)
+    return (x[0], made, *_image(walk, node))
 
 
 def _conv_transpose(walk: Walk, node: Node) -> Axes:
@@ -91,26 +100,53 @@ def _conv_transpose(walk: Walk, node: Node) -> Axes:
     if len(node.inputs) > 1 or not own or own[0] is None:
         return unknown(walk, node)
     (x,) = walk.inputs(node)
-    weight, bias = own[0], own[1:]
-    count: Any = dict(node.attrs).get("group", 1)
-    for axis in weight[2:]:
+    weight, *biases = own
+    read, made, *kernel = weight
+    for axis in kernel:
         fix(axis, "a kernel")
-    walk.unify(x[1], weight[0], node)
-    made = weight[1]
+    walk.unify(x[1], read, node)
+    count = _number(node, "group", 1)
     if count > 1:
         groups = Atom(count)
-        walk.unify(weight[0], product([groups, Atom(weight[0].size // count)]), node)
-        made = product([groups, weight[1]])
+        inputs_of_group = Atom(read.size // count)
+        walk.unify(read, product([groups, inputs_of_group]), node)
+        made = product([groups, made])
         walk.coupling.groups[node.outputs[0]] = groups
-    _add_bias(walk, node, made, bias)
+    _add_bias(walk, node, made, biases)
     walk.note(node, 0, [made], [x[1]])
-    for i in range(len(bias)):
+    _note_biases(walk, node, made, biases)
+    return (x[0], made, *_image(walk, node))
+
+
+def _number(node: Node, name: str, default: int) -> int:
+    """An attribute that is a whole number."""
+    number: Any = dict(node.attrs).get(name, default)
+    return number
+
+
+def _image(walk: Walk, node: Node) -> list[Axis]:
+    """The axes of a result behind samples and channels, which stay whole."""
+    sizes = walk.shape(node)[2:]
+    return [fixed(number_of(dim), IMAGE) for dim in sizes]
+
+
+def _note_biases(
+    walk: Walk,
+    node: Node,
+    made: Axis,
+    biases: Sequence[Axes | None],
+) -> None:
+    """Biases, which an operator owns behind its weight, make what the weight makes."""
+    for i in range(len(biases)):
         walk.note(node, 1 + i, [made])
-    image = [fixed(number_of(dim), IMAGE) for dim in walk.shape(node)[2:]]
-    return (x[0], made, *image)
 
 
-def _add_bias(walk: Walk, node: Node, made: Axis, biases: Sequence[Axes | None]) -> None:
+def _add_bias(
+    walk: Walk,
+    node: Node,
+    made: Axis,
+    biases: Sequence[Axes | None],
+) -> None:
     """A bias has a number for each channel."""
     for bias in biases:
         if bias is None:
@@ -128,14 +164,14 @@ def _linear(walk: Walk, node: Node) -> Axes:
     if not own or own[0] is None:
         return unknown(walk, node)
     (x,) = walk.inputs(node)
-    weight, bias = own[0], own[1:]
+    *others, last = x
+    weight, *biases = own
     made, read = weight
-    walk.unify(x[-1], read, node)
-    walk.note(node, 0, [made], [x[-1]])
-    _add_bias(walk, node, made, bias)
-    for i in range(len(bias)):
-        walk.note(node, 1 + i, [made])
-    return (*x[:-1], made)
+    walk.unify(last, read, node)
+    walk.note(node, 0, [made], [last])
+    _add_bias(walk, node, made, biases)
+    _note_biases(walk, node, made, biases)
+    return (*others, made)
 
 
 def _embedding(walk: Walk, node: Node) -> Axes:
@@ -167,27 +203,31 @@ def _per_channel(walk: Walk, node: Node) -> Axes:
 
 
 def _group_norm(walk: Walk, node: Node) -> Axes:
+    """Channels are a product of groups; statistics are of the channels of a group."""
     if len(node.inputs) > 1:
         return unknown(walk, node)
     (x,) = walk.inputs(node)
+    channels = x[1]
     count: Any = dict(node.attrs)["num_groups"]
-    groups = Atom(count, "the one group of a normalization" if count == 1 else "")
-    inner = Atom(x[1].size // count)
-    walk.unify(x[1], product([groups, inner]), node)
+    reason = "the one group of a normalization" if count == 1 else ""
+    groups = Atom(count, reason)
+    channels_of_group = Atom(channels.size // count)
+    walk.unify(channels, product([groups, channels_of_group]), node)
     walk.coupling.groups[node.outputs[0]] = groups
-    walk.coupling.normalized.append(inner)
+    walk.coupling.normalized.append(channels_of_group)
     for i, weight in enumerate(walk.owned(node)):
         if weight is not None:
-            walk.unify(x[1], weight[0], node)
-            walk.note(node, i, [x[1]])
+            walk.unify(channels, weight[0], node)
+            walk.note(node, i, [channels])
     return x
 
 
 def _layer_norm(walk: Walk, node: Node) -> Axes:
+    """Statistics are of the last axes, and so are the weights."""
     if len(node.inputs) > 1:
         return unknown(walk, node)
     (x,) = walk.inputs(node)
-    first: Any = dict(node.attrs).get("axis", -1)
+    first = _number(node, "axis", -1)
     last = x[first:]
     walk.coupling.normalized += last
     for i, weight in enumerate(walk.owned(node)):
@@ -214,20 +254,26 @@ def _recurrent(walk: Walk, node: Node) -> Axes:
     if not own or any(weight is None for weight in own):
         return unknown(walk, node)
     x, *values = walk.inputs(node)
-    attrs: dict[str, Any] = dict(node.attrs)
-    hidden, gates = Atom(attrs["hidden_size"]), RECURRENT[node.op]
-    # 1. The module's weights.
+    *_, features = x
+    output = node.outputs[0]
+    gates = RECURRENT[node.op]
+    hidden_size: Any = dict(node.attrs)["hidden_size"]
+    hidden = Atom(hidden_size)
+
+    # 1. The module's weights. Matrices of the input and of the state take turns.
     noted = {role.value for role in walk.coupling.roles}
     matrices = 0
     for i, weight in enumerate(own):
         assert weight is not None
         rows, *columns = weight
         walk.unify(rows, product([Atom(gates, "gates"), hidden]), node)
-        if columns:  # matrices of the input and of the state take turns
-            walk.unify(columns[0], hidden if matrices % 2 else x[-1], node)
+        if columns:
+            reads_state = matrices % 2 == 1
+            walk.unify(columns[0], hidden if reads_state else features, node)
             matrices += 1
-        if walk.reading.owned[node.outputs[0]][i] not in noted:
+        if walk.reading.owned[output][i] not in noted:
             walk.note(node, i, [rows], columns)
+
     # 2. The same as values: (directions, gates · hidden, inputs), (directions, gates · hidden,
     #    hidden) and, of both biases, (directions, 2 · gates · hidden).
     for i, (directions, rows, *columns) in enumerate(values):
@@ -235,18 +281,22 @@ def _recurrent(walk: Walk, node: Node) -> Axes:
         times = gates if columns else 2 * gates
         walk.unify(rows, product([Atom(times, "gates"), hidden]), node)
         if columns:
-            walk.unify(columns[0], hidden if i == 1 else x[-1], node)
+            reads_state = i == 1
+            walk.unify(columns[0], hidden if reads_state else features, node)
+
     # 3. All layers of a module have one number of hidden units.
-    calls = walk.reading.recorder.recurrent_calls
-    walk.coupling.groups[node.outputs[0]] = hidden
+    call_of = walk.reading.recorder.recurrent_calls
+    walk.coupling.groups[output] = hidden
     for value, other in walk.coupling.groups.items():
-        if calls.get(value) == calls[node.outputs[0]]:
+        if call_of.get(value) == call_of[output]:
             walk.unify(hidden, other, node)
+
     # 4. All states: (time, directions, N, hidden); the last ones: (directions, N, hidden).
     made = [fresh(dim, "an axis of the input") for dim in walk.shape(node)[:-1]]
     time, samples = x[:2]
     if len(made) == 3:
-        made[0], made[2] = time, samples
+        made[0] = time
+        made[2] = samples
     else:
         made[1] = samples
     return (*made, hidden)

@@ -67,7 +67,8 @@ class LinkedRecorder(Recorder):
     def __init__(self, *args: Any, module: nn.Module, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._module = module
-        self._watching, self._watching_calls = ExitStack(), 0
+        self._watching = ExitStack()
+        self._watching_calls = 0
         self.owned: dict[int, list[tuple[Tensor, bool]]] = {}
         self.params: dict[int, Tensor] = {}
         self.statistics: dict[int, tuple[Tensor | None, Tensor | None]] = {}
@@ -96,7 +97,8 @@ class LinkedRecorder(Recorder):
         # A computed weight has further sources, such as the learned scale of a normalized weight;
         # each is a `Param`.
         sources = dict(self.weights.sources(x))
-        sources.pop(next(i for i, p in sources.items() if p.numel() == x.numel()))
+        replaced = next(i for i, source in sources.items() if source.numel() == x.numel())
+        del sources[replaced]
         for node, source in zip(self.nodes[before:], sources.values(), strict=True):
             self.params[node.outputs[0]] = source
         self._taken.append((x, transposed))
@@ -104,10 +106,12 @@ class LinkedRecorder(Recorder):
 
     def emit(self, op: str, inputs: tuple[int, ...], attrs: Any) -> int:
         number = super().emit(op, inputs, attrs)
-        node = self.nodes[-1]
+        if op == "Param":
+            return number
         shapes = tuple([self.shapes[v] for v in inputs])
-        count = 0 if op == "Param" else len(initializers(op, node.attrs, shapes))
-        count -= 2 if op == "BatchNorm" else 0  # its running statistics are not taken
+        count = len(initializers(op, self.nodes[-1].attrs, shapes))
+        if op == "BatchNorm":
+            count -= 2  # its running statistics are not taken
         if 0 < count <= len(self._taken):
             # The last ones: those before them belong to a node that is added later.
             self.owned[number] = self._taken[-count:]
@@ -118,39 +122,52 @@ class LinkedRecorder(Recorder):
         is_new = id(x) not in self._materialized
         before = len(self.nodes)
         made = super()._materialize(x)
-        if is_new and len(self.nodes) == before + 1 and self.nodes[-1].op == "Param":
-            self.params[self.nodes[-1].outputs[0]] = x
+        new_nodes = self.nodes[before:]
+        if is_new and [node.op for node in new_nodes] == ["Param"]:
+            (param,) = new_nodes
+            self.params[param.outputs[0]] = x
         return made
 
     def _handled(
-        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
-        name, before = function_name(func), len(self.nodes)
+        name = function_name(func)
         if name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
             return self._recurrent_call(func, args, kwargs)
+        before = len(self.nodes)
         made = super()._handled(func, args, kwargs)
         if name == "batch_norm":
-            arguments = dict(zip(("input", "running_mean", "running_var"), args, strict=False))
-            arguments |= kwargs
-            statistics = arguments.get("running_mean"), arguments.get("running_var")
+            names = ("input", "running_mean", "running_var")
+            arguments = dict(zip(names, args, strict=False)) | kwargs
+            statistics = (arguments.get("running_mean"), arguments.get("running_var"))
             for node in self.nodes[before:]:
                 if node.op == "BatchNorm":
                     self.statistics[node.outputs[0]] = statistics
         return made
 
     def _recurrent_call(
-        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
+        """Record a call of a recurrent module, and note which of its operators has which weights."""
         before = len(self.nodes)
         made = super()._handled(func, args, kwargs)
-        params, num_layers = args[2], args[4]
-        per_layer = len(params) // num_layers
         nodes = [node for node in self.nodes[before:] if node.op in ("LSTM", "GRU", "RNN")]
-        self.recurrent_calls |= {node.outputs[0]: before for node in nodes}
-        outputs_per_layer = len(nodes) // num_layers
+        params = args[2]
+        num_layers = args[4]
+        params_per_layer = len(params) // num_layers
+        nodes_per_layer = len(nodes) // num_layers
         for i, node in enumerate(nodes):
-            start = i // outputs_per_layer * per_layer
-            self.recurrent[node.outputs[0]] = list(params[start : start + per_layer])
+            output = node.outputs[0]
+            layer = i // nodes_per_layer
+            start = layer * params_per_layer
+            self.recurrent[output] = list(params[start : start + params_per_layer])
+            self.recurrent_calls[output] = before
             self.recurrent_params.update(node.inputs[1:])
         return made
 
@@ -192,10 +209,12 @@ class Reading:
 
     def origins(self, value: int) -> list[int]:
         """The sources that a value of the graph of weights is computed from."""
-        made = {node.outputs[0]: node for node in self.weight_graph.nodes}
-        todo, seen = [value], {value}
+        maker = {node.outputs[0]: node for node in self.weight_graph.nodes}
+        todo = [value]
+        seen = {value}
         while todo:
-            for inner in made[todo.pop()].inputs:
+            node = maker[todo.pop()]
+            for inner in node.inputs:
                 if inner not in seen:
                     seen.add(inner)
                     todo.append(inner)
@@ -208,9 +227,8 @@ def read_module(module: nn.Module, example: Example) -> Reading:
     Raises:
         InputError: as `search_spaces.ir.pytorch.record`.
     """
-    graph, recorder = recording.recorded(
-        module, example, True, partial(LinkedRecorder, module=module)
-    )
+    new_recorder = partial(LinkedRecorder, module=module)
+    graph, recorder = recording.recorded(module, example, True, new_recorder)
     assert isinstance(recorder, LinkedRecorder)
     return _linked(graph, recorder, module)
 
@@ -223,16 +241,16 @@ def _noting_calls(module: nn.Module, recorder: LinkedRecorder) -> Iterator[None]
 
     def before(name: str) -> Callable[..., None]:
         def hook(layer: nn.Module, args: Any, kwargs: Any) -> None:
-            first = next((x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)), None)
-            open_calls.append(Call(name, len(recorder.nodes), source=recorder.number_of(first)))
+            tensors = _tensors_in((args, kwargs))
+            source = recorder.number_of(tensors[0]) if tensors else None
+            open_calls.append(Call(name, len(recorder.nodes), source=source))
 
         return hook
 
     def after(layer: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         call = open_calls.pop()
         call.end = len(recorder.nodes)
-        tensors = [x for x in tree_leaves(output) if isinstance(x, Tensor)]
-        call.results = tuple(recorder.number_of(x) for x in tensors)
+        call.results = tuple([recorder.number_of(x) for x in _tensors_in(output)])
         recorder.calls.append(call)
 
     for name, layer in module.named_modules():
@@ -245,10 +263,16 @@ def _noting_calls(module: nn.Module, recorder: LinkedRecorder) -> Iterator[None]
             handle.remove()
 
 
+def _tensors_in(values: Any) -> list[Tensor]:
+    """The tensors in nested arguments or results."""
+    return [x for x in tree_leaves(values) if isinstance(x, Tensor)]
+
+
 def _linked(graph: Graph, recorder: LinkedRecorder, module: nn.Module) -> Reading:
     """Add the graph that computes the weights of all operators from the module's parameters."""
     own_buffers = {id(x): x for x in module.buffers()}
     links = _WeightGraph(recorder, module)
+
     # 1. Running statistics are no constants of the graph: they are sliced like parameters.
     statistics: dict[int, list[Tensor]] = {}
     for number, pair in recorder.statistics.items():
@@ -256,21 +280,24 @@ def _linked(graph: Graph, recorder: LinkedRecorder, module: nn.Module) -> Readin
         statistics[number] = own
         for x in own:
             links.add_param(x)
+
     # 2. The weights that operators own, and those that are values.
     owned: dict[int, list[int | None]] = {}
     for number, weights in recorder.owned.items():
         owned[number] = [links.oriented(x, transposed) for x, transposed in weights]
     for number, own in statistics.items():
-        owned.setdefault(number, []).extend([links.value(x) for x in own])
+        owned.setdefault(number, [])
+        owned[number] += [links.value(x) for x in own]
     for number, matrices in recorder.recurrent.items():
         owned[number] = [links.value(x) for x in matrices]
     params = {number: links.value(x) for number, x in recorder.params.items()}
+
     # 3. The module's buffers among the constants of the graph; short ones are written number by
     #    number.
-    operators = {node.outputs[0]: node.op for node in graph.nodes}
+    op_of = {node.outputs[0]: node.op for node in graph.nodes}
     buffers: dict[int, Tensor] = {}
     for i, (_, number) in recorder._constants.items():
-        if i in own_buffers and operators.get(number) in ("Buffer", "Expand"):
+        if i in own_buffers and op_of.get(number) in ("Buffer", "Expand"):
             buffers[number] = own_buffers[i]
     return Reading(
         graph=graph,
@@ -301,7 +328,10 @@ class _WeightGraph:
         self.recorder = recorder
         self.parameters = {id(p): p for p in module.parameters()}
         self.tensors = Recorder(
-            frozenset(self.parameters), recorder.batch, module.buffers(), recorder.weights
+            frozenset(self.parameters),
+            recorder.batch,
+            module.buffers(),
+            recorder.weights,
         )
         self.numbers: dict[int, Callable[[], Tensor]] = {}
         self.standardized: dict[int, int] = {}
@@ -324,7 +354,8 @@ class _WeightGraph:
                 if parameter is None:
                     return None
                 source = self.tensors.value(parameter)
-                number = self.standardized[id(x)] = self.tensors.emit("Identity", (source,), ())
+                number = self.tensors.emit("Identity", (source,), ())
+                self.standardized[id(x)] = number
         self.numbers[number] = lambda: self.recorder.weights.computed(x)
         return number
 
@@ -345,7 +376,8 @@ class _WeightGraph:
         sources: dict[int, Tensor] = {}
         for i, made in self.tensors._materialized.items():
             if i in self.parameters:
-                sources[self.tensors._recorded[id(made)].number] = self.parameters[i]
+                recorded = self.tensors._recorded[id(made)]
+                sources[recorded.number] = self.parameters[i]
         for i, (_, number) in self.tensors._constants.items():
             if i in buffers:
                 sources[number] = buffers[i]
@@ -358,16 +390,20 @@ def _standardized(x: Tensor, recorder: LinkedRecorder) -> nn.Parameter | None:
     That is tried: noise on the last row of the parameter must change the last row of the weight
         alone.
     """
-    alike = [p for p in recorder.weights.sources(x).values() if p.shape == x.shape]
+    sources = recorder.weights.sources(x).values()
+    alike = [source for source in sources if source.shape == x.shape]
     if len(alike) != 1 or alike[0].is_meta or x.dim() < 2:
         return None
     (parameter,) = alike
-    kept = parameter.detach().clone()
+    original = parameter.detach().clone()
+    last = original[-1]
     with torch.no_grad():
         before = recorder.weights.computed(x).clone()
         generator = torch.Generator().manual_seed(0)
-        parameter[-1] += torch.randn(kept[-1].shape, generator=generator).to(kept)
+        noise = torch.randn(last.shape, generator=generator)
+        parameter[-1] += noise.to(original)
         after = recorder.weights.computed(x).clone()
-        parameter.copy_(kept)
-    changed = (before != after).flatten(1).any(1)
-    return parameter if bool(changed[-1]) and not bool(changed[:-1].any()) else None
+        parameter.copy_(original)
+    changed = (before != after).flatten(1).any(1)  # (rows,)
+    *others, last_changed = changed.tolist()
+    return parameter if last_changed and not any(others) else None
