@@ -42,7 +42,11 @@ LAYERS = (
     "experiments",
 )
 # The only packages of the search spaces that import torch; others import them in functions alone
-TORCH_ROOMS = ("search_spaces.ir.pytorch", "search_spaces.subnetworks")
+TORCH_ROOMS = (
+    "search_spaces.ir.ops.layers",
+    "search_spaces.ir.pytorch",
+    "search_spaces.subnetworks",
+)
 # The door of such a package, through which everybody comes: it imports the rest in functions, too
 DOORS = {"search_spaces.subnetworks", "search_spaces.subnetworks.space"}
 HEAVY = {"torch", "transformers", "optuna", "matplotlib"}

@@ -1,7 +1,7 @@
 """Different networks side by side: one module that runs many graphs, for their training on a GPU.
 
 Nodes of different networks that compute the same operator on equal shapes run as one, as replicas
-of `nas.evaluation.layers.layer`: 110 networks of a generated space have 9 groups of nodes each, on
+of `nas.evaluation.module.layer`: 110 networks of a generated space have 9 groups of nodes each, on
 average, instead of 57 nodes.
 """
 
@@ -16,9 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from nas.evaluation.layers import layer
-from nas.evaluation.module import live_nodes
-from nas.evaluation.operation import needs_batch_size
+from nas.evaluation.module import layer, live_nodes, needs_batch_size
 from search_spaces.common.errors import InputError
 from search_spaces.ir.graph import Graph, Node
 

@@ -1,4 +1,6 @@
-"""A graph as a PyTorch module, for training."""
+"""A graph as a PyTorch module, for training: a layer per node, as the operators' families make them
+(`search_spaces.ir.ops`).
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from nas.evaluation.layers import layer
-from nas.evaluation.operation import needs_batch_size
 from search_spaces.common.errors import InputError
-from search_spaces.ir.graph import Graph, Node
-from search_spaces.ir.ops import initializers
-from search_spaces.ir.ops.operator import Weight
+from search_spaces.ir.graph import BATCH, Attrs, Graph, Node
+from search_spaces.ir.ops import OPERATORS, get_operator, initializers, is_own, owns_weights
+from search_spaces.ir.ops.operator import Function, TrainedNode, Weight
+from search_spaces.ir.ops.training import not_side_by_side
 
 if TYPE_CHECKING:
     import onnx
@@ -111,6 +112,101 @@ class GraphModule(nn.Module):
                 node.op, node.attrs, tuple(self.graph.shapes[v] for v in node.inputs)
             ):
                 yield node, weight, next(own)
+
+
+# --- the layer of a node
+
+
+def layer(node: Node, graph: Graph, replicas: int = 1) -> nn.Module:
+    """The layer that computes a node, for any number of networks side by side.
+
+    Args:
+        node: a node of `graph`.
+        graph: gives the shapes of the node's inputs and output.
+        replicas: number of networks.
+
+    Raises:
+        InputError: the operator cannot be trained, or cannot be trained side by side.
+    """
+    inputs = len(node.inputs)
+    operator = get_operator(node.op)
+    trained = TrainedNode(
+        op=node.op,
+        attrs=node.attrs,
+        shapes=tuple([graph.shapes[value] for value in node.inputs]),
+        output=graph.shapes[node.outputs[0]],
+        replicas=replicas,
+    )
+    has_weights = is_own(node.op, inputs) or owns_weights(node.op, inputs)
+    if operator.layer is not None and has_weights:
+        return operator.layer(trained)
+    if operator.function is None:
+        raise InputError(f"operator {node.op} on {inputs} inputs cannot be trained")
+    operation = Operation(operator.function(trained))
+    is_of_channels = operator.side_by_side == "channels"
+    is_of_operands = operator.side_by_side == "operands" and _has_equal_channels(trained)
+    if replicas == 1 or is_of_channels or is_of_operands:
+        return operation
+    for shape in (*trained.shapes, trained.output):
+        if len(shape) < 2 or shape[0] != BATCH:
+            raise not_side_by_side(trained)
+    return _PerReplica(operation, replicas)
+
+
+def trainable_operators() -> frozenset[str]:
+    """Names of the operators that `layer` supports."""
+    names = []
+    for name, operator in OPERATORS.items():
+        if operator.layer is not None or operator.function is not None:
+            names.append(name)
+    return frozenset(names)
+
+
+def needs_batch_size(op: str, attrs: Attrs, inputs: int) -> bool:
+    """True if the operator reads the batch size from the network's input, which then becomes its
+    last operand.
+    """
+    return op == "Expand" and is_own(op, inputs) and 0 in dict(attrs)["shape"]  # type: ignore[operator]
+
+
+def _has_equal_channels(node: TrainedNode) -> bool:
+    """True if all operands have the same samples and channels: then no channel meets another one."""
+    first = node.shapes[0]
+    if len(first) < 2 or len({shape[:2] for shape in node.shapes}) > 1:
+        return False
+    # An attribute of several numbers is an operand, too.
+    return not any(isinstance(value, tuple) for _, value in node.attrs)
+
+
+class Operation(nn.Module):
+    """An operator without weights."""
+
+    def __init__(self, function: Function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.function(*inputs)
+
+
+class _PerReplica(nn.Module):
+    """Runs an operator on all replicas by moving them into the batch; samples must be
+    independent.
+    """
+
+    def __init__(self, inner: nn.Module, replicas: int) -> None:
+        super().__init__()
+        self.inner = inner
+        self.replicas = replicas
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        batches = []
+        for x in inputs:  # (n, replicas · channels, …)
+            parts = x.unflatten(1, (self.replicas, -1))
+            batches.append(parts.flatten(0, 1))  # (n · replicas, channels, …)
+        result = self.inner(*batches)
+        parts = result.unflatten(0, (-1, self.replicas))
+        return parts.flatten(1, 2)
 
 
 def live_nodes(graph: Graph) -> list[Node]:

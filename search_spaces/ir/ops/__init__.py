@@ -1,7 +1,7 @@
 """The operators of the compiler: one file per family, and the functions that apply their rules.
 
 `OPERATORS` has every operator of ONNX and of the text's `net` domain by name. An operator is added
-in the file of its family, and nowhere else; the trainer's own layer is in `nas.evaluation.layers`.
+in the file of its family, and nowhere else.
 """
 
 from __future__ import annotations

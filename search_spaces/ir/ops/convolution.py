@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import prod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -21,6 +21,7 @@ from search_spaces.ir.graph import UNKNOWN, Attrs, Dim, Shape, Value, count, kno
 from search_spaces.ir.ops.normalization import (
     NORM_ATTRIBUTES,
     add_folded_norm,
+    batch_norm_layer,
     batch_norm_weights,
     folded_norm,
     is_bias_left_out,
@@ -32,6 +33,7 @@ from search_spaces.ir.ops.operator import (
     Exporter,
     Importer,
     Operator,
+    TrainedNode,
     Weight,
     each,
     has_operand,
@@ -39,6 +41,10 @@ from search_spaces.ir.ops.operator import (
     node_attrs,
     weight_shape,
 )
+from search_spaces.ir.ops.training import of_rank, torch_pads
+
+if TYPE_CHECKING:
+    from torch import nn
 
 CONVOLUTIONS = ("Conv", "ConvBn", "ConvBnRelu6")
 
@@ -416,6 +422,80 @@ _ATTRIBUTES: dict[str, Value | None] = {
     "strides": None,
 }
 
+# --- to torch
+
+_CONVOLUTIONS = {3: "Conv1d", 4: "Conv2d", 5: "Conv3d"}
+_TRANSPOSED = {3: "ConvTranspose1d", 4: "ConvTranspose2d", 5: "ConvTranspose3d"}
+
+
+def _conv_layer(node: TrainedNode) -> nn.Module:
+    """A convolution; behind a layer of zero padding if the sides differ, as torch's has none."""
+    from torch import nn
+
+    from search_spaces.ir.ops.layers import ZeroPad
+
+    conv = convolution(node.attrs, node.shapes[0])
+    rank = len(conv.kernel)
+    starts = conv.pads[:rank]
+    is_symmetric = starts == conv.pads[rank:]
+    new_layer = of_rank(node, _CONVOLUTIONS)
+    layer = new_layer(
+        conv.in_channels * node.replicas,
+        conv.channels * node.replicas,
+        conv.kernel,
+        stride=conv.strides,
+        padding=starts if is_symmetric else 0,
+        dilation=conv.dilations,
+        groups=conv.group * node.replicas,
+        bias=conv.bias,
+    )
+    nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+    if is_symmetric:
+        return layer
+    return nn.Sequential(ZeroPad(torch_pads(conv.pads)), layer)
+
+
+def _conv_bn_layer(node: TrainedNode) -> nn.Module:
+    from torch import nn
+
+    return nn.Sequential(_conv_layer(node), batch_norm_layer(node))
+
+
+def _conv_bn_relu6_layer(node: TrainedNode) -> nn.Module:
+    from torch import nn
+
+    return nn.Sequential(_conv_layer(node), batch_norm_layer(node), nn.ReLU6())
+
+
+def _transposed_layer(node: TrainedNode) -> nn.Module:
+    attributes = node.attributes
+    inputs = int(node.shapes[0][1])
+    channels = attributes.get("channels", inputs)
+    kernel = attributes["kernel_shape"]
+    rank = len(kernel)
+    ones = (1,) * rank
+    pads = attributes.get("pads", (0,) * 2 * rank)
+    starts = pads[:rank]
+    if starts != pads[rank:] or attributes.keys() & {"auto_pad", "output_shape"}:
+        raise InputError(
+            "ConvTranspose can be trained only with explicit pads that are equal on both sides"
+        )
+    new_layer = of_rank(node, _TRANSPOSED)
+    return new_layer(
+        inputs * node.replicas,
+        channels * node.replicas,
+        kernel,
+        stride=attributes.get("strides", ones),
+        padding=starts,
+        output_padding=attributes.get("output_padding", 0),
+        groups=attributes.get("group", 1) * node.replicas,
+        bias=bool(attributes.get("bias", 0)),
+        dilation=attributes.get("dilations", ones),
+    )
+
+
+# --- the operators
+
 OPERATORS = (
     Operator(
         name="Conv",
@@ -427,6 +507,7 @@ OPERATORS = (
         count=_count,
         read=_read,
         write=_write,
+        layer=_conv_layer,
         kernels=(1,),
         vectors=(2,),
         role="linear",
@@ -441,8 +522,9 @@ OPERATORS = (
             weights=_weights_with_norm,
             count=_count,
             write=_write,
+            layer=layer,
         )
-        for name in ("ConvBn", "ConvBnRelu6")
+        for name, layer in (("ConvBn", _conv_bn_layer), ("ConvBnRelu6", _conv_bn_relu6_layer))
     ],
     Operator(
         name="ConvTranspose",
@@ -451,6 +533,7 @@ OPERATORS = (
         weights=_transposed_weights,
         count=_count_transposed,
         read=_read_transposed,
+        layer=_transposed_layer,
         kernels=(1,),
         vectors=(2,),
         role="linear",

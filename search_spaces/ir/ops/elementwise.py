@@ -8,7 +8,9 @@ convolutions and products are beside the others of their families.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import prod
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -20,14 +22,21 @@ from search_spaces.ir.graph import UNKNOWN, Attrs, Dim, Shape, element_type
 from search_spaces.ir.ops.operator import (
     ExportedNode,
     Exporter,
+    Function,
     Importer,
     InferShape,
+    MakeFunction,
     Operator,
     Read,
+    TrainedNode,
     named,
     node_attrs,
     same_shape,
 )
+from search_spaces.ir.ops.training import of_all, of_first, plain, torch_function
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _MAX_FOLDED_RANK = 8
 
@@ -219,6 +228,152 @@ def _write_zero(exporter: Exporter, node: ExportedNode) -> None:
     exporter.add("Mul", node.name, [*node.inputs, exporter.constant(zero)], node.output)
 
 
+# --- to torch
+
+
+def _with_settings(name: str, **settings: tuple[str, Any]) -> MakeFunction:
+    """Makes a function of torch with attributes as arguments: `argument=(attribute, default)`."""
+
+    def make(node: TrainedNode) -> Function:
+        attributes = node.attributes
+        arguments = {}
+        for argument, (attribute, default) in settings.items():
+            arguments[argument] = attributes.get(attribute, default)
+        return partial(torch_function(name), **arguments)
+
+    return make
+
+
+def _clip(node: TrainedNode) -> Function:
+    import torch
+
+    bounds = node.attributes
+    return partial(torch.clamp, min=bounds.get("min"), max=bounds.get("max"))
+
+
+def _hard_sigmoid(node: TrainedNode) -> Function:
+    import torch
+
+    slope = node.attributes.get("alpha", 0.2)
+    offset = node.attributes.get("beta", 0.5)
+    return lambda x: torch.clamp(slope * x + offset, 0, 1)
+
+
+def _identity(node: TrainedNode) -> Function:
+    return lambda x: x
+
+
+def _along_axis(name: str) -> MakeFunction:
+    """Makes a function of torch along an axis, by default the last."""
+    return _with_settings(name, dim=("axis", -1))
+
+
+def _fold(name: str) -> MakeFunction:
+    """Makes a function of any number of operands from one of two, from left to right."""
+
+    def make(node: TrainedNode) -> Function:
+        function = torch_function(name)
+
+        def folded(first: Tensor, *others: Tensor) -> Tensor:
+            for other in others:
+                first = function(first, other)
+            return first
+
+        return folded
+
+    return make
+
+
+def _mean_of_operands(node: TrainedNode) -> Function:
+    add = _fold("torch.add")(node)
+    return lambda *operands: add(*operands) / len(operands)
+
+
+def _prelu(node: TrainedNode) -> Function:
+    import torch
+
+    return lambda x, slope: torch.where(x > 0, x, slope * x)
+
+
+def _divide(node: TrainedNode) -> Function:
+    import torch
+
+    def divide(a: Tensor, b: Tensor) -> Tensor:
+        # ONNX divides integers without rest.
+        rounding = None if a.is_floating_point() else "trunc"
+        return torch.div(a, b, rounding_mode=rounding)
+
+    return divide
+
+
+_OF_CHANNELS: dict[str, MakeFunction] = {
+    "Abs": plain("torch.abs"),
+    "Celu": _with_settings("torch.nn.functional.celu", alpha=("alpha", 1.0)),
+    "Clip": _clip,
+    "Cos": plain("torch.cos"),
+    "Elu": _with_settings("torch.nn.functional.elu", alpha=("alpha", 1.0)),
+    "Erf": plain("torch.erf"),
+    "Exp": plain("torch.exp"),
+    "Gelu": _with_settings("torch.nn.functional.gelu", approximate=("approximate", "none")),
+    "HardSigmoid": _hard_sigmoid,
+    "HardSwish": plain("torch.nn.functional.hardswish"),
+    "Identity": _identity,
+    "LeakyRelu": _with_settings(
+        "torch.nn.functional.leaky_relu",
+        negative_slope=("alpha", 0.01),
+    ),
+    "Log": plain("torch.log"),
+    "Mish": plain("torch.nn.functional.mish"),
+    "Neg": plain("torch.neg"),
+    "Reciprocal": plain("torch.reciprocal"),
+    "Relu": plain("torch.nn.functional.relu"),
+    "Selu": plain("torch.nn.functional.selu"),
+    "Sigmoid": plain("torch.sigmoid"),
+    "Sin": plain("torch.sin"),
+    "Softplus": plain("torch.nn.functional.softplus"),
+    "Softsign": plain("torch.nn.functional.softsign"),
+    "Sqrt": plain("torch.sqrt"),
+    "Tanh": plain("torch.tanh"),
+    "Zero": plain("torch.zeros_like"),
+}
+_OF_SAMPLES: dict[str, MakeFunction] = {
+    "LogSoftmax": _along_axis("torch.nn.functional.log_softmax"),
+    "Softmax": _along_axis("torch.nn.functional.softmax"),
+}
+_OF_OPERANDS: dict[str, MakeFunction] = {
+    "Add": _fold("torch.add"),
+    "And": plain("torch.logical_and"),
+    "Div": _divide,
+    "Equal": plain("torch.eq"),
+    "Greater": plain("torch.gt"),
+    "GreaterOrEqual": plain("torch.ge"),
+    "Less": plain("torch.lt"),
+    "LessOrEqual": plain("torch.le"),
+    "Max": _fold("torch.maximum"),
+    "Mean": _mean_of_operands,
+    "Min": _fold("torch.minimum"),
+    "Mul": plain("torch.mul"),
+    "Or": plain("torch.logical_or"),
+    "Pow": plain("torch.pow"),
+    "PRelu": _prelu,
+    "Sub": plain("torch.sub"),
+    "Sum": _fold("torch.add"),
+    "Where": plain("torch.where"),
+}
+
+
+def _trained(operator: Operator) -> Operator:
+    """The operator with its torch function, if it has one."""
+    name = operator.name
+    if name in _OF_CHANNELS:
+        return replace(operator, function=of_first(_OF_CHANNELS[name]), side_by_side="channels")
+    if name in _OF_OPERANDS:
+        return replace(operator, function=of_all(_OF_OPERANDS[name]), side_by_side="operands")
+    if name in _OF_SAMPLES:
+        return replace(operator, function=of_first(_OF_SAMPLES[name]))
+    return operator
+
+
 # --- the operators
 
 
@@ -391,4 +546,5 @@ _OTHERS = (
     ),
     *named("BitCast", "DynamicQuantizeLinear"),
 )
-OPERATORS = (*_ARITHMETIC, *_LOGIC, *_FUNCTIONS, *_ACTIVATIONS, *_OTHERS)
+_ALL = (*_ARITHMETIC, *_LOGIC, *_FUNCTIONS, *_ACTIVATIONS, *_OTHERS)
+OPERATORS = tuple([_trained(operator) for operator in _ALL])

@@ -7,6 +7,8 @@ any rank. ONNX's products with two inputs multiply values of the network.
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING
 
 import onnx
 
@@ -17,14 +19,20 @@ from search_spaces.ir.ops.operator import (
     CountedNode,
     ExportedNode,
     Exporter,
+    Function,
     Importer,
     Operator,
+    TrainedNode,
     Weight,
     has_operand,
     node_attrs,
     positive,
     weight_shape,
 )
+from search_spaces.ir.ops.training import check_alone, of_all, plain
+
+if TYPE_CHECKING:
+    from torch import nn
 
 # --- shape, weights, costs
 
@@ -164,6 +172,32 @@ def _write_linear(exporter: Exporter, node: ExportedNode) -> None:
 
 _MAX_OPERANDS = 16  # of an Einsum
 
+# --- to torch
+
+
+def _linear_layer(node: TrainedNode) -> nn.Module:
+    from torch import nn
+
+    from search_spaces.ir.ops.layers import GroupedLinear
+
+    shape = node.shapes[0]
+    inputs = int(shape[-1])
+    features = node.attributes["features"]
+    bias = bool(node.attributes.get("bias", 1))
+    if len(shape) == 2:
+        return GroupedLinear(inputs, features, bias, node.replicas)
+    check_alone(node)
+    return nn.Linear(inputs, features, bias)
+
+
+def _einsum(node: TrainedNode) -> Function:
+    import torch
+
+    return partial(torch.einsum, node.attributes["equation"])
+
+
+# --- the operators
+
 OPERATORS = (
     Operator(
         name="Linear",
@@ -173,6 +207,7 @@ OPERATORS = (
         weights=_linear_weights,
         count=_count_linear,
         write=_write_linear,
+        layer=_linear_layer,
     ),
     Operator(
         name="Gemm",
@@ -182,7 +217,14 @@ OPERATORS = (
         vectors=(2,),
         role="linear",
     ),
-    Operator(name="MatMul", count=_count_product, read=_read_matmul, kernels=(1, 0), role="linear"),
+    Operator(
+        name="MatMul",
+        count=_count_product,
+        read=_read_matmul,
+        function=of_all(plain("torch.matmul")),
+        kernels=(1, 0),
+        role="linear",
+    ),
     Operator(
         name="MatMulInteger",
         count=_count_product,
@@ -200,6 +242,7 @@ OPERATORS = (
     Operator(
         name="Einsum",
         count=_count_einsum,
+        function=of_all(_einsum),
         kernels=tuple(range(_MAX_OPERANDS)),
         role="linear",
     ),

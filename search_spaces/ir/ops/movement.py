@@ -9,8 +9,9 @@ ends, steps> (x)`; `ChannelShuffle <groups> (x)`, which interleaves groups of ch
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -45,8 +46,10 @@ from search_spaces.ir.ops.elementwise import broadcast_shape
 from search_spaces.ir.ops.operator import (
     ExportedNode,
     Exporter,
+    Function,
     Importer,
     Operator,
+    TrainedNode,
     Weight,
     has_operand,
     known_operand,
@@ -55,6 +58,10 @@ from search_spaces.ir.ops.operator import (
     positive,
     total_size,
 )
+from search_spaces.ir.ops.training import check_alone, of_all, of_first, torch_pads, trained_size
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 # --- Reshape and Flatten
 
@@ -536,6 +543,203 @@ def _fold_size(reader: Importer, node: onnx.NodeProto) -> list[Known] | None:
 
 # --- the operators
 
+# --- to torch: shapes
+
+
+def _reshape(node: TrainedNode) -> Function:
+    sizes = node.attributes["shape"]
+
+    def reshape(x: Tensor) -> Tensor:
+        shape = [x.shape[axis] if size == 0 else size for axis, size in enumerate(sizes)]
+        return x.reshape(shape)
+
+    return reshape
+
+
+def _flatten(node: TrainedNode) -> Function:
+    axis = node.attributes.get("axis", 1)
+
+    def flatten(x: Tensor) -> Tensor:
+        rows = prod(x.shape[:axis])
+        columns = prod(x.shape[axis:])
+        return x.reshape(rows, columns)
+
+    return flatten
+
+
+def _to_output_shape(node: TrainedNode) -> Function:
+    """Reshape to the known output shape, in which only the batch may be symbolic."""
+    sizes = [-1 if isinstance(size, str) else size for size in node.output]
+    if sizes.count(-1) > 1:
+        raise InputError(
+            f"{node.op} to shape {node.output} cannot be trained: fix the model's input size"
+        )
+    return lambda x: x.reshape(sizes)
+
+
+def _expand(node: TrainedNode) -> Function:
+    """Expand; its last operand is the network's input if the batch size is needed."""
+    import torch
+
+    number = node.attributes.get("input")
+    sizes = node.attributes["shape"]
+
+    def expand(*inputs: Tensor) -> Tensor:
+        target = [inputs[-1].shape[0] if size == 0 else size for size in sizes]
+        if number is None:
+            x = inputs[0]
+        else:
+            device = inputs[-1].device if inputs else None
+            x = torch.tensor(float(number), device=device)
+        return x.expand(torch.broadcast_shapes(x.shape, target))
+
+    return expand
+
+
+def _transpose(node: TrainedNode) -> Function:
+    axes = tuple(range(len(node.shapes[0])))
+    perm = node.attributes.get("perm", axes[::-1])
+    return lambda x: x.permute(perm)
+
+
+def _shuffle(node: TrainedNode) -> Function:
+    groups = node.attributes["groups"]
+
+    def shuffle(x: Tensor) -> Tensor:
+        grouped = x.unflatten(1, (groups, -1))  # (n, groups, channels of a group, …)
+        return grouped.transpose(1, 2).flatten(1, 2)
+
+    return shuffle
+
+
+def _depth_to_space(node: TrainedNode) -> Function:
+    from torch.nn import functional
+
+    size = node.attributes["blocksize"]
+    if node.attributes.get("mode", "DCR") == "CRD":
+        return partial(functional.pixel_shuffle, upscale_factor=size)
+
+    def depth_to_space(x: Tensor) -> Tensor:
+        # The block's positions vary slowest; torch expects them to vary fastest.
+        channels = x.shape[1] // size**2
+        blocks = x.unflatten(1, (size**2, channels))
+        return functional.pixel_shuffle(blocks.transpose(1, 2).flatten(1, 2), size)
+
+    return depth_to_space
+
+
+def _space_to_depth(node: TrainedNode) -> Function:
+    from torch.nn import functional
+
+    size = node.attributes["blocksize"]
+
+    def space_to_depth(x: Tensor) -> Tensor:
+        blocks = functional.pixel_unshuffle(x, size).unflatten(1, (-1, size**2))
+        return blocks.transpose(1, 2).flatten(1, 2)
+
+    return space_to_depth
+
+
+# --- to torch: parts
+
+
+def _slice(node: TrainedNode) -> Function:
+    import torch
+
+    attributes = node.attributes
+    axes = attributes["axes"]
+    steps = attributes.get("steps", (1,) * len(axes))
+    cuts = list(zip(axes, attributes["starts"], attributes["ends"], steps, strict=True))
+
+    def cut(x: Tensor) -> Tensor:
+        for axis, start, end, step in cuts:
+            if step > 0:
+                whole = (slice(None),) * axis
+                x = x[(*whole, slice(start, end, step))]
+            else:
+                # Torch has no negative steps.
+                size = trained_size(node.shapes[0][axis], "Slice")
+                places = list(range(size))[start:end:step]
+                x = x.index_select(axis, torch.tensor(places, device=x.device))
+        return x
+
+    return cut
+
+
+def _gather(node: TrainedNode) -> Function:
+    axis = node.attributes.get("axis", 0)
+
+    def gather(data: Tensor, indices: Tensor) -> Tensor:
+        places = indices.long() % data.shape[axis]  # negative ones count from the end
+        if not places.dim():
+            return data.select(axis, int(places))
+        selected = data.index_select(axis, places.flatten())
+        return selected.unflatten(axis, places.shape)
+
+    return gather
+
+
+def _triangle(node: TrainedNode) -> Function:
+    import torch
+
+    triangle = torch.triu if node.attributes.get("upper", 1) else torch.tril
+    return partial(triangle, diagonal=node.attributes.get("k", 0))
+
+
+# --- to torch: more elements
+
+
+def _concat(node: TrainedNode) -> Function:
+    import torch
+
+    axis = node.attributes["axis"]
+    return lambda *parts: torch.cat(parts, dim=axis)
+
+
+def _tile(node: TrainedNode) -> Function:
+    repeats = node.attributes["repeats"]
+    return lambda x: x.repeat(repeats)
+
+
+# Modes of Pad, and their names in torch
+_PAD_MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
+
+
+def _pad(node: TrainedNode) -> Function:
+    from torch.nn import functional
+
+    attributes = node.attributes
+    # 1. Pads of all axes: starts, then ends.
+    rank = len(node.shapes[0])
+    pads = attributes["pads"]
+    axes = attributes.get("axes", tuple(range(rank)))
+    axes = (axes,) if isinstance(axes, int) else axes
+    starts = [0] * rank
+    ends = [0] * rank
+    for i, axis in enumerate(axes):
+        starts[axis] = pads[i]
+        ends[axis] = pads[i + len(axes)]
+
+    # 2. Torch pads with a number along all axes, in other modes along the last ones.
+    mode = attributes.get("mode", "constant")
+    if mode == "constant":
+        number = float(attributes.get("constant_value", 0))
+        return partial(functional.pad, pad=torch_pads((*starts, *ends)), value=number)
+    if any((*starts[:2], *ends[:2])):
+        raise InputError(f"Pad of batch or channels in mode {mode} cannot be trained")
+    spatial = torch_pads((*starts[2:], *ends[2:]))
+    return partial(functional.pad, pad=spatial, mode=_PAD_MODES[mode])
+
+
+def _embedding_layer(node: TrainedNode) -> nn.Module:
+    from torch import nn
+
+    check_alone(node)
+    return nn.Embedding(node.attributes["rows"], node.attributes["features"])
+
+
+# --- the operators
+
 OPERATORS = (
     Operator(
         name="Reshape",
@@ -544,10 +748,17 @@ OPERATORS = (
         infer_own_shape=_infer_reshape,
         simplify=_simplify_reshape,
         read=_read_reshape,
+        function=of_first(_reshape),
         folded_size=total_size,
         rearranges=True,
     ),
-    Operator(name="Flatten", infer_shape=_infer_flatten, folded_size=total_size, rearranges=True),
+    Operator(
+        name="Flatten",
+        infer_shape=_infer_flatten,
+        function=of_first(_flatten),
+        folded_size=total_size,
+        rearranges=True,
+    ),
     Operator(
         name="Slice",
         own_attributes={"axes": None, "ends": None, "starts": None, "steps": None},
@@ -555,6 +766,7 @@ OPERATORS = (
         infer_own_shape=_infer_slice,
         simplify=_simplify_slice,
         read=_read_slice,
+        function=of_first(_slice),
         folded_size=total_size,
         rearranges=True,
     ),
@@ -567,6 +779,7 @@ OPERATORS = (
         infer_own_shape=_infer_expand,
         read=_read_expand,
         write=_write_expand,
+        function=_expand,
         folded_size=_expanded_size,
         shape_from_numbers=True,
         rearranges=True,
@@ -575,26 +788,49 @@ OPERATORS = (
         name="Tile",
         infer_shape=_infer_tile,
         keeps_element=True,
+        function=of_first(_tile),
         folded_size=_tiled_size,
         shape_from_numbers=True,
         rearranges=True,
     ),
-    Operator(name="Concat", infer_shape=_infer_concat, read=_read_concat, folded_size=total_size),
     Operator(
-        name="Transpose", infer_shape=_infer_transpose, folded_size=total_size, rearranges=True
+        name="Concat",
+        infer_shape=_infer_concat,
+        read=_read_concat,
+        function=of_all(_concat),
+        folded_size=total_size,
+    ),
+    Operator(
+        name="Transpose",
+        infer_shape=_infer_transpose,
+        function=of_first(_transpose),
+        folded_size=total_size,
+        rearranges=True,
     ),
     *[
-        Operator(name=name, folded_size=total_size, rearranges=True)
+        Operator(
+            name=name,
+            function=of_first(_to_output_shape),
+            folded_size=total_size,
+            rearranges=True,
+        )
         for name in ("Squeeze", "Unsqueeze")
     ],
-    Operator(name="Trilu", folded_size=total_size),
-    Operator(name="Pad", read=_read_pad, settings=(2,), rearranges=True),
+    Operator(name="Trilu", function=of_first(_triangle), folded_size=total_size),
+    Operator(
+        name="Pad",
+        read=_read_pad,
+        function=of_first(_pad),
+        settings=(2,),
+        rearranges=True,
+    ),
     Operator(
         name="ChannelShuffle",
         own_attributes={"groups": None},
         in_net_domain=True,
         infer_own_shape=_infer_shuffle,
         write=_write_shuffle,
+        function=of_first(_shuffle),
     ),
     Operator(
         name="Embedding",
@@ -603,10 +839,12 @@ OPERATORS = (
         infer_own_shape=_infer_embedding,
         weights=_embedding_weights,
         write=_write_embedding,
+        layer=_embedding_layer,
     ),
     Operator(
         name="Gather",
         read=_read_gather,
+        function=of_all(_gather),
         folded_size=_gathered_size,
         kernels=(0,),
         rearranges=True,
@@ -619,10 +857,10 @@ OPERATORS = (
     *named(
         "CenterCropPad",
         "Compress",
-        "DepthToSpace",
         "ReverseSequence",
         "ScatterElements",
         "ScatterND",
-        "SpaceToDepth",
     ),
+    Operator(name="DepthToSpace", function=of_first(_depth_to_space)),
+    Operator(name="SpaceToDepth", function=of_first(_space_to_depth)),
 )

@@ -16,7 +16,7 @@ affected: `torch.onnx.export(…, optimize=False)`, or with `dynamo=False` the o
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import onnx
 
@@ -27,12 +27,17 @@ from search_spaces.ir.ops.operator import (
     Exporter,
     Importer,
     Operator,
+    TrainedNode,
     Weight,
     named,
     node_attrs,
     same_shape,
 )
+from search_spaces.ir.ops.training import check_alone, of_rank
 from search_spaces.ir.standard import shortest
+
+if TYPE_CHECKING:
+    from torch import nn
 
 BATCH_NORM_EPSILON = 1e-5
 NORM_ATTRIBUTES: dict[str, Value | None] = {"affine": 1, "epsilon": BATCH_NORM_EPSILON}
@@ -202,6 +207,88 @@ def _write_batch_norm(exporter: Exporter, node: ExportedNode) -> None:
 
 # --- the operators
 
+# --- to torch
+
+_BATCH_NORMS = {
+    2: "BatchNorm1d",
+    3: "BatchNorm1d",
+    4: "BatchNorm2d",
+    5: "BatchNorm3d",
+}
+_INSTANCE_NORMS = {
+    3: "InstanceNorm1d",
+    4: "InstanceNorm2d",
+    5: "InstanceNorm3d",
+}
+
+
+def batch_norm_layer(node: TrainedNode) -> nn.Module:
+    """Batch normalization of a node's output."""
+    return _per_channel_layer(node, _BATCH_NORMS)
+
+
+def _instance_norm_layer(node: TrainedNode) -> nn.Module:
+    return _per_channel_layer(node, _INSTANCE_NORMS)
+
+
+def _per_channel_layer(node: TrainedNode, names: dict[int, str]) -> nn.Module:
+    new_layer = of_rank(node, names)
+    return new_layer(
+        int(node.output[1]) * node.replicas,
+        eps=_epsilon(node),
+        affine=_is_affine(node),
+    )
+
+
+def _group_norm_layer(node: TrainedNode) -> nn.Module:
+    from torch import nn
+
+    return nn.GroupNorm(
+        node.attributes["num_groups"] * node.replicas,
+        int(node.output[1]) * node.replicas,
+        eps=_epsilon(node),
+        affine=_is_affine(node),
+    )
+
+
+def _layer_norm_layer(node: TrainedNode) -> nn.Module:
+    from torch import nn
+
+    check_alone(node)
+    return nn.LayerNorm(
+        _last_sizes(node),
+        eps=_epsilon(node),
+        elementwise_affine=_is_affine(node),
+        bias=bool(node.attributes.get("bias", 1)),
+    )
+
+
+def _rms_norm_layer(node: TrainedNode) -> nn.Module:
+    from torch import nn
+
+    check_alone(node)
+    return nn.RMSNorm(
+        _last_sizes(node),
+        eps=_epsilon(node),
+        elementwise_affine=_is_affine(node),
+    )
+
+
+def _epsilon(node: TrainedNode) -> float:
+    return node.attributes.get("epsilon", BATCH_NORM_EPSILON)
+
+
+def _is_affine(node: TrainedNode) -> bool:
+    return bool(node.attributes.get("affine", 1))
+
+
+def _last_sizes(node: TrainedNode) -> list[int]:
+    axis = node.attributes.get("axis", -1)
+    return [int(size) for size in node.shapes[0][axis:]]
+
+
+# --- the operators
+
 OPERATORS = (
     Operator(
         name="BatchNorm",
@@ -210,6 +297,7 @@ OPERATORS = (
         infer_own_shape=same_shape,
         weights=_batch_norm_weights,
         write=_write_batch_norm,
+        layer=batch_norm_layer,
     ),
     Operator(
         name="BatchNormalization",
@@ -223,6 +311,7 @@ OPERATORS = (
         owned_attributes={"affine": 1, "bias": 1},
         simplify=_simplify_layer_norm,
         weights=_layer_norm_weights,
+        layer=_layer_norm_layer,
         vectors=(1, 2),
         role="normalization",
     ),
@@ -230,6 +319,7 @@ OPERATORS = (
         name="RMSNormalization",
         owned_attributes={"affine": 1},
         weights=_rms_norm_weights,
+        layer=_rms_norm_layer,
         vectors=(1,),
         role="normalization",
     ),
@@ -237,6 +327,7 @@ OPERATORS = (
         name="InstanceNormalization",
         owned_attributes={"affine": 1},
         weights=_channel_norm_weights,
+        layer=_instance_norm_layer,
         vectors=(1, 2),
         role="normalization",
     ),
@@ -245,6 +336,7 @@ OPERATORS = (
         owned_attributes={"affine": 1},
         infer_shape=same_shape,  # ONNX does not infer it
         weights=_channel_norm_weights,
+        layer=_group_norm_layer,
         vectors=(1, 2),
         role="normalization",
     ),

@@ -1,8 +1,9 @@
 """`Operator`: everything that the compiler knows about one operator.
 
 Each file of this package is the home of one family: its `OPERATORS` say how an operator's output
-shape, weights and costs follow from its attributes and input shapes, how it is read from ONNX, and
-how it is written to ONNX. What a family leaves out is ONNX's schema: most operators are only a name.
+shape, weights and costs follow from its attributes and input shapes, how it is read from ONNX, how
+it is written to ONNX, and how torch computes it. What a family leaves out is ONNX's schema: most
+operators are only a name.
 
 A rule gets what it needs as an argument, so families know neither graphs nor files: `Importer` and
 `Exporter` say what a reader and a writer of ONNX files offer.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import onnx
@@ -21,6 +22,9 @@ from search_spaces.common.errors import InputError
 from search_spaces.ir import standard
 from search_spaces.ir.constants import Known
 from search_spaces.ir.graph import Attrs, Shape, Value
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 # --- what rules work with
 
@@ -169,6 +173,29 @@ class Exporter(Protocol):
         """Name of a value that holds these sizes; 0 stands for the batch size."""
 
 
+class TrainedNode(NamedTuple):
+    """A node that torch computes.
+
+    Attributes:
+        op: name of the operator.
+        attrs: attributes.
+        shapes: shapes of the inputs.
+        output: shape of the first output.
+        replicas: number of networks side by side, see `search_spaces.ir.ops.training`.
+    """
+
+    op: str
+    attrs: Attrs
+    shapes: tuple[Shape, ...]
+    output: Shape
+    replicas: int = 1
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The attributes by name."""
+        return dict(self.attrs)
+
+
 # --- the operator
 
 InferShape = Callable[[Attrs, tuple[Shape, ...]], Shape]
@@ -176,6 +203,9 @@ Read = Callable[[Importer, onnx.NodeProto], int | None]
 ReadOutputs = Callable[[Importer, onnx.NodeProto, list[int]], None]
 Fold = Callable[[Importer, onnx.NodeProto], list[Known] | None]
 FoldedSize = Callable[[list[np.ndarray]], int]
+Function = Callable[..., "Tensor"]
+MakeFunction = Callable[[TrainedNode], Function]
+MakeLayer = Callable[[TrainedNode], "nn.Module"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,6 +242,12 @@ class Operator:
             rule.
         read_outputs: adds all used outputs, given their positions.
         write: writes the form of its own to ONNX.
+
+        layer: the torch layer that holds the weights that it owns, for any number of networks.
+        function: the torch function of an operator without weights, for one network.
+        side_by_side: how the function computes several networks at once: as further "channels", if
+            it computes each for itself; the same, but only for "operands" of equal channels; or as
+            further "samples" of the batch.
 
         folded_size: upper bound of the number of elements of its result, if it is computed when
             all operands are known; None if it never is.
@@ -250,6 +286,10 @@ class Operator:
     read: Read | None = None
     read_outputs: ReadOutputs | None = None
     write: Callable[[Exporter, ExportedNode], None] | None = None
+
+    layer: MakeLayer | None = None
+    function: MakeFunction | None = None
+    side_by_side: Literal["channels", "operands", "samples"] = "samples"
 
     folded_size: FoldedSize | None = None
     shape_from_numbers: bool = False

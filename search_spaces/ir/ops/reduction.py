@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import TYPE_CHECKING
+
 import onnx
 
 from search_spaces.ir.ops.operator import (
+    Function,
     Importer,
+    MakeFunction,
     Operator,
+    TrainedNode,
     known_operand,
     named,
     node_attrs,
     total_size,
 )
+from search_spaces.ir.ops.training import of_first, torch_function
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def _read_mean(reader: Importer, node: onnx.NodeProto) -> int | None:
@@ -29,19 +39,52 @@ def _read_mean(reader: Importer, node: onnx.NodeProto) -> int | None:
     return reader.emit("GlobalAveragePool", (x,), ())
 
 
+# --- to torch
+
+
+def _reduce(function: Function) -> MakeFunction:
+    """Makes a reduction of the node's axes by a function of `dim` and `keepdim`."""
+
+    def make(node: TrainedNode) -> Function:
+        attributes = node.attributes
+        all_axes = tuple(range(len(node.shapes[0])))
+        no_axes = () if attributes.get("noop_with_empty_axes") else all_axes
+        axes = attributes.get("axes", no_axes)
+        if isinstance(axes, int):
+            axes = (axes,)
+        if not axes:
+            return lambda x: x
+        keepdim = bool(attributes.get("keepdims", 1))
+        return partial(function, dim=axes, keepdim=keepdim)
+
+    return of_first(make)
+
+
+def _reduce_by(name: str) -> MakeFunction:
+    """Makes a reduction by a function of torch."""
+    return lambda node: _reduce(torch_function(name))(node)
+
+
+def _norm_of(x: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
+    return x.square().sum(dim, keepdim).sqrt()
+
+
+# --- the operators
+
 OPERATORS = (
-    Operator(name="ReduceMean", folded_size=total_size, read=_read_mean),
+    Operator(
+        name="ReduceMean",
+        folded_size=total_size,
+        read=_read_mean,
+        function=_reduce_by("torch.mean"),
+    ),
+    Operator(name="ReduceL2", folded_size=total_size, function=_reduce(_norm_of)),
+    Operator(name="ReduceMax", folded_size=total_size, function=_reduce_by("torch.amax")),
+    Operator(name="ReduceMin", folded_size=total_size, function=_reduce_by("torch.amin")),
+    Operator(name="ReduceSum", folded_size=total_size, function=_reduce_by("torch.sum")),
     *[
         Operator(name=name, folded_size=total_size)
-        for name in (
-            "CumSum",
-            "ReduceL2",
-            "ReduceMax",
-            "ReduceMin",
-            "ReduceProd",
-            "ReduceSum",
-            "ReduceSumSquare",
-        )
+        for name in ("CumSum", "ReduceProd", "ReduceSumSquare")
     ],
     *named(
         "ArgMax",

@@ -8,7 +8,7 @@ its integers are below `limit`.
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -30,9 +30,14 @@ from search_spaces.ir.ops.operator import (
     Exporter,
     Importer,
     Operator,
+    TrainedNode,
     Weight,
     named,
 )
+from search_spaces.ir.ops.training import check_alone
+
+if TYPE_CHECKING:
+    from torch import nn
 
 # --- Param and Buffer
 
@@ -112,6 +117,21 @@ def _range_size(arrays: list[np.ndarray]) -> int:
     return int(min(abs((limit - start) / delta), 1e18)) + 1
 
 
+# --- to torch
+
+
+def _param_layer(node: TrainedNode) -> nn.Module:
+    from search_spaces.ir.ops.layers import LearnedTensor
+
+    check_alone(node)
+    element = node.attributes.get("element", "float")
+    if element != "float":
+        raise InputError(f"a learned constant of {element} cannot be trained; only float can")
+    return LearnedTensor(node.attributes["shape"])
+
+
+# --- the operators
+
 OPERATORS = (
     Operator(
         name="Param",
@@ -121,6 +141,7 @@ OPERATORS = (
         infer_own_shape=_infer_shape,
         weights=_param_weights,
         write=_write_param,
+        layer=_param_layer,
     ),
     Operator(
         name="Buffer",

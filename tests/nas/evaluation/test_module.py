@@ -14,8 +14,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from nas.evaluation.layers import trainable_operators
-from nas.evaluation.module import GraphModule
+from nas.evaluation.module import GraphModule, trainable_operators
 from search_spaces import get_space, list_spaces
 from search_spaces.common.errors import InputError
 from search_spaces.ir.builder import Network, Tensor
