@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from nas.search.study.result import SearchResult
     from predictors.metrics import Metric
     from predictors.rlm.predictor import RLM
-    from search_spaces import SearchSpace, TorchSpace
+    from search_spaces import SearchSpace, TorchSpace, set_precision
     from search_spaces.common.errors import (
         CheckpointError,
         EvaluatorError,
@@ -100,6 +100,7 @@ _MODULES = {
     "report": "nas.api",
     "retrain": "nas.api",
     "search": "nas.api",
+    "set_precision": "search_spaces",
 }
 __all__ = [
     "RLM",
@@ -140,6 +141,7 @@ __all__ = [
     "report",
     "retrain",
     "search",
+    "set_precision",
 ]
 
 

@@ -8,6 +8,7 @@ from search_spaces.common.errors import Infeasible, InputError
 from search_spaces.ir.builder import Network, Tensor
 from search_spaces.ir.costs import graph_flops, graph_params
 from search_spaces.ir.onnx import cost_error, from_model, load_model, to_model
+from search_spaces.ir.precision import set_precision
 from search_spaces.ir.text import compact, expand, fingerprint, read, write
 from search_spaces.published import (
     fbnet,
@@ -54,6 +55,7 @@ __all__ = [
     "params",
     "read_source",
     "register_space",
+    "set_precision",
     "tiny_resnet",
     "to_text",
     "two_path",

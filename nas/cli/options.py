@@ -93,6 +93,14 @@ Keep = Annotated[
         rich_help_panel=MODEL,
     ),
 ]
+Precision = Annotated[
+    str | None,
+    typer.Option(
+        help="Precisions that each block may have, as in fp32,int8; search by metrics of int8. "
+        "None by default.",
+        rich_help_panel=MODEL,
+    ),
+]
 Start = Annotated[
     str | None,
     typer.Option(
@@ -233,6 +241,7 @@ def model_options(
     start: str | None,
     teacher: str | None,
     outputs: str | None,
+    precision: str | None = None,
 ) -> list[str]:
     """The options of the space of a model's sub-networks, as `--option` takes them; none without a
     model.
@@ -251,6 +260,7 @@ def model_options(
         else _whole_numbers(kernel, "--kernel"),
         round_to=round_to,
         keep=keep,
+        precision=None if precision is None else split_names(precision),
         teacher=teacher,
         outputs=outputs,
         start=start,

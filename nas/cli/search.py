@@ -35,6 +35,7 @@ from nas.cli.options import (
     Model,
     Outputs,
     OwnEvaluator,
+    Precision,
     Provider,
     Quiet,
     RoundTo,
@@ -148,6 +149,7 @@ def search(
     kernel: Kernel = None,
     round_to: RoundTo = None,
     keep: Keep = None,
+    precision: Precision = None,
     start: Start = None,
     teacher: TeacherOption = None,
     outputs: Outputs = None,
@@ -354,7 +356,7 @@ def search(
     if model is None and start is not None and start.endswith(SUPERNET):
         option, start = [*(option or ()), f"start={start!r}"], None
     of_model = model_options(
-        model, weights, width, depth, kernel, round_to, keep, start, teacher, outputs
+        model, weights, width, depth, kernel, round_to, keep, start, teacher, outputs, precision
     )
     if model is not None:
         if space is not None:

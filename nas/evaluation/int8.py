@@ -21,6 +21,7 @@ import numpy as np
 
 from nas.evaluation.latency import open_session, random_inputs
 from search_spaces.common.errors import InputError
+from search_spaces.ir.precision import quantized_nodes
 
 if TYPE_CHECKING:
     import onnx
@@ -34,6 +35,14 @@ CALIBRATION_SAMPLES = 256  # training inputs that set the ranges of activations
 BATCH_SIZE = 32  # samples per inference
 _INT8 = "int8_"
 MAX_NAMED = 5  # operators in a message
+
+# Operators that ONNX Runtime has on integers, and that own no weights
+_FOLLOWERS = frozenset(
+    {
+        "Add", "AveragePool", "Clip", "Concat", "Flatten", "GlobalAveragePool", "MaxPool", "Mul",
+        "Pad", "Relu", "Reshape", "Sigmoid", "Split", "Squeeze", "Transpose", "Unsqueeze",
+    }
+)  # fmt: skip
 
 Samples = Sequence[np.ndarray]
 """For each input of a model its values, (n, …) of the same n samples."""
@@ -62,18 +71,14 @@ def float_metric(metric: str) -> str:
 # --- quantization
 
 
-def quantize(
-    model: onnx.ModelProto,
-    samples: Samples | np.ndarray | None = None,
-    nodes: Collection[str] | None = None,
-) -> bytes:
+def quantize(model: onnx.ModelProto, samples: Samples | np.ndarray | None = None) -> bytes:
     """Quantize weights and activations to 8 bits; weights are scaled per channel.
 
     Args:
-        model: the network as ONNX.
+        model: the network as ONNX. If it notes precisions (`search_spaces.ir.precision`), the
+            layers of int8 are quantized, otherwise all.
         samples: values of each input, or of the only one, that calibrate the ranges of activations:
             (n, …) arrays; None for Gaussian noise, which suffices for timing.
-        nodes: names of the nodes to quantize; None for all that can be.
 
     Returns:
         The serialized quantized model.
@@ -86,6 +91,9 @@ def quantize(
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
+    layers = quantized_nodes(model)
+    if layers == []:
+        return bytes(model.SerializeToString())
     with tempfile.TemporaryDirectory(prefix="nas-") as folder:
         floats, merged, integers = (
             Path(folder, name) for name in ("float.onnx", "merged.onnx", "int8.onnx")
@@ -95,7 +103,9 @@ def quantize(
             with _quiet():
                 # 1. Batch normalizations are merged into the convolutions before them.
                 quant_pre_process(str(floats), str(merged), skip_symbolic_shape=True)
-                # 2. Ranges of activations are measured; the pairs of QDQ get their scales.
+                # 2. The operators to quantize, all unless the network says which.
+                nodes = None if layers is None else with_followers(onnx.load(merged), layers)
+                # 3. Ranges of activations are measured; the pairs of QDQ get their scales.
                 quantize_static(
                     str(merged),
                     str(integers),
@@ -104,20 +114,41 @@ def quantize(
                     per_channel=True,
                     activation_type=QuantType.QUInt8,
                     weight_type=QuantType.QInt8,
-                    nodes_to_quantize=None if nodes is None else sorted(nodes),
+                    nodes_to_quantize=nodes,
                 )
         except Exception as error:  # ONNX Runtime's errors share no public base class
             reason = " ".join(str(error).split())[:200]
             raise InputError(f"ONNX Runtime cannot quantize the network: {reason}") from error
         quantized = integers.read_bytes()
     operators = {node.op_type for node in onnx.load_from_string(quantized).graph.node}
-    if "QuantizeLinear" not in operators and nodes is None:
+    if "QuantizeLinear" not in operators:
         floating = ", ".join(sorted({node.op_type for node in model.graph.node})[:MAX_NAMED])
         raise InputError(
             f"ONNX Runtime has no 8-bit form of any operator of the network ({floating}): "
             "leave out int8"
         )
     return quantized
+
+
+def with_followers(model: onnx.ModelProto, layers: Collection[str]) -> list[str]:
+    """Names of quantized layers and of the operators that read nothing but quantized values.
+
+    ONNX Runtime computes an activation or a sum on integers, too, if all that it reads are.
+
+    Args:
+        model: the model, in topological order.
+        layers: names of its quantized convolutions and products.
+    """
+    chosen, weights = set(layers), {tensor.name for tensor in model.graph.initializer}
+    integers: set[str] = set()  # names of quantized values
+    nodes = []
+    for node in model.graph.node:
+        reads = [name for name in node.input if name and name not in weights]
+        follows = node.op_type in _FOLLOWERS and reads and integers.issuperset(reads)
+        if node.name in chosen or follows:
+            nodes.append(node.name)
+            integers.update(node.output)
+    return nodes
 
 
 def scores(model: bytes, data: Dataset) -> tuple[float, float]:

@@ -12,6 +12,7 @@ from search_spaces.ir.fusion import fuse
 from search_spaces.ir.graph import BATCH, Attrs, Graph, Node, Shape, Value, node
 from search_spaces.ir.ops import output_shape
 from search_spaces.ir.ops.convolution import Convolution, pair, same_pads
+from search_spaces.ir.precision import LAYERS, check_precision, with_precision
 from search_spaces.ir.standard import shortest
 
 
@@ -95,6 +96,20 @@ class _Block:
         self.net._scope = self.outer
 
 
+class _Precision:
+    """The context of `Network.precision`."""
+
+    def __init__(self, net: Network, precision: str) -> None:
+        self.net, self.precision = net, check_precision(precision)
+
+    def __enter__(self) -> None:
+        self.outer = self.net._precision
+        self.net._precision = self.precision
+
+    def __exit__(self, *error: object) -> None:
+        self.net._precision = self.outer
+
+
 class Network:
     """Builder of one architecture, the argument `net` of `SearchSpace.build`.
 
@@ -120,6 +135,7 @@ class Network:
         self._scope: tuple[str, ...] = ()
         self._blocks: Counter[tuple[tuple[str, ...], str]] = Counter()
         self._built: dict[Hashable, _BuiltBlock] = {}
+        self._precision = ""  # of the layers that are added next; "" says nothing
 
     def __getattr__(self, name: str) -> NoReturn:
         methods = [method for method in dir(type(self)) if not method.startswith("_")]
@@ -128,6 +144,18 @@ class Network:
     def block(self, name: str) -> _Block:
         """Prefix the names of the nodes added inside in ONNX files: `cell1/…`, `cell2/…`."""
         return _Block(self, name)
+
+    def precision(self, precision: str) -> _Precision:
+        """Let the convolutions and linear layers added inside compute in fp32 or int8: the layers
+        of int8 are those that quantization concerns.
+
+            with net.precision(trial.suggest_categorical("precision", ["fp32", "int8"])):
+                x = net.conv_bn_relu(x)
+
+        Raises:
+            InputError: if there is no such precision.
+        """
+        return _Precision(self, precision)
 
     def repeated(
         self,
@@ -154,7 +182,7 @@ class Network:
         # Equal blocks have equal settings and input shapes, and the same inputs twice.
         shapes = tuple([x.shape for x in inputs])
         repeated_inputs = tuple([inputs.index(x) for x in inputs])
-        key = (build, shapes, repeated_inputs, settings)
+        key = (build, shapes, repeated_inputs, settings, self._precision)
         with self.block(name):
             if key in self._built:
                 return self._copy(self._built[key], inputs)
@@ -212,6 +240,8 @@ class Network:
         if not isinstance(attrs, tuple):
             values = {n: tuple(v) if isinstance(v, list) else v for n, v in attrs.items()}
             attrs = tuple(sorted(values.items()))
+        if self._precision and op in LAYERS:
+            attrs = with_precision(attrs, self._precision)
         number = len(self._shapes)
         if len(inputs) == 1:  # most nodes; a list would take longer
             reads: tuple[int, ...] = (inputs[0].number,)

@@ -19,6 +19,7 @@ from typing import Any
 
 from search_spaces.ir.graph import Attrs, Graph, Node, Shape
 from search_spaces.ir.ops import canonical_attrs
+from search_spaces.ir.precision import precision_of
 from search_spaces.ir.standard import shortest
 
 
@@ -148,7 +149,7 @@ class _Fusion:
             has_bias = attrs.get("bias", 1)
             is_vector = dict(param.attrs)["shape"] == (features,)
             if is_vector and not has_bias:
-                with_bias: Attrs = (("features", features),)
+                with_bias: Attrs = (("features", features), *precision_of(linear.attrs))
                 return self._replace(operands, add, "Linear", linear.inputs, with_bias)
         if operands := self._operands(add, "Mul", "Param"):
             return self._group_norm(add, *operands)

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 from itertools import product as combinations
 
 import numpy as np
@@ -22,6 +23,7 @@ from torch import nn
 from search_spaces.common.errors import describe, unknown
 from search_spaces.ir.fusion import fuse
 from search_spaces.ir.graph import Graph
+from search_spaces.ir.precision import LAYERS, with_precision
 from search_spaces.ir.pytorch.modules import Example, run
 from search_spaces.ir.pytorch.recording import example_tensors, record
 from search_spaces.ir.text import compact, write
@@ -193,14 +195,43 @@ class Prunable:
 
     # --- sub-networks
 
-    def graph(self, choice: Choice) -> Graph:
-        """The graph of a sub-network, computed from that of the module."""
+    def graph(self, choice: Choice, precisions: Mapping[int, str] | None = None) -> Graph:
+        """The graph of a sub-network, computed from that of the module.
+
+        Args:
+            choice: the sub-network.
+            precisions: of layers, by their output value.
+        """
         kernels = {
             kernel.value: (size,) * len(kernel.size)
             for kernel, size in choice.kernels.items()
             if size < kernel.size[0]
         }
-        return fuse(self.resizer(_atom_sizes(choice), choice.skipped, kernels))
+        graph = self.resizer(_atom_sizes(choice), choice.skipped, kernels)
+        if precisions:
+            nodes = []
+            for node in graph.nodes:
+                precision = precisions.get(node.outputs[0])
+                attrs = with_precision(node.attrs, precision) if precision else node.attrs
+                nodes.append(node._replace(attrs=attrs))
+            graph = replace(graph, nodes=tuple(nodes))
+        return fuse(graph)
+
+    @cached_property
+    def layers(self) -> dict[str, list[int]]:
+        """Convolutions and linear layers by name, with the output values of their calls."""
+        names = {id(tensor): name for name, tensor in self.module.named_parameters()}
+        layers: dict[str, list[int]] = {}
+        for node in self.reading.graph.nodes:
+            value = node.outputs[0]
+            if node.op not in LAYERS or value not in self.reading.recorder.owned:
+                continue
+            weight, _ = self.reading.recorder.owned[value][0]
+            sources = self.reading.recorder.weights.sources(weight)
+            owners = [names[i].rpartition(".")[0] for i in sources if i in names]
+            if owners:
+                layers.setdefault(owners[0], []).append(value)
+        return layers
 
     def sub_module(self, choice: Choice, meta: bool = False) -> nn.Module:
         """The module of a sub-network with the weights of the most important channels.

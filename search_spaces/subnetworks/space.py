@@ -4,6 +4,7 @@ model's weights.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +16,7 @@ from search_spaces.choosers import Trial
 from search_spaces.common.errors import InputError, describe, unknown, where
 from search_spaces.common.files import weights_digest
 from search_spaces.ir.graph import Graph
+from search_spaces.ir.precision import check_precision, set_precision
 from search_spaces.space import Architecture
 from search_spaces.torch_space import TorchSpace, no_example
 
@@ -67,6 +69,10 @@ class Subnetworks(TorchSpace):
         outputs: what the model's outputs are to these and to the metric `fidelity`: "classes" or
             "vectors".
         sha256: SHA-256 of the file of weights, if it must be a certain one.
+        precision: precisions that each block may have, as in ("fp32", "int8"); () for none. A block
+            is what the model's lists and sequences hold: layers whose names agree up to their first
+            numbers, such as `layer1.0`, and each layer outside of these. The module computes as
+            before; files and scores of int8 (`nas.evaluation.int8`) concern the blocks in int8.
         name: name of the space.
 
     Raises:
@@ -93,6 +99,7 @@ class Subnetworks(TorchSpace):
         teacher: str = "model",
         outputs: str = "classes",
         sha256: str = "",
+        precision: Sequence[str] = (),
         name: str = "",
     ) -> None:
         from search_spaces.subnetworks.importance import Importance
@@ -109,6 +116,7 @@ class Subnetworks(TorchSpace):
             _count("round_to", round_to),
             _names(keep),
         )
+        self._precisions = _precisions(precision)
         self._importance = Importance(importance, importance_data)
         self._net, self._weights = net, weights
         self._sha256 = "" if weights is None else weights_digest(weights, sha256)
@@ -121,7 +129,7 @@ class Subnetworks(TorchSpace):
         self._last: tuple[Architecture, Graph] | None = None
         self.input_shape = self._shape_of_example()  # type: ignore[assignment]
         choices = self._prunable.choices
-        if not (choices.groups or choices.blocks or choices.kernels):
+        if not (choices.groups or choices.blocks or choices.kernels or self._precisions):
             raise InputError(f"{self.name}: nothing of the model can be left out{self._reasons()}")
 
     @property
@@ -146,6 +154,7 @@ class Subnetworks(TorchSpace):
             "start": self.start,
             "teacher": self.teacher,
             "outputs": self.outputs,
+            **({"precision": list(self._precisions)} if self._precisions else {}),
             **({} if self.given_shape is None else {"input_shape": list(self.given_shape)}),
         }
 
@@ -196,6 +205,7 @@ class Subnetworks(TorchSpace):
         }
         choices |= {group.name: group.sizes[-1] for group in self.groups}
         choices |= {kernel.name: kernel.sizes[-1] for kernel in self._prunable.choices.kernels}
+        choices |= {f"precision.{block}": self._precisions[0] for block in self.precision_blocks}
         return self.architecture(choices)
 
     def ranked(self, share: float) -> Architecture:
@@ -274,6 +284,9 @@ class Subnetworks(TorchSpace):
         for kernel in choices.kernels:
             if kernel.name not in unused:
                 trial.suggest_categorical(kernel.name, kernel.sizes)
+        for block in self.precision_blocks:
+            if f"precision.{block}" not in unused:
+                trial.suggest_categorical(f"precision.{block}", self._precisions)
 
     def build(self, trial: Trial) -> nn.Module:  # type: ignore[override]
         """The module of the sub-network that `trial` chooses."""
@@ -291,7 +304,33 @@ class Subnetworks(TorchSpace):
             inside[block.name] |= {
                 k.name for k in self._prunable.choices.kernels if k.value in block.nodes
             }
+            for name, layers in self.precision_blocks.items():
+                values = [value for layer in layers for value in self._prunable.layers[layer]]
+                if block.nodes.issuperset(values):
+                    inside[block.name].add(f"precision.{name}")
         return inside
+
+    # --- precision
+
+    @cached_property
+    def precision_blocks(self) -> dict[str, list[str]]:
+        """The blocks whose precision is chosen, with their convolutions and linear layers; {}
+        without `precision`.
+        """
+        blocks: dict[str, list[str]] = {}
+        for layer in self._prunable.layers if self._precisions else ():
+            blocks.setdefault(_block_of(layer), []).append(layer)
+        return blocks
+
+    def _precision_of_layers(self, arch: Architecture) -> dict[str, str]:
+        """Precision by layer."""
+        chosen = arch.as_dict()
+        return {
+            layer: chosen[f"precision.{block}"]
+            for block, layers in self.precision_blocks.items()
+            if f"precision.{block}" in chosen
+            for layer in layers
+        }
 
     def _choice(self, arch: Architecture) -> Choice:
         from search_spaces.subnetworks.prunable import Choice
@@ -310,7 +349,12 @@ class Subnetworks(TorchSpace):
         if (
             self._last is None or self._last[0] != arch
         ):  # text and costs of an architecture are often asked together
-            self._last = arch, self._prunable.graph(self._choice(arch))
+            precisions = {
+                value: precision
+                for layer, precision in self._precision_of_layers(arch).items()
+                for value in self._prunable.layers[layer]
+            }
+            self._last = arch, self._prunable.graph(self._choice(arch), precisions)
         return self._last[1]
 
     def module(self, arch: Architecture) -> nn.Module:
@@ -327,6 +371,8 @@ class Subnetworks(TorchSpace):
                 )
                 if callable(reset):
                     reset()
+        for layer, precision in self._precision_of_layers(arch).items():
+            set_precision(module.get_submodule(layer), precision)
         return module
 
     def to_onnx(self, arch: Architecture, seed: int = 0) -> onnx.ModelProto:
@@ -396,6 +442,23 @@ class Subnetworks(TorchSpace):
 def _counted(number: int, name: str) -> str:
     first, _, rest = name.partition(" ")
     return f"{number} {first}{'s' if number > 1 else ''}{f' {rest}' if rest else ''}"
+
+
+def _precisions(precision: Sequence[str]) -> tuple[str, ...]:
+    given = (precision,) if isinstance(precision, str) else tuple(precision)
+    return tuple(dict.fromkeys(check_precision(one) for one in given))
+
+
+def _block_of(layer: str) -> str:
+    """The block of a layer: the module around it whose name ends with the first numbers in it, such
+    as `layer1.0` or `blocks.1.0`; the layer itself if there is none.
+    """
+    *around, _ = layer.split(".")
+    first = next((i for i, part in enumerate(around) if part.isdecimal()), None)
+    if first is None:
+        return layer
+    numbers = itertools.takewhile(str.isdecimal, around[first:])
+    return ".".join([*around[:first], *numbers])
 
 
 def _shares(width: Sequence[float]) -> tuple[float, ...]:

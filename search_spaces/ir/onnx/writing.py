@@ -25,6 +25,7 @@ from search_spaces.ir.costs import graph_params
 from search_spaces.ir.graph import BATCH, UNKNOWN, Attrs, Graph, Node, Shape, Value, element_type
 from search_spaces.ir.ops import get_operator, is_own, onnx_attrs, weights
 from search_spaces.ir.ops.operator import ExportedNode, Weight
+from search_spaces.ir.precision import mark
 
 Numbers = Mapping[int, Sequence[np.ndarray]]
 
@@ -199,11 +200,13 @@ class Outline:
             output=self.names[value],
             numbers=next(arrays, None),
         )
+        written = len(self.proto.node)
         rule = get_operator(node.op).write
         if rule is not None and is_own(node.op, len(shapes)):
             rule(self, exported)
         else:
             self._add_standard(exported)
+        mark(self.proto.node[written:], node.attrs)
 
     def _add_standard(self, node: ExportedNode) -> None:
         """Add a standard operator, whose constant operands are attributes of the graph's node."""

@@ -42,6 +42,7 @@ from search_spaces.ir.ops.operator import (
     weight_shape,
 )
 from search_spaces.ir.ops.training import of_rank, torch_pads
+from search_spaces.ir.precision import marked, precision_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -152,7 +153,7 @@ def convolution(attrs: Attrs, shape: Shape) -> Convolution:
 
 def _simplify(attrs: Attrs, shape: Shape) -> Attrs:
     norm = [(name, value) for name, value in attrs if name in NORM_ATTRIBUTES]
-    return (*convolution(attrs, shape).attrs, *norm)
+    return (*convolution(attrs, shape).attrs, *norm, *precision_of(attrs))
 
 
 def _simplify_transposed(attrs: Attrs, shape: Shape) -> Attrs:
@@ -290,7 +291,7 @@ def _read(reader: Importer, node: onnx.NodeProto) -> int | None:
         group=group,
         bias=has_bias if norm is None else norm.bias,
     )
-    value = reader.emit("Conv", (x,), conv.attrs)
+    value = reader.emit("Conv", (x,), (*conv.attrs, *marked(node)))
     return add_folded_norm(reader, value, norm)
 
 
@@ -419,6 +420,7 @@ _ATTRIBUTES: dict[str, Value | None] = {
     "group": 1,
     "kernel": None,
     "pads": None,
+    "precision": None,
     "strides": None,
 }
 

@@ -30,11 +30,17 @@ from search_spaces.ir.ops.operator import (
     weight_shape,
 )
 from search_spaces.ir.ops.training import check_alone, of_all, plain
+from search_spaces.ir.precision import marked, precision_of
 
 if TYPE_CHECKING:
     from torch import nn
 
 # --- shape, weights, costs
+
+
+def _simplify_linear(attrs: Attrs, shape: Shape) -> Attrs:
+    precision_of(attrs)  # checks it
+    return attrs
 
 
 def _infer_linear_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
@@ -126,7 +132,7 @@ def _read_gemm(reader: Importer, node: onnx.NodeProto) -> int | None:
     has_bias = has_operand(node, 2) or is_bias_left_out(node)
     if norm is not None:  # the operand is what folding made of the bias
         has_bias = norm.bias
-    value = _add_linear(reader, node.input[0], int(inputs), int(features), has_bias)
+    value = _add_linear(reader, node, int(inputs), int(features), has_bias)
     return None if value is None else add_folded_norm(reader, value, norm)
 
 
@@ -136,11 +142,13 @@ def _read_matmul(reader: Importer, node: onnx.NodeProto) -> int | None:
     if weight is None or len(weight) != 2 or reader.is_weight(x):
         return None
     inputs, features = map(int, weight)
-    return _add_linear(reader, x, inputs, features, bias=False)
+    return _add_linear(reader, node, inputs, features, bias=False)
 
 
-def _add_linear(reader: Importer, name: str, inputs: int, features: int, bias: bool) -> int | None:
-    x = reader.value(name)
+def _add_linear(
+    reader: Importer, node: onnx.NodeProto, inputs: int, features: int, bias: bool
+) -> int | None:
+    x = reader.value(node.input[0])
     shape = reader.shapes[x]
     if len(shape) < 2:
         return None
@@ -148,7 +156,8 @@ def _add_linear(reader: Importer, name: str, inputs: int, features: int, bias: b
         raise InputError(
             f"weights [{inputs},{features}] do not fit an input of shape {list(shape)}"
         )
-    return reader.emit("Linear", (x,), (("bias", int(bias)), ("features", features)))
+    attrs: Attrs = (("bias", int(bias)), ("features", features), *marked(node))
+    return reader.emit("Linear", (x,), attrs)
 
 
 # --- to ONNX
@@ -201,9 +210,10 @@ def _einsum(node: TrainedNode) -> Function:
 OPERATORS = (
     Operator(
         name="Linear",
-        own_attributes={"bias": 1, "features": None},
+        own_attributes={"bias": 1, "features": None, "precision": None},
         in_net_domain=True,
         infer_own_shape=_infer_linear_shape,
+        simplify=_simplify_linear,
         weights=_linear_weights,
         count=_count_linear,
         write=_write_linear,

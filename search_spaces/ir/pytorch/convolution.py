@@ -57,7 +57,7 @@ def _conv(
         group=groups,
         bias=bias is not None and owns_bias,
     )
-    y = r.add_node("Conv", input, **dict(conv.attrs))
+    y = r.add_node("Conv", input, **dict(conv.attrs), **r.precision(weight))
     return y if owns_bias else plus_bias(r, y, bias, rank)
 
 

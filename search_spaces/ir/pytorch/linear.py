@@ -55,9 +55,11 @@ def _linear(r: Recorder, input: Tensor, weight: Tensor, bias: Tensor | None = No
         turned = r.add_node("Transpose", r.as_value(weight), perm=(1, 0))
         return plus_bias(r, r.add_node("MatMul", input, turned), bias, 0)
     if owned(r, weight, bias) is not None:
-        return r.add_node("Linear", input, features=features, bias=int(bias is not None))
+        has_bias = int(bias is not None)
+        return r.add_node("Linear", input, features=features, bias=has_bias, **r.precision(weight))
     r.take(weight)
-    return plus_bias(r, r.add_node("Linear", input, features=features, bias=0), bias, 0)
+    product = r.add_node("Linear", input, features=features, bias=0, **r.precision(weight))
+    return plus_bias(r, product, bias, 0)
 
 
 @handles("bilinear")
@@ -81,7 +83,8 @@ def _matmul(r: Recorder, input: Tensor, other: Tensor) -> Tensor:
     is_layer = r.weights.is_weight(other) and other.dim() == 2 and input.dim() > 1
     if is_layer and r.owned_shape(other) is not None and other.shape[0] == input.shape[-1]:
         r.take(other, transposed=True)
-        return r.add_node("Linear", input, features=int(other.shape[1]), bias=0)
+        features = int(other.shape[1])
+        return r.add_node("Linear", input, features=features, bias=0, **r.precision(other))
     # A constant operand stays a tensor, also where its numbers could be an attribute.
     factors = [r.tensor(r.value(x)) if r.is_constant(x) else x for x in (input, other)]
     return r.add("MatMul", *factors)

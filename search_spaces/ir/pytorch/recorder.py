@@ -43,6 +43,7 @@ from search_spaces.ir.graph import (
     element_type,
 )
 from search_spaces.ir.ops import canonical_attrs, initializers, output_shape
+from search_spaces.ir.precision import PRECISION
 from search_spaces.ir.pytorch import constants
 from search_spaces.ir.pytorch.calls import (
     DATA_DEPENDENT,
@@ -158,6 +159,7 @@ class Recorder(TorchFunctionMode):
         numbers: numbers of the weights and constants that nodes own, by output value.
         parts: by view that indexing made: the tensor, and the index.
         sizes_read: whether the module's code asked for the sizes of a value.
+        precisions: of layers, by the identity of their parameters.
     """
 
     def __init__(
@@ -189,6 +191,7 @@ class Recorder(TorchFunctionMode):
         # The call that is recorded.
         self._opened: list[python_types.FunctionType] = []
         self.sizes_read = False
+        self.precisions: dict[int, str] = {}
 
     # --- calls
 
@@ -522,6 +525,13 @@ class Recorder(TorchFunctionMode):
 
         self.keep(numbers)
         return tuple(x.shape)
+
+    def precision(self, weight: Tensor) -> dict[str, Value]:
+        """The precision of the layer that owns a weight, as an attribute; {} if it has none."""
+        for source in self.weights.sources(weight) if self.precisions else ():
+            if source in self.precisions:
+                return {PRECISION: self.precisions[source]}
+        return {}
 
     def keep(self, *numbers: Numbers) -> None:
         """Add numbers of the weights or the constant of the node that is added next, in ONNX's

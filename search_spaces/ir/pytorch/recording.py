@@ -28,6 +28,7 @@ from search_spaces.common.errors import InputError, describe
 from search_spaces.ir.fusion import fuse
 from search_spaces.ir.graph import BATCH, Dim, Graph, Node, Shape, typed
 from search_spaces.ir.ops import initializers
+from search_spaces.ir.precision import precisions_of_parameters
 from search_spaces.ir.pytorch import (  # noqa: F401  each names the functions that it reads
     activations,
     convolution,
@@ -238,6 +239,7 @@ def _called(
     shared: frozenset[int] = frozenset()
     while True:
         recorder = new_recorder(shared, batch, module.buffers())
+        recorder.precisions = precisions_of_parameters(module)
         result = _result(module, example, batch, recorder)
         graph = _graph(recorder, result)
         if recorder.used_twice <= shared:

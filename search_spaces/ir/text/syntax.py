@@ -29,6 +29,7 @@ from search_spaces.common.errors import InputError
 from search_spaces.ir.graph import UNKNOWN, Shape, Value, element_type, typed
 from search_spaces.ir.ops import NET_OPERATORS
 from search_spaces.ir.ops.convolution import CONVOLUTIONS
+from search_spaces.ir.precision import PRECISION
 from search_spaces.ir.standard import (
     IR_VERSION,
     OPSET,
@@ -232,7 +233,7 @@ def _function_block(function: onnx.FunctionProto) -> tuple[str, Block]:
 
 def _check_whole(item: Item) -> None:
     for name, value in item.attrs:
-        if name == "epsilon":
+        if name == "epsilon" or (name == PRECISION and isinstance(value, str | Ref)):
             continue
         numbers = value if type(value) is tuple else (value,)
         if not all(type(number) in (int, Ref) for number in numbers):
