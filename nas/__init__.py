@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from nas.search.pareto import Reference
     from nas.search.sampler import PredictorSampler
     from nas.search.samplers import create_sampler, list_samplers
+    from nas.search.shortlist import check_limits
     from nas.search.study.result import SearchResult
     from predictors.metrics import Metric
     from predictors.rlm.predictor import RLM
@@ -87,6 +88,7 @@ _MODULES = {
     "Subnetworks": "search_spaces.subnetworks",
     "TableEvaluator": "nas.search.evaluators",
     "TorchSpace": "search_spaces",
+    "check_limits": "nas.search.shortlist",
     "compare": "nas.api",
     "create_sampler": "nas.search.samplers",
     "list_samplers": "nas.search.samplers",
@@ -128,6 +130,7 @@ __all__ = [
     "TableEvaluator",
     "TorchSpace",
     "__version__",
+    "check_limits",
     "compare",
     "create_sampler",
     "list_samplers",

@@ -73,6 +73,7 @@ def search(
     callbacks: Sequence[Callback] = (),
     depends: Sequence[str | Path] = (),
     confirm: int = 0,
+    measure: int | None = None,
 ) -> SearchResult:
     """Search for the Pareto front of a problem.
 
@@ -120,6 +121,10 @@ def search(
             The search resumes only with the same contents.
         confirm: at the end, the front's networks are trained so many times again with fresh seeds
             (`METRIC_again` in `front`). Latencies of this machine are measured again in any case.
+        measure: of a predictor that guides the search: networks per training whose latency and other
+            cheap metrics are measured before one of them is chosen; 0 for none. By default 1 to 5,
+            as many as the seconds of trainings and measurements so far pay for; of a table without
+            cheap columns (`Benchmark.problem`) none.
 
     Raises:
         InputError: an argument is invalid, or the storage holds another search.
@@ -166,6 +171,7 @@ def search(
         weights=weights,
         jobs=jobs,
         depends=depends,
+        measure=measure,
     )
     result = run_search(
         problem.space,

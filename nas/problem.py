@@ -9,7 +9,7 @@ evaluator one by one, so that each of these is said once:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,9 +39,26 @@ class Benchmark(benchmarks.Benchmark):
     its values.
     """
 
-    def problem(self, objectives: ObjectivesLike, constraints: ConstraintsLike = None) -> Problem:
-        """The problem whose values are those of this table. See `Problem`."""
-        return Problem(self, None, objectives, constraints)
+    def problem(
+        self,
+        objectives: ObjectivesLike,
+        constraints: ConstraintsLike = None,
+        cheap: Sequence[str] | None = None,
+    ) -> Problem:
+        """The problem whose values are those of this table. See `Problem`.
+
+        Args:
+            objectives, constraints: as there.
+            cheap: metrics among these that count as measured without a training: a guided search
+                looks them up for several networks before it chooses one (`nas.search(measure=…)`).
+
+        Raises:
+            InputError: a cheap metric is no objective and has no constraint.
+        """
+        problem = Problem(self, None, objectives, constraints)
+        if cheap is not None:
+            problem.evaluator = TableEvaluator(self, problem.metrics, cheap)
+        return problem
 
 
 def load_benchmark(

@@ -228,6 +228,21 @@ def search(
             rich_help_panel=TRAINING,
         ),
     ] = 0,
+    measure: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Networks per training whose latency and other cheap metrics a guiding predictor "
+            "knows before it chooses; by default 1 to 5, as many as seconds of trainings pay for.",
+        ),
+    ] = None,
+    cheap: Annotated[
+        str | None,
+        typer.Option(
+            help="Comma-separated columns of --benchmark that count as measured without a training, "
+            "as by --measure."
+        ),
+    ] = None,
     fidelities: Annotated[
         str | None,
         typer.Option(
@@ -351,6 +366,8 @@ def search(
         arguments=arguments,
         depends=tuple(depends or ()),
         confirm=confirm,
+        measure=measure,
+        cheap=None if cheap is None else tuple(split_names(cheap)),
     )
     samplers, limits, numbers = split_names(sampler), constraint or [], range(seed, seed + seeds)
     if model is None and start is not None and start.endswith(SUPERNET):
@@ -368,6 +385,7 @@ def search(
         latency_command=latency_command, latency_setting=latency_setting,
     )  # fmt: skip
     _check_source(benchmark, space, predictor, measured)
+    _check_measure(measure, cheap, samplers, benchmark, predictor)
     if new and storage:
         raise InputError(
             "--new starts a new folder: with --storage, choose another --study instead"
@@ -547,6 +565,27 @@ def _check_source(
     if predictor is not None and (benchmark is not None or measured.keys() - {"option"}):
         raise InputError(
             "--predictor needs --space, and excludes --benchmark and all options of measurements"
+        )
+
+
+def _check_measure(
+    measure: int | None,
+    cheap: str | None,
+    samplers: list[str],
+    benchmark: str | None,
+    predictor: str | None,
+) -> None:
+    """Raise InputError if networks cannot be measured before a choice."""
+    from nas.search.samplers import is_guided
+
+    if cheap is not None and benchmark is None:
+        raise InputError("--cheap names columns of --benchmark: without a table, leave it out")
+    if measure is not None and predictor is not None:
+        raise InputError("--measure does not apply with --predictor: nothing is measured there")
+    if measure is not None and not any(map(is_guided, samplers)):
+        raise InputError(
+            f"--measure {measure} does not apply to {', '.join(samplers)}: only a predictor that "
+            "guides the search, such as rlm, chooses among measured networks"
         )
 
 

@@ -88,6 +88,8 @@ class SearchOptions(NamedTuple):
         budget: for searches by cost; None to train every evaluated network to the end.
         depends: files and folders whose contents the search depends on, see `nas.search`.
         confirm: fresh trainings of each network of the front at the end.
+        measure: measured networks per training, see `nas.search`; of guided searches only.
+        cheap: metrics of a table that count as measured (`nas.search.evaluators.TableEvaluator`).
     """
 
     prior: Path | None = None
@@ -101,6 +103,8 @@ class SearchOptions(NamedTuple):
     budget: Budget | None = None
     depends: tuple[Path, ...] = ()
     confirm: int = 0
+    measure: int | None = None
+    cheap: tuple[str, ...] | None = None
 
     @property
     def prepares(self) -> bool:
@@ -165,7 +169,8 @@ def run_studies(
     table = load_benchmark(benchmark) if isinstance(benchmark, str) else benchmark
     goal = _Goal.parse(objectives, constraints)
     paid = options.budget.metrics if options.budget else []
-    evaluator = TableEvaluator(table, list(dict.fromkeys([*goal.metrics, *paid])))
+    metrics = list(dict.fromkeys([*goal.metrics, *paid]))
+    evaluator = TableEvaluator(table, metrics, options.cheap)
     reference = _truth(table, goal.objectives, goal.constraints)
     if table.header.by_text and table.header.is_whole:
         table.load_texts(
@@ -486,6 +491,7 @@ def _run_all(
                     jobs=options.jobs,
                     weights=weights,
                     depends=options.depends,
+                    measure=options.measure if is_guided(sampler) else None,
                 )
                 searched = run_search(
                     space,

@@ -14,7 +14,7 @@ from nas.search.pareto import Reference
 from nas.search.study.load import RecordedSpace
 from nas.search.study.networks import (
     DistinctNetwork,
-    RuledOut,
+    UntrainedNetwork,
     distinct_networks,
     least_violating,
     mean,
@@ -83,7 +83,7 @@ class Studies:
     @property
     def networks(self) -> pd.DataFrame:
         """All networks of all searches, one row each, the front first."""
-        return networks_table(self.distinct, self.objectives, self.ruled_out)
+        return networks_table(self.distinct, self.objectives, self.untrained)
 
     @property
     def front(self) -> pd.DataFrame:
@@ -98,7 +98,12 @@ class Studies:
         return [network for network in self.distinct if network.on_front]
 
     @property
-    def ruled_out(self) -> list[RuledOut]:
+    def untrained(self) -> list[UntrainedNetwork]:
+        """Networks of all searches that were measured and not trained."""
+        return [network for search in self.searches for network in search.untrained]
+
+    @property
+    def ruled_out(self) -> list[UntrainedNetwork]:
         """Networks of all searches that broke a constraint before their training."""
         return [network for search in self.searches for network in search.ruled_out]
 
@@ -224,7 +229,7 @@ class Studies:
     @property
     def networks_csv(self) -> str:
         """All networks as CSV, with test scores of the front only."""
-        return networks_csv(self.distinct, self.objectives, self.ruled_out)
+        return networks_csv(self.distinct, self.objectives, self.untrained)
 
 
 def _finite(value: float) -> float | None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from nas.comparison.studies import Studies
     from nas.report.outlook import Prospects
     from nas.search.study.result import SearchResult
+    from nas.search.trainings import Run
 
 MAX_CURVE_POINTS = 200  # per sampler
 # Of all ONNX models that are embedded in the page; beyond it, they are linked
@@ -141,11 +142,18 @@ def _paused(search: str, result: SearchResult, names: Sequence[str]) -> Iterator
         yield {
             "notation": result.space.format(run.architecture),
             "search": search,
-            "epochs": "none, breaks a constraint"
-            if run.ruled_out
-            else f"{run.reached} of {runs.fidelities.last}",
+            "epochs": _epochs(run, runs.fidelities.last),
             "values": [run.values[run.reached].get(name) for name in names],
         }
+
+
+def _epochs(run: Run, last: int) -> str:
+    """How far a training came, in words."""
+    if run.ruled_out:
+        return "none, breaks a constraint"
+    if run.is_measured_only:
+        return "none, measured only"
+    return f"{run.reached} of {last}"
 
 
 def _model_links(folder: Path) -> dict[str, str]:

@@ -32,7 +32,7 @@ from nas.search.trainings import Fidelities, Segment
 from predictors.checkpoint import checksum
 from predictors.metrics import Metric, at_fidelity, is_valid, split_fidelity
 from search_spaces import Subnetworks
-from search_spaces.common.errors import EvaluatorError, InputError
+from search_spaces.common.errors import EvaluatorError, InputError, unknown
 from search_spaces.ir.text import fingerprint
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from search_spaces import Architecture, SearchSpace
 
 COSTS = ("params", "flops")
+# Networks that a guided search measures per training, at most, unless the user gives a number
+MAX_PER_TRAINING = 5
 Values = Mapping[str, float]
 
 
@@ -69,6 +71,8 @@ class Evaluator:
         checkpoints: folder for the states of trainings.
         reference: `FILE.py:FUNCTION` of the user's function, which other processes open.
         keeps_weights: True if trainings leave weights, for which a search then needs a folder.
+        measured_per_training: networks that a guided search measures by default before it trains
+            one of them (`nas.search.shortlist`); None decides by the seconds that both take.
     """
 
     metrics: tuple[str, ...]
@@ -77,6 +81,7 @@ class Evaluator:
     checkpoints: Path | None = None
     reference: str = ""
     keeps_weights: bool = False
+    measured_per_training: int | None = None
 
     @property
     def trained(self) -> tuple[str, ...]:
@@ -244,7 +249,10 @@ def _refuse_devices(metrics: Sequence[str], known: Sequence[str], reason: str) -
 
 class TableEvaluator(Evaluator):
     """Looks values up in a benchmark's table. Accuracies count as trained, the other metrics as
-    measured.
+    measured, unless `cheap` names the measured ones.
+
+    With `cheap`, a guided search looks up these metrics of `MAX_PER_TRAINING` networks before it
+    chooses one, as if they were measured. Without, only what is evaluated is looked up.
 
     Columns such as `accuracy@12` or `accuracy_12epochs` are lower fidelities: the first is a point
     of the learning curve of a full training, the second the result of a separate training of 12
@@ -254,7 +262,9 @@ class TableEvaluator(Evaluator):
         InputError: a metric, or later an architecture, is unknown.
     """
 
-    def __init__(self, benchmark: Benchmark, metrics: Sequence[str]) -> None:
+    def __init__(
+        self, benchmark: Benchmark, metrics: Sequence[str], cheap: Sequence[str] | None = None
+    ) -> None:
         _refuse_devices(
             metrics, benchmark.metrics, f"but the metrics of {benchmark.name} are looked up"
         )
@@ -262,15 +272,24 @@ class TableEvaluator(Evaluator):
         benchmark.check_counts(metrics)
         self.benchmark = benchmark
         self.metrics = tuple(metrics)
-        self._accuracies = tuple(m for m in metrics if Metric.parse(m).kind == "accuracy")
+        self.cheap = None if cheap is None else tuple(cheap)
+        if self.cheap is None:
+            self._trained = tuple(m for m in metrics if Metric.parse(m).kind == "accuracy")
+            self.measured_per_training = 1
+        else:
+            if strange := [metric for metric in self.cheap if metric not in self.metrics]:
+                raise unknown("cheap metric", strange[0], self.metrics)
+            self._trained = tuple(metric for metric in metrics if metric not in self.cheap)
+            self.measured_per_training = MAX_PER_TRAINING
 
     @property
     def trained(self) -> tuple[str, ...]:
-        return self._accuracies
+        return self._trained
 
     @property
     def source(self) -> dict[str, Any]:
-        return {**self.benchmark.source, "sha256": self.benchmark.checksum(self.metrics)}
+        source = {**self.benchmark.source, "sha256": self.benchmark.checksum(self.metrics)}
+        return source if self.cheap is None else source | {"cheap": list(self.cheap)}
 
     @property
     def rows(self) -> list[Architecture] | None:

@@ -4,15 +4,23 @@ the study.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from optuna.trial import TrialState
 
 from nas.search.progress import GrowingFront
-from nas.search.study.schema import FAILED_KEY, PRIOR_KEY, REPEAT_KEY, RULED_OUT_KEY, VALUES_KEY
+from nas.search.study.schema import (
+    FAILED_KEY,
+    MEASURED_KEY,
+    PRIOR_KEY,
+    REPEAT_KEY,
+    RULED_OUT_KEY,
+    VALUES_KEY,
+    TrialAttributes,
+)
 from nas.search.study.storage import (
     stored_trial,
     trial_id,
@@ -39,6 +47,7 @@ class History:
         prior: number of prior observations among them.
         ruled_out: architectures that broke a constraint, or could not be measured, before their
             training.
+        measured: attributes of the entries of networks that were measured and may be trained.
         ruled_out_in_a_row: networks that were ruled out since the last training.
         failures: reasons of the latest evaluations, as far back as all failed.
         stale: evaluations since the last improvement of the front, without prior observations.
@@ -51,6 +60,7 @@ class History:
         self.values: dict[Architecture, np.ndarray] = {}
         self.prior = 0
         self.ruled_out: set[Architecture] = set()
+        self.measured: dict[Architecture, Mapping[str, Any]] = {}
         self.ruled_out_in_a_row = 0
         self.failures: list[str] = []
         self.stale = 0
@@ -102,8 +112,13 @@ class History:
         if RULED_OUT_KEY in attrs:
             self.ruled_out.add(architecture)
             self.ruled_out_in_a_row += 1
-            if FAILED_KEY in attrs:  # it could not be measured
+            # It could not be measured. One of a shortlist only falls out of it.
+            if FAILED_KEY in attrs and MEASURED_KEY not in attrs:
                 self.failures.append(attrs[FAILED_KEY])
+            return
+        if MEASURED_KEY in attrs:
+            if TrialAttributes(attrs).is_measured_only:
+                self.measured.setdefault(architecture, attrs)
             return
         is_paused = trial.state == TrialState.PRUNED and VALUES_KEY in attrs
         if not is_paused and not is_evaluated(trial):

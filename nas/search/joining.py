@@ -131,6 +131,7 @@ def join(
         weights=weights,
         jobs=jobs,
         joins=True,
+        measure=settings.get("measure"),
         depends=moved(stored.identity.get("depends", {}), depends),
     )
     return run_search(
@@ -172,7 +173,9 @@ def open_evaluator(
     if "benchmark" in source:
         path = path_override or source["benchmark"]
         return TableEvaluator(
-            load_benchmark(path, source.get("space"), source.get("space_options")), metrics
+            load_benchmark(path, source.get("space"), source.get("space_options")),
+            metrics,
+            source.get("cheap"),
         )
     if "predictor" in source:
         return PredictionEvaluator.load(path_override or source["predictor"], space, metrics)

@@ -36,6 +36,7 @@ from nas.search.halving import Halving, Hyperband, best_order
 from nas.search.initial_design import initial_design
 from nas.search.pareto import hypervolume, infer_reference_point, non_dominated
 from nas.search.samplers import is_guided
+from nas.search.shortlist import MAX_PARTIAL_EXAMPLES, Shortlist
 from nas.search.trainings import NEW, Fidelities, Job, Run, Runs
 from predictors import create, list_predictors
 from predictors.metrics import Metric, at_fidelity
@@ -156,6 +157,8 @@ class ImprovementPerCost:
         self._jobs: deque[Job] = deque()  # the rest of the last plan
         self._candidates: list[Architecture] = []  # stored, best first
         self._texts = Texts(space)
+        # Measures cheap metrics before a choice; the planner of a search sets it.
+        self.shortlist: Shortlist | None = None
 
     def decide(self, runs: Runs, epochs_left: float) -> Job | None:
         """Choose the next job. See `Policy.decide`."""
@@ -240,7 +243,7 @@ class ImprovementPerCost:
         rng = np.random.default_rng([self.seed, len(runs), runs.epochs])
 
         # 1. Fit the predictor to all values so far.
-        started = [run for run in runs.runs.values() if run.values]
+        started = self._examples(runs)
         targets = self._targets(started)
         predictor = self.predictor()
         inputs = self._inputs(predictor, [run.architecture for run in started])
@@ -249,20 +252,66 @@ class ImprovementPerCost:
         # 2. What could be trained next: paused networks first, then new ones.
         paused = [run for run in runs.paused if self._fits(run.reached, epochs_left)]
         new = self._new(fitted, runs, rng) if self._fits(NEW, epochs_left) else []
-        options = [*paused, *(Run(architecture) for architecture in new)]
+        options = [*paused, *(runs.runs.get(one, Run(one)) for one in new)]
         if not options:
             return []
 
-        # 3. Sample the rest of their learning curves.
-        curves = self._sample_curves(fitted, options, list(targets), int(rng.integers(2**31)))
+        # 3. The jobs; with a shortlist, new networks only from those that measurements leave.
+        seed, columns = int(rng.integers(2**31)), list(targets)
+        count = DECISIONS + len(runs) // NETWORKS_PER_DECISION
+        size = count if self.shortlist is None else self.shortlist.size(count, fitted)
+        jobs, is_hopeless = self._choose(fitted, options, len(paused), columns, runs, size, seed)
+        if size > count:
+            left = self._measure_shortlist(jobs, runs)
+            options = [*paused, *left]
+            if not options:
+                return []
+            jobs, is_hopeless = self._choose(
+                fitted, options, len(paused), columns, runs, count, seed
+            )
 
-        # 4. The hypervolume that each sample adds if the network is trained fully. Losses are
+        # 4. A paused network of which no sample improves the front is stopped for good.
+        stops = [
+            Job(run.architecture, run.reached, None)
+            for run, hopeless in zip(paused, is_hopeless, strict=False)
+            if hopeless
+        ]
+        return [*stops, *jobs]
+
+    def _choose(
+        self,
+        fitted: Predictor,
+        options: Sequence[Run],
+        paused: int,
+        columns: list[str],
+        runs: Runs,
+        count: int,
+        seed: int,
+    ) -> tuple[list[Job], np.ndarray]:
+        """Choose by expected improvement per cost.
+
+        Args:
+            fitted: the predictor.
+            options: n trainings, which may not have started.
+            paused: number of paused ones, which come first.
+            columns: the predictor's metrics.
+            runs: all trainings.
+            count: jobs to choose at most.
+            seed: of the samples.
+
+        Returns:
+            The jobs, best first, and a mask (n,) of options of which no sample improves the front.
+        """
+        # 1. Sample the rest of their learning curves.
+        curves = self._sample_curves(fitted, options, columns, seed)
+
+        # 2. The hypervolume that each sample adds if the network is trained fully. Losses are
         #    scaled by the front that all started networks are expected to have by then.
         finished = runs.losses(runs.finished, self.fidelities.last)  # (finished, m)
         front = finished[non_dominated(finished)]
         expected = np.empty((0, finished.shape[1]))
         if paused:
-            medians = np.median(curves.final[: len(paused)], axis=1)  # (paused, M)
+            medians = np.median(curves.final[:paused], axis=1)  # (paused, M)
             expected = self.reader.losses(medians)
         typical = np.vstack([finished[np.isfinite(finished).all(axis=1)], expected])
         ideal, reference = infer_reference_point(typical[non_dominated(typical)], typical)
@@ -271,7 +320,7 @@ class ImprovementPerCost:
         weights = (self.reader.violation(curves.final) <= 0).astype(float)  # (n, s)
         region = free_region((front - ideal) / unit, np.ones(len(unit)))
 
-        # 5. The cost of the next segment, which is certain, and of the rest.
+        # 3. The cost of the next segment, which is certain, and of the rest.
         jobs = []
         for run, samples in zip(options, curves.final, strict=True):
             until = self.fidelities.after(run.reached)
@@ -279,8 +328,7 @@ class ImprovementPerCost:
         segments = [self.fidelities.epochs(job.begun, job.until or 0) for job in jobs]
         rests = [self.fidelities.rest(job.until or 0) for job in jobs]
 
-        # 6. Choose by improvement per cost. A paused network of which no sample improves the front
-        #    is stopped for good.
+        # 4. Choose by improvement per cost.
         chosen, is_hopeless = choose_by_ratio(
             losses,
             weights,
@@ -288,14 +336,40 @@ class ImprovementPerCost:
             order=curves.following.argsort(axis=1, kind="stable"),
             segment_costs=curves.epoch_costs * segments,
             rest_costs=curves.epoch_costs * rests,
-            count=min(len(jobs), DECISIONS + len(runs) // NETWORKS_PER_DECISION),
+            count=min(len(jobs), count),
         )
-        stops = [
-            Job(job.architecture, job.begun, None)
-            for job, hopeless in zip(jobs[: len(paused)], is_hopeless, strict=False)
-            if hopeless
-        ]
-        return [*stops, *(jobs[i] for i in chosen)]
+        return [jobs[i] for i in chosen], is_hopeless
+
+    def _measure_shortlist(self, jobs: Sequence[Job], runs: Runs) -> list[Run]:
+        """Measure the cheap metrics of the new networks among the jobs, of duplicates once.
+
+        Returns:
+            New networks that are measured and may be trained.
+        """
+        assert self.shortlist is not None
+        new = [job for job in jobs if job.begun == NEW]
+
+        # 1. One network of each text that has not been measured.
+        measured = [runs.runs[j.architecture] for j in new if j.architecture in runs.runs]
+        seen = set(self._texts([run.architecture for run in measured]))
+        unmeasured: dict[str, Job] = {}
+        for job, text in zip(new, self._texts([job.architecture for job in new]), strict=True):
+            if text not in seen:
+                unmeasured.setdefault(text, job)
+
+        # 2. Measure them.
+        predicted = {job.architecture: job.predicted for job in unmeasured.values()}
+        values = self.shortlist.add(predicted, predicted)
+        return [*measured, *(Run(one, {NEW: of_one}) for one, of_one in values.items())]
+
+    def _examples(self, runs: Runs) -> list[Run]:
+        """Networks with values that the predictor learns from: of those that were only measured,
+        the latest while there are few examples.
+        """
+        examples = [run for run in runs.runs.values() if run.values and not run.is_measured_only]
+        only_measured = [run for run in runs.runs.values() if run.is_measured_only]
+        space_left = max(0, MAX_PARTIAL_EXAMPLES - len(examples))
+        return [*examples, *only_measured[::-1][:space_left][::-1]]
 
     def _new(self, fitted: Predictor, runs: Runs, rng: np.random.Generator) -> list[Architecture]:
         """The best new networks by estimates at the first fidelity, where the predictor has most
@@ -310,10 +384,11 @@ class ImprovementPerCost:
             losses = np.where(is_feasible, self.reader.losses(values), np.inf)
             return best_order(losses).argsort().astype(float)
 
-        stored = [one for one in self._candidates if one not in runs.runs]
+        taken = {one for one, run in runs.runs.items() if not run.is_measured_only}
+        stored = [one for one in self._candidates if one not in taken]
         evolved = evolve(
             self.space,
-            start=[run.architecture for run in runs.runs.values() if run.values],
+            start=[run.architecture for run in self._examples(runs) if not run.is_measured_only],
             seen={*runs.runs, *stored},
             size=FRESH,
             rank=rank,
@@ -333,7 +408,11 @@ class ImprovementPerCost:
         """Drop duplicates of started networks if all trainings of duplicates have had equal
         accuracies.
         """
-        started = [one for one in runs.runs if self._texts.can_be_written(one)]
+        started = [
+            one
+            for one, run in runs.runs.items()
+            if not run.is_measured_only and self._texts.can_be_written(one)
+        ]
         results = []
         for architecture, text in zip(started, self._texts(started), strict=True):
             for level, values in runs.runs[architecture].values.items():

@@ -179,6 +179,18 @@ def parse_constraints(constraints: ConstraintsLike) -> tuple[Constraint, ...]:
     return tuple(parsed)
 
 
+def broken_constraint(constraints: Iterable[Constraint], values: Mapping[str, float]) -> str:
+    """The first constraint that values by metric break, with the value; "" if there is none.
+
+    Constraints on other metrics are skipped.
+    """
+    for constraint in constraints:
+        value = values.get(constraint.metric, math.nan)
+        if constraint.violation(np.array(value)) > 0:
+            return f"{constraint}: it is {value:g}"
+    return ""
+
+
 def _as_list(items: object, single: type, remedy: str) -> list[object]:
     """The entries of a comma-separated string, of one object of the type `single`, or of an ordered
     collection.

@@ -22,11 +22,13 @@ from optuna.trial import TrialState, create_trial
 
 from nas.evaluation.metrics import check_metrics
 from nas.search.candidates import random_unseen
-from nas.search.multi_fidelity import make_policy
+from nas.search.multi_fidelity import ImprovementPerCost, make_policy
 from nas.search.objectives import parse_constraints
 from nas.search.replay import ReplayedTrial
 from nas.search.rows import sampler_of_rows
+from nas.search.sampler import PredictorSampler
 from nas.search.samplers import check_objectives, create_sampler
+from nas.search.shortlist import Shortlist, shortlist_of
 from nas.search.study.schema import (
     BEGUN_KEY,
     BUDGET_KEY,
@@ -79,6 +81,7 @@ class Planner(ABC):
         sampler: sampler of the study.
         settings: what the study stores about sampler or policy, as plain values.
         rejected: why `build` rejected the choices of the latest trials without a new network.
+        shortlist: measures cheap metrics before a network is chosen; None for no such planner.
     """
 
     sampler: BaseSampler
@@ -86,6 +89,7 @@ class Planner(ABC):
     study: optuna.Study
     history: History
     worker: Worker
+    shortlist: Shortlist | None = None
 
     def __init__(self) -> None:
         self.rejected: list[str] = []
@@ -97,6 +101,8 @@ class Planner(ABC):
     def begin(self, study: optuna.Study, history: History, worker: Worker) -> None:
         """Connect with the study of a search, its history so far, and this process."""
         self.study, self.history, self.worker = study, history, worker
+        if self.shortlist is not None:
+            self.shortlist.study = study
 
     @property
     @abstractmethod
@@ -166,6 +172,17 @@ class Planner(ABC):
         return None
 
 
+def _refuse_measure(measure: int | None, sampler: str) -> None:
+    """Raise InputError if networks are to be measured for a sampler that does not choose among
+    them.
+    """
+    if measure is not None:
+        raise InputError(
+            f"measure {measure} does not apply to {sampler}: only a predictor that guides the "
+            "search, such as rlm, chooses among measured networks"
+        )
+
+
 # --- whole trainings
 
 
@@ -173,19 +190,21 @@ class SamplerPlanner(Planner):
     """Trials of an ordinary search: a sampler proposes networks.
 
     Args:
-        space, reader: of the search.
+        space, reader, evaluator: of the search.
         sampler: name of a sampler, or any Optuna sampler.
         options: of a sampler given by name.
         seed: of a sampler given by name, and of random networks.
         evaluations: number of evaluations.
         until: time after which no evaluation starts, in seconds since 1970.
         patience: number of evaluations in a row without a better front after which the search ends.
+        measure: measured networks per training, see `nas.search.search.SearchSettings`.
     """
 
     def __init__(
         self,
         space: SearchSpace,
         reader: TrialReader,
+        evaluator: Evaluator,
         *,
         sampler: str | BaseSampler,
         options: Mapping[str, Any] | None,
@@ -193,6 +212,7 @@ class SamplerPlanner(Planner):
         evaluations: int,
         until: float,
         patience: float,
+        measure: int | None = None,
     ) -> None:
         super().__init__()
         name = plug_ins.absolute(sampler) if isinstance(sampler, str) else type(sampler).__name__
@@ -211,6 +231,13 @@ class SamplerPlanner(Planner):
                 **(options or {}),
             )
         check_objectives(sampler, len(reader.objectives))
+        if isinstance(sampler, PredictorSampler):
+            self.shortlist = shortlist_of(reader, evaluator, measure)
+            sampler.shortlist = self.shortlist
+        else:
+            _refuse_measure(measure, name)
+        if measure is not None:
+            self.settings["measure"] = measure
         self.sampler = sampler_of_rows(sampler, space, seed)
         self.space = space
         self.evaluations, self.until, self.patience = evaluations, until, patience
@@ -326,6 +353,7 @@ class PolicyPlanner(Planner):
         cost: `EPOCHS`, `SECONDS`, or a metric of the evaluator that is the cost of an epoch.
         seed: of the policy.
         predictor: makes the predictor of each fit.
+        measure: measured networks per training, see `nas.search.search.SearchSettings`.
     """
 
     def __init__(
@@ -340,6 +368,7 @@ class PolicyPlanner(Planner):
         cost: str,
         seed: int,
         predictor: Callable[[], Predictor] | None,
+        measure: int | None = None,
     ) -> None:
         super().__init__()
         if cost not in (EPOCHS, SECONDS):
@@ -359,6 +388,13 @@ class PolicyPlanner(Planner):
         self.policy = make_policy(
             policy, space, reader, evaluator.trained, self.fidelities, seed, predictor
         )
+        if isinstance(self.policy, ImprovementPerCost):
+            self.shortlist = shortlist_of(reader, evaluator, measure)
+            self.policy.shortlist = self.shortlist
+        else:
+            _refuse_measure(measure, policy)
+        if measure is not None:
+            self.settings["measure"] = measure
         self.sampler = RandomSampler(seed)  # never asked: all choices are the policy's
 
     def store_limits(self, study: optuna.Study) -> None:

@@ -5,9 +5,9 @@ improvement.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from optuna.trial import TrialState
@@ -24,7 +24,14 @@ from nas.search.objectives import (
 )
 from nas.search.pareto import constrained_ranks, infer_reference_point, non_dominated
 from nas.search.replay import ReplaySampler
-from nas.search.study.schema import CHOICES_KEY, PREDICTED_KEY, SETTINGS_KEY, SPACE_KEY
+from nas.search.shortlist import MAX_PARTIAL_EXAMPLES, Shortlist
+from nas.search.study.schema import (
+    CHOICES_KEY,
+    PREDICTED_KEY,
+    SETTINGS_KEY,
+    SPACE_KEY,
+    TrialAttributes,
+)
 from nas.search.study.storage import set_system_attr, stored_trials
 from nas.search.study.trials import TrialReader
 from nas.search.surrogate import Surrogate
@@ -45,6 +52,31 @@ BEST_CANDIDATES = 400
 OTHER_CANDIDATES = 200
 MAX_SAMPLED_CANDIDATES = 200  # of the best candidates, for which samples are drawn
 EVALUATIONS_PER_REFIT_TRIAL = 20  # after n evaluations, the sampler refits every n / 20 trials
+
+
+class _History(NamedTuple):
+    """What a study knows.
+
+    Attributes:
+        taken: all architectures that are not to be chosen.
+        evaluated: values (M,) of those whose values are finite.
+        measured: known values (M,), NaN where unknown, of architectures that may be chosen.
+        partial: as `measured`, of all architectures that were measured and not trained.
+    """
+
+    taken: set[Architecture]
+    evaluated: dict[Architecture, np.ndarray]
+    measured: dict[Architecture, np.ndarray]
+    partial: dict[Architecture, np.ndarray]
+
+    @property
+    def examples(self) -> dict[Architecture, np.ndarray]:
+        """Values (M,) that a predictor learns from, NaN where unknown: all evaluations, and the
+        latest of the others while there are few.
+        """
+        space_left = max(0, MAX_PARTIAL_EXAMPLES - len(self.evaluated))
+        latest = list(self.partial.items())[::-1][:space_left][::-1]
+        return {**dict(latest), **self.evaluated}
 
 
 class PredictorSampler(ReplaySampler):
@@ -129,6 +161,8 @@ class PredictorSampler(ReplaySampler):
         self.refit_every = refit_every
         self.pool = pool
         self.fresh = fresh
+        # Measures cheap metrics before a choice; a search sets it (`nas.search.planners`).
+        self.shortlist: Shortlist | None = None
         self._reader = TrialReader(
             space, parse_objectives(objectives), parse_constraints(constraints), others=True
         )
@@ -145,11 +179,11 @@ class PredictorSampler(ReplaySampler):
         The study gets no trial.
         """
         with self._lock:
-            taken, evaluated = self._read(study)
-            if not evaluated:
+            history = self._read(study)
+            if not history.evaluated:
                 return {}
-            rng = np.random.default_rng([self.seed, len(taken)])
-            batch = self._propose(taken, evaluated, rng)
+            rng = np.random.default_rng([self.seed, len(history.taken)])
+            batch = self._propose(history, rng)
             return {architecture: self._predicted[architecture] for architecture in batch}
 
     # --- choosing one architecture
@@ -178,7 +212,8 @@ class PredictorSampler(ReplaySampler):
         empty.
         """
         rng = np.random.default_rng([self.seed, trial.number])
-        taken, evaluated = self._read(study)
+        history = self._read(study)
+        taken = history.taken
         if self.space.size is not None and len(taken) >= self.space.size:
             return self.space.sample(rng)
 
@@ -187,8 +222,8 @@ class PredictorSampler(ReplaySampler):
             start = trial.number % len(self._initial_design)
             rotated = self._initial_design[start:] + self._initial_design[:start]
             self._queue = deque(rotated)
-        elif evaluated and taken.issuperset(self._queue):
-            self._queue = deque(self._propose(taken, evaluated, rng))
+        elif history.evaluated and taken.issuperset(self._queue):
+            self._queue = deque(self._propose(history, rng, measures=True))
 
         while self._queue:
             architecture = self._queue.popleft()
@@ -207,10 +242,7 @@ class PredictorSampler(ReplaySampler):
     # --- choosing a batch
 
     def _propose(
-        self,
-        taken: set[Architecture],
-        evaluated: dict[Architecture, np.ndarray],
-        rng: np.random.Generator,
+        self, history: _History, rng: np.random.Generator, measures: bool = False
     ) -> list[Architecture]:
         """Choose the next batch, best first.
 
@@ -218,11 +250,12 @@ class PredictorSampler(ReplaySampler):
         and metrics with a constraint), m objectives.
 
         Args:
-            taken: all architectures with a trial.
-            evaluated: values (M,) of those that are evaluated.
+            history: what the study knows.
             rng: of this batch.
+            measures: True to measure a shortlist first, if the search has one.
         """
         reader, surrogate = self._reader, self._surrogate
+        taken, evaluated, measured = history.taken, history.evaluated, history.measured
 
         # 1. The front so far, and the reference point of the hypervolume. Later evaluations lie
         #    where the search has looked and would move it towards these: the first ones count.
@@ -234,8 +267,8 @@ class PredictorSampler(ReplaySampler):
         min_nadir = np.where(reader.is_cost, first.max(axis=0), -np.inf)
         ideal, reference = infer_reference_point(front if len(front) else losses, first, min_nadir)
 
-        # 2. Fit the predictor to all evaluations.
-        surrogate.fit(evaluated, seed=int(rng.integers(2**31)))
+        # 2. Fit the predictor to all evaluations, and to networks that were only measured.
+        surrogate.fit(history.examples, int(rng.integers(2**31)), measured)
 
         # 3. The stored candidates. The best of them and a random part of the others are estimated
         #    again; the rest keep their order.
@@ -264,25 +297,69 @@ class PredictorSampler(ReplaySampler):
             order = best_first(self._rank(candidates), rng)
             candidates = [candidates[i] for i in order]
         self._candidates = (candidates + rest)[: self.pool]
-        surrogate.forget_all_but([*taken, *self._candidates])
+        surrogate.forget_all_but([*taken, *measured, *self._candidates])
         candidates = candidates[:MAX_SAMPLED_CANDIDATES]
         if not candidates:
             return []
 
-        # 6. Joint samples of the best candidates. A sample that violates a constraint has no weight.
-        samples = surrogate.samples(candidates)  # (c, s, M)
-        weights = (reader.violation(samples) <= 0).astype(float)  # (c, s)
-
-        # 7. Expected hypervolume improvement, with ideal 0 and reference point 1.
+        # 6. Expected hypervolume improvement, with ideal 0 and reference point 1, of joint samples.
+        #    A sample that violates a constraint has no weight.
         unit = reference - ideal  # (m,)
-        scaled = (reader.losses(samples) - ideal) / unit  # (c, s, m)
         scaled_front = (front - ideal) / unit  # (k, m)
-        batch_size = max(self.refit_every, len(evaluated) // EVALUATIONS_PER_REFIT_TRIAL)
-        choose_batch = ACQUISITIONS[self.acquisition]
-        chosen = choose_batch(scaled, weights, scaled_front, np.ones(len(unit)), batch_size)
 
-        self._predicted = {candidates[i]: self._summary(samples[i]) for i in chosen}
-        return [candidates[i] for i in chosen]
+        def choose(candidates: Sequence[Architecture], count: int) -> list[Architecture]:
+            samples = surrogate.samples(candidates)  # (c, s, M)
+            weights = (reader.violation(samples) <= 0).astype(float)  # (c, s)
+            scaled = (reader.losses(samples) - ideal) / unit  # (c, s, m)
+            choose_batch = ACQUISITIONS[self.acquisition]
+            chosen = choose_batch(scaled, weights, scaled_front, np.ones(len(unit)), count)
+            self._predicted = {candidates[i]: self._summary(samples[i]) for i in chosen}
+            return [candidates[i] for i in chosen]
+
+        # 7. The batch; with a shortlist, from those of its networks that measurements leave.
+        batch_size = max(self.refit_every, len(evaluated) // EVALUATIONS_PER_REFIT_TRIAL)
+        size = batch_size
+        if self.shortlist is not None and measures:
+            size = self.shortlist.size(batch_size, surrogate.fitted)
+        if size == batch_size:
+            return choose(candidates, batch_size)
+        shortlisted = choose(candidates, size)
+        left = self._measure_shortlist(shortlisted, measured)
+        return choose(left or [one for one in candidates if one not in shortlisted], batch_size)
+
+    def _measure_shortlist(
+        self,
+        shortlisted: Sequence[Architecture],
+        measured: Mapping[Architecture, np.ndarray],
+    ) -> list[Architecture]:
+        """Measure the cheap metrics of a shortlist, of duplicates once.
+
+        Args:
+            shortlisted: the architectures.
+            measured: known values of those that were measured earlier.
+
+        Returns:
+            The architectures that may be trained.
+        """
+        assert self.shortlist is not None
+        texts = self._surrogate.texts
+
+        # 1. One architecture of each text that has not been measured.
+        text_of = dict(zip(shortlisted, texts(shortlisted), strict=True))
+        already = set(texts(measured))
+        new = {text: one for one, text in text_of.items() if text not in already}
+
+        # 2. Measure them. The predictor knows the values from now on.
+        values = self.shortlist.add(new.values(), self._predicted)
+        rows = {
+            architecture: np.array([of.get(metric, np.nan) for metric in self._reader.metrics])
+            for architecture, of in values.items()
+        }
+        self._surrogate.condition(rows)
+
+        # 3. What is left: all of these texts, and those that were measured before.
+        allowed = already | set(texts(rows))
+        return [one for one, text in text_of.items() if text in allowed]
 
     def _rank(self, architectures: Sequence[Architecture]) -> np.ndarray:
         """Predicted rank (n,) of n architectures by their point estimates, lower is better."""
@@ -320,28 +397,33 @@ class PredictorSampler(ReplaySampler):
 
     # --- reading a study
 
-    def _read(self, study: Study) -> tuple[set[Architecture], dict[Architecture, np.ndarray]]:
-        """All architectures with a trial, and the metric values of those whose values are
-        finite.
-        """
-        taken: set[Architecture] = set()
-        evaluated: dict[Architecture, np.ndarray] = {}
+    def _read(self, study: Study) -> _History:
+        """What the study knows: networks with a trial, and values."""
+        history = _History(set(), {}, {}, {})
         complete: list[FrozenTrial] = []
         for trial in stored_trials(study):
             architecture = self._architecture(trial)
             if architecture is None:
                 continue
-            taken.add(architecture)
-            if trial.state == TrialState.COMPLETE and architecture not in evaluated:
+            attributes = TrialAttributes.of(trial)
+            if attributes.is_measured_only or attributes.ruled_out is not None:
+                history.partial[architecture] = self._reader.values(trial)
+            if attributes.is_measured_only:
+                history.measured[architecture] = history.partial[architecture]
+                continue
+            history.taken.add(architecture)
+            if trial.state == TrialState.COMPLETE and architecture not in history.evaluated:
                 complete.append(trial)
                 values = self._reader.values(trial)
                 if np.isfinite(values).all():
-                    evaluated[architecture] = values
+                    history.evaluated[architecture] = values
+        for architecture in history.taken & history.measured.keys():
+            del history.measured[architecture]
         if complete:
             _check_directions(study, self._reader.objectives)
-        if len(complete) >= self.n_startup and not evaluated:
+        if len(complete) >= self.n_startup and not history.evaluated:
             _check_constraints(complete, self._reader.constraints)
-        return taken, evaluated
+        return history
 
     def _architecture(self, trial: FrozenTrial) -> Architecture | None:
         """The architecture of a trial, of a running one the planned one; None if it has none."""

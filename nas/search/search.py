@@ -40,10 +40,13 @@ from nas.search.study.schema import (
     CHECKPOINTS_KEY,
     FAILED_KEY,
     IDENTITY_KEY,
+    MEASURE_SECONDS_KEY,
+    NETWORK_KEY,
     REPEAT_KEY,
     RULED_OUT_KEY,
     SETTINGS_KEY,
     SOURCE_KEY,
+    SPREAD_KEY,
     VALUES_KEY,
     WEIGHTS_FOLDER_KEY,
     sampler_label,
@@ -74,7 +77,7 @@ if TYPE_CHECKING:
     from search_spaces import Architecture, SearchSpace
 
 log = logging.getLogger(__name__)
-RESULT_VERSION = 19  # raise it whenever a search with the same seed evaluates other architectures
+RESULT_VERSION = 20  # raise it whenever a search with the same seed evaluates other architectures
 MAX_FAILURES = 10  # after so many failed evaluations in a row, the search ends with an error
 # After so many networks in a row that break a constraint before their training, the search ends
 MAX_RULED_OUT = 1000
@@ -119,6 +122,10 @@ class SearchSettings:
         joins: this process joins a search that another one started, perhaps on another machine.
         depends: files and folders that the evaluator or `build` reads, such as a configuration. The
             search resumes only with the same contents.
+        measure: of a predictor that guides the search: networks per training whose cheap metrics
+            are measured before one of them is chosen. None decides by the seconds of trainings and
+            measurements; it is 1, so that none is measured ahead, for values of a table and of
+            predictions, unless the table's evaluator names its cheap columns.
     """
 
     sampler: str | BaseSampler
@@ -138,6 +145,7 @@ class SearchSettings:
     jobs: int = 1
     joins: bool = False
     depends: Iterable[str | Path] = ()
+    measure: int | None = None
 
     @property
     def prepares(self) -> bool:
@@ -249,12 +257,14 @@ def _planner(
         return SamplerPlanner(
             space,
             reader,
+            evaluator,
             sampler=settings.sampler,
             options=settings.sampler_options,
             seed=settings.seed,
             evaluations=settings.evaluations,
             until=until,
             patience=settings.patience,
+            measure=settings.measure,
         )
     if not isinstance(settings.sampler, str):
         raise InputError("fidelities need a sampler given by name")
@@ -268,6 +278,7 @@ def _planner(
         cost=settings.cost,
         seed=settings.seed,
         predictor=settings.predictor,
+        measure=settings.measure,
     )
 
 
@@ -383,6 +394,9 @@ class _Loop:
                 time.sleep(_POLL_SECONDS)
                 continue
 
+            if self.planner.shortlist is not None:
+                self._sync()  # what the choice of this trial has measured
+
             # 2. Evaluate and tell.
             if self.worker.is_fatal(trial):
                 self._fail(trial, FATAL)
@@ -454,7 +468,7 @@ class _Loop:
         started, observed = time.monotonic(), dict[str, float]()
         try:
             before = self.planner.observed(architecture, segment)
-            observed = self.evaluator.measure(architecture, logger) if before is None else before
+            observed = self._measure(trial, architecture, logger) if before is None else before
             if before is None and (broken := self._broken(observed)):
                 self.planner.pay(trial, None, time.monotonic() - started, observed)
                 self._rule_out(trial, observed, broken)
@@ -481,15 +495,26 @@ class _Loop:
         self._tell(trial, architecture, segment, values, logger)
         return True
 
+    def _measure(
+        self, trial: optuna.Trial, architecture: Architecture, logger: TrialLogger
+    ) -> dict[str, float]:
+        """What needs no training: measured now, or taken over from the network's entry."""
+        if (entry := self.history.measured.get(architecture)) is not None:
+            for key in {NETWORK_KEY, SPREAD_KEY} & entry.keys():
+                trial.set_user_attr(key, entry[key])
+            trial.set_user_attr(MEASURE_SECONDS_KEY, 0.0)
+            return dict(entry[VALUES_KEY])
+        started = time.monotonic()
+        observed = self.evaluator.measure(architecture, logger)
+        if self.planner.shortlist is not None:
+            trial.set_user_attr(MEASURE_SECONDS_KEY, time.monotonic() - started)
+        return observed
+
     def _broken(self, observed: Mapping[str, float]) -> str:
         """The constraint that measured values break, with the value; "" if there is none, or if no
         training would be saved.
         """
-        for constraint in self.reader.constraints if self.saves_training else ():
-            value = observed.get(constraint.metric, math.nan)
-            if constraint.violation(np.array(value)) > 0:
-                return f"{constraint}: it is {value:g}"
-        return ""
+        return self.reader.broken(observed) if self.saves_training else ""
 
     def _rule_out(self, trial: optuna.Trial, observed: Mapping[str, float], broken: str) -> None:
         """End a trial before its training. Predictors learn from the measured values."""
@@ -538,10 +563,9 @@ class _Loop:
     def _set_constraints(self, trial: optuna.Trial, values: Mapping[str, float]) -> None:
         """Store how far the values are from each bound."""
         stored = trial.constraints if self.reader.constraints else {}
-        for constraint in self.reader.constraints:
-            if str(constraint) not in stored and constraint.metric in values:
-                violation = constraint.violation(np.array(values[constraint.metric]))
-                trial.set_constraint(str(constraint), float(violation))
+        for constraint, violation in self.reader.violations_of(values).items():
+            if constraint not in stored:
+                trial.set_constraint(constraint, violation)
 
     def _fail(self, trial: optuna.Trial, reason: str) -> None:
         trial.set_user_attr(FAILED_KEY, reason)

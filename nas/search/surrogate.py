@@ -5,6 +5,7 @@ predictions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,7 +47,8 @@ class Surrogate:
         self.predicted = tuple(metric for metric in metrics if metric not in given)
         self.texts = Texts(space)
         self._exact: dict[str, list[float]] = {}  # given metrics by text
-        self._fitted: Predictor | None = None
+        self._measured: dict[str, np.ndarray] = {}  # (m,) known values by text
+        self.fitted: Predictor | None = None
         self._seed = 0
         self._sampled: dict[str | Architecture, np.ndarray] = {}
         self._estimated: dict[str | Architecture, np.ndarray] = {}
@@ -55,17 +57,26 @@ class Surrogate:
         """Omit the fitted predictor and its predictions, which may be large: every proposal starts
         with a fit.
         """
-        return vars(self) | {"_fitted": None, "_sampled": {}, "_estimated": {}}
+        return vars(self) | {"fitted": None, "_sampled": {}, "_estimated": {}}
 
-    def fit(self, evaluated: Mapping[Architecture, np.ndarray], seed: int) -> None:
+    def fit(
+        self,
+        evaluated: Mapping[Architecture, np.ndarray],
+        seed: int,
+        measured: Mapping[Architecture, np.ndarray] = MappingProxyType({}),
+    ) -> None:
         """Fit the predictor to the evaluated architectures.
 
         Args:
-            evaluated: values (m,) of each of the n architectures, in the metrics' own units.
+            evaluated: values (m,) of each of the n architectures, in the metrics' own units; NaN
+                for metrics that are not known of it.
             seed: seed of the samples.
+            measured: known values (m,) of architectures that may be evaluated, NaN where unknown.
+                They condition the predictions of these networks.
         """
         self._seed = seed
-        self._sampled, self._estimated = {}, {}
+        self._sampled, self._estimated, self._measured = {}, {}, {}
+        self.condition(measured)
         if not self.predicted:
             return
         architectures = list(evaluated)
@@ -73,7 +84,15 @@ class Surrogate:
         targets = dict(zip(self.metrics, columns, strict=True))
         targets |= self._exact_metrics(architectures)
         predictor = self.predictor()
-        self._fitted = predictor.fit(self._inputs(predictor, architectures), targets)
+        self.fitted = predictor.fit(self._inputs(predictor, architectures), targets)
+
+    def condition(self, measured: Mapping[Architecture, np.ndarray]) -> None:
+        """Add known values (m,) of architectures to those of `fit`."""
+        for text, values in zip(self.texts(measured), measured.values(), strict=True):
+            self._measured[text] = values
+        for key in self._inputs_of(measured):
+            self._sampled.pop(key, None)
+            self._estimated.pop(key, None)
 
     def samples(self, architectures: Sequence[Architecture]) -> np.ndarray:
         """Draw joint samples (n, SAMPLES, m) of the metrics of n architectures, in the metrics' own
@@ -84,7 +103,7 @@ class Surrogate:
             return predictor.predict(
                 self._inputs(predictor, new),
                 self.predicted,
-                given=self._exact_metrics(new),
+                given=self._known(new),
                 samples=SAMPLES,
                 seed=self._seed,
             ).samples
@@ -98,7 +117,7 @@ class Surrogate:
 
         def estimate(predictor: Predictor, new: Sequence[Architecture]) -> np.ndarray:
             inputs = self._inputs(predictor, new)
-            estimates = predictor.estimate(inputs, self.predicted, given=self._exact_metrics(new))
+            estimates = predictor.estimate(inputs, self.predicted, given=self._known(new))
             return estimates[:, None]  # (n, 1, predicted)
 
         return self._cached(architectures, self._estimated, 1, estimate)[:, 0]
@@ -120,10 +139,7 @@ class Surrogate:
         """All metrics (n, samples, m). Equal inputs of the predictor, such as equal texts, share
         one prediction.
         """
-        if self._fitted is None:
-            inputs: Sequence[str | Architecture] = self.texts(architectures)
-        else:
-            inputs = self._inputs(self._fitted, architectures)
+        inputs = self._inputs_of(architectures)
 
         # 1. One architecture for each input without a prediction.
         new: dict[str | Architecture, Architecture] = {}
@@ -135,8 +151,8 @@ class Surrogate:
         if new:
             representatives = list(new.values())
             predicted = np.empty((len(new), samples, 0))
-            if self._fitted is not None:
-                predicted = predict(self._fitted, representatives)
+            if self.fitted is not None:
+                predicted = predict(self.fitted, representatives)
             exact = self._exact_metrics(representatives)
             columns = []
             for metric in self.metrics:
@@ -148,6 +164,27 @@ class Surrogate:
             cache.update(zip(new, values, strict=True))
 
         return np.array([cache[key] for key in inputs])
+
+    def _inputs_of(self, architectures: Iterable[Architecture]) -> Sequence[str | Architecture]:
+        """What the fitted predictor reads; texts without one."""
+        if self.fitted is None:
+            return self.texts(architectures)
+        return self._inputs(self.fitted, list(architectures))
+
+    def _known(self, architectures: Sequence[Architecture]) -> dict[str, np.ndarray]:
+        """Values (n,) by metric that are known of at least one of n architectures, NaN where
+        unknown: exact ones, and measured ones.
+        """
+        known = self._exact_metrics(architectures)
+        if not self._measured:
+            return known
+        unknown = np.full(len(self.metrics), np.nan)
+        texts = self.texts(architectures)
+        rows = np.array([self._measured.get(text, unknown) for text in texts])  # (n, m)
+        for metric, column in zip(self.metrics, rows.T, strict=True):
+            if metric in self.predicted and not np.isnan(column).all():
+                known[metric] = column
+        return known
 
     def _inputs(
         self, predictor: Predictor, architectures: Sequence[Architecture]

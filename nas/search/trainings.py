@@ -19,10 +19,12 @@ from nas.search.study.schema import (
     BEGUN_KEY,
     COST_KEY,
     FAILED_KEY,
+    MEASURED_KEY,
     PRIOR_KEY,
     RULED_OUT_KEY,
     UNTIL_KEY,
     VALUES_KEY,
+    TrialAttributes,
 )
 from predictors.metrics import is_valid
 from search_spaces.common.errors import InputError
@@ -136,9 +138,11 @@ class Run:
     Attributes:
         architecture: the network.
         values: values by fidelity and metric. `NEW` holds the metrics that need no training,
-            of a network that broke a constraint by them.
+            of a network that was measured before it was chosen, or that broke a constraint by them.
         running: the fidelity at which the running segment ends; None if none runs.
         ended: True if the training failed or was stopped.
+        ruled_out: True if the network broke a constraint before its training, or could not be
+            measured.
         is_prior: True if its values at the last fidelity are a prior observation.
         epoch_cost: cost of an epoch in the last segment, NaN if none is finished.
     """
@@ -147,6 +151,7 @@ class Run:
     values: dict[int, dict[str, float]] = field(default_factory=dict)
     running: int | None = None
     ended: bool = False
+    ruled_out: bool = False
     is_prior: bool = False
     epoch_cost: float = np.nan
 
@@ -161,9 +166,9 @@ class Run:
         return self.reached if self.running is None else max(self.reached, self.running)
 
     @property
-    def ruled_out(self) -> bool:
-        """True if the network broke a constraint before its training."""
-        return NEW in self.values
+    def is_measured_only(self) -> bool:
+        """True if the network was measured and may be trained, which has not begun."""
+        return self.values.keys() == {NEW} and self.running is None and not self.ended
 
 
 class Runs:
@@ -210,6 +215,12 @@ class Runs:
             values = dict(zip(self.reader.metrics, self.reader.values(trial).tolist(), strict=True))
             last = {self.fidelities.last: values}
             self.runs.setdefault(architecture, Run(architecture, last, is_prior=True))
+        if MEASURED_KEY in attrs:
+            run = self.runs.setdefault(architecture, Run(architecture))
+            if VALUES_KEY in attrs:
+                run.values[NEW] = attrs[VALUES_KEY]
+            run.ruled_out = not TrialAttributes(attrs).is_measured_only
+            run.ended = run.ended or run.ruled_out
         if UNTIL_KEY not in attrs:
             return
         failed = FAILED_KEY in attrs
@@ -224,7 +235,7 @@ class Runs:
             return
         self.spent += attrs.get(COST_KEY, 0.0)
         if RULED_OUT_KEY in attrs:
-            run.values[NEW], run.ended = attrs[VALUES_KEY], True
+            run.values[NEW], run.ended, run.ruled_out = attrs[VALUES_KEY], True, True
             return
         epochs = self.fidelities.epochs(begun, until)
         self.epochs += epochs
@@ -237,14 +248,18 @@ class Runs:
             run.epoch_cost = attrs[COST_KEY] / epochs if epochs else run.epoch_cost
 
     def __len__(self) -> int:
-        return len(self.runs)
+        return sum(not run.is_measured_only for run in self.runs.values())
 
     @property
     def trained(self) -> list[Run]:
-        """Networks that the search trains: no prior observations, and none that a constraint ruled
-        out before its training.
+        """Networks that the search trains: no prior observations, and none that was only measured
+        or that a constraint ruled out before its training.
         """
-        return [run for run in self.runs.values() if not run.ruled_out and not run.is_prior]
+        return [
+            run
+            for run in self.runs.values()
+            if not run.ruled_out and not run.is_prior and not run.is_measured_only
+        ]
 
     @property
     def finished(self) -> list[Run]:

@@ -216,13 +216,13 @@ def least_violating(
 
 
 @dataclass(frozen=True)
-class RuledOut:
-    """A network that broke a constraint by its measured metrics, so that it was not trained.
+class UntrainedNetwork:
+    """A network that was measured and not trained.
 
     Attributes:
         notation: the architecture in the space's notation.
         values: measured values by metric.
-        reason: the constraint that it broke, with the value.
+        reason: the constraint that it broke, with the value; "" if another one was chosen.
         sampler, seed, trial: where it comes from, as in `Evaluation`.
     """
 
@@ -243,10 +243,10 @@ class RuledOut:
 def networks_table(
     networks: Sequence[DistinctNetwork],
     objectives: Sequence[Metric],
-    ruled_out: Sequence[RuledOut] = (),
+    untrained: Sequence[UntrainedNetwork] = (),
 ) -> pd.DataFrame:
     """Networks as rows: `architecture` in the space's notation, metrics, and where the network
-    comes from. Networks that were ruled out before their training come last.
+    comes from. Networks that were measured and not trained come last.
 
     Missing values are NaN. Test scores and later measurements (`METRIC_again`) are those of the
     front only. A metric named like one of
@@ -268,17 +268,17 @@ def networks_table(
         *(name for row in metrics for name in row),
     ]
     rows = [{**network.origin, **row} for network, row in zip(networks, metrics, strict=True)]
-    rows += [network.row for network in ruled_out]
+    rows += [network.row for network in untrained]
     return pd.DataFrame(rows, columns=list(dict.fromkeys([*names, *ORIGIN_COLUMNS])))
 
 
 def networks_csv(
     networks: Sequence[DistinctNetwork],
     objectives: Sequence[Metric],
-    ruled_out: Sequence[RuledOut] = (),
+    untrained: Sequence[UntrainedNetwork] = (),
 ) -> str:
     """The table as CSV, which `read_prior_observations` reads; missing values are empty."""
-    table = networks_table(networks, objectives, ruled_out)
+    table = networks_table(networks, objectives, untrained)
     return str(table.to_csv(index=False, lineterminator="\n"))
 
 

@@ -22,7 +22,7 @@ from nas.search.study.networks import (
     DistinctNetwork,
     Evaluation,
     NetworkId,
-    RuledOut,
+    UntrainedNetwork,
     distinct_networks,
     least_violating,
     networks_csv,
@@ -198,9 +198,9 @@ class SearchResult:
     @property
     def networks(self) -> pd.DataFrame:
         """All evaluated networks with finite objectives, one row each, the front first, then those
-        that were ruled out before their training. Columns as in `front`.
+        that were measured and not trained. Columns as in `front`.
         """
-        return networks_table(self.distinct, self.objectives, self.ruled_out)
+        return networks_table(self.distinct, self.objectives, self.untrained)
 
     def model(self, place: int, folder: str | Path = ".") -> nn.Module:
         """A network of the front as a `torch.nn.Module` in evaluation mode, with its trained
@@ -218,31 +218,48 @@ class SearchResult:
             raise InputError(f"network {place}: the front has networks 0 to {len(front) - 1}")
         return trained_module(front[place], Path(folder))
 
-    @cached_property
-    def ruled_out(self) -> list[RuledOut]:
+    @property
+    def ruled_out(self) -> list[UntrainedNetwork]:
         """The networks that broke a constraint by their measured metrics, so that they were not
         trained, in the order of their trials.
         """
+        return [network for network in self.untrained if network.reason]
+
+    @property
+    def measured_only(self) -> list[UntrainedNetwork]:
+        """The networks that were measured before a choice and not chosen
+        (`nas.search.shortlist`), in the order of their trials.
+        """
+        return [network for network in self.untrained if not network.reason]
+
+    @cached_property
+    def untrained(self) -> list[UntrainedNetwork]:
+        """The networks that were measured and not trained, in the order of their trials."""
         settings = self.settings
-        networks: dict[Architecture, RuledOut] = {}
+        begun = {*self.trial_numbers}  # evaluated architectures
+        networks: dict[Architecture, UntrainedNetwork] = {}
         for trial in self.study.get_trials(deepcopy=False, states=(TrialState.PRUNED,)):
             attributes = TrialAttributes.of(trial)
-            if attributes.ruled_out is None or attributes.failed:  # or could not be measured
-                continue
             try:
                 architecture = self.space.architecture(trial.params)
             except InputError:  # choices of another space
                 continue
-            network = RuledOut(
+            if attributes.segment is not None and attributes.ruled_out is None:
+                begun.add(architecture)  # its training is paused
+            if attributes.ruled_out is None and not attributes.is_measured_only:
+                continue
+            if attributes.failed:  # it could not be measured
+                continue
+            network = UntrainedNetwork(
                 self.space.format(architecture),
                 attributes.values,
-                attributes.ruled_out,
+                attributes.ruled_out or "",
                 sampler_label(settings.get("sampler", "")),
                 settings.get("seed", ""),
                 trial.number,
             )
             networks.setdefault(architecture, network)
-        return list(networks.values())
+        return [network for one, network in networks.items() if network.reason or one not in begun]
 
     @cached_property
     def distinct(self) -> list[DistinctNetwork]:
@@ -469,7 +486,7 @@ class SearchResult:
         }
         texts = {
             "front.csv": networks_csv(front, self.objectives),
-            "networks.csv": networks_csv(self.distinct, self.objectives, self.ruled_out),
+            "networks.csv": networks_csv(self.distinct, self.objectives, self.untrained),
             "summary.json": json.dumps(summary, indent=2) + "\n",
         }
         save_front(Path(folder), front, texts)

@@ -69,6 +69,9 @@ UNTIL_KEY = "nas:until"  # fidelity at which its training segment ends
 VALUES_KEY = "nas:values"  # values by metric at the end of the segment
 COST_KEY = "nas:cost"  # cost of the segment, in the unit of the budget
 RULED_OUT_KEY = "nas:ruled_out"  # why it was not trained: the constraint that it broke
+# Of a network that was measured before the choice of a training: seconds of the measurement
+MEASURED_KEY = "nas:measured"
+MEASURE_SECONDS_KEY = "nas:measure_seconds"  # of a trial: seconds before its training
 OWNER_KEY = "nas:worker"  # the worker that evaluates it, and the trial's number
 RESUMED_KEY = "nas:resumed"  # POSIX time at which an interrupted evaluation began again
 RESTARTS_KEY = "nas:taken_up"  # restarts in a row without a new epoch between them
@@ -201,6 +204,12 @@ class TrialAttributes:
     def values(self) -> dict[str, float]:
         """Values by metric at the end of the segment, or before a training that was not begun."""
         return dict(self.attributes.get(VALUES_KEY) or {})
+
+    @property
+    def is_measured_only(self) -> bool:
+        """True for a network that was measured before a choice, and that no constraint ruled out."""
+        keys = self.attributes.keys()
+        return MEASURED_KEY in keys and RULED_OUT_KEY not in keys
 
     @property
     def ruled_out(self) -> str | None:

@@ -14,10 +14,11 @@ import numpy as np
 from optuna import TrialPruned
 from optuna.trial import TrialState
 
-from nas.search.objectives import Constraint
+from nas.search.objectives import Constraint, broken_constraint
 from nas.search.study.schema import (
     BEGUN_KEY,
     FAILED_KEY,
+    MEASURED_KEY,
     PREDICTED_KEY,
     PRIOR_KEY,
     REPEAT_KEY,
@@ -122,20 +123,34 @@ class TrialReader:
     def values(self, trial: FrozenTrial) -> np.ndarray:
         """Values (metrics,) of a finished trial in the metrics' own units.
 
-        Of a network that broke a constraint before its training, the measured ones. NaN if unknown,
-        as in a failed trial, and for values that are not valid: studies of a user's
-        own and of earlier versions store them as results.
+        Of a network that was measured and not trained, the measured ones. NaN if unknown, as in a
+        failed trial, and for values that are not valid: studies of a user's own and of earlier
+        versions store them as results.
         """
         known: dict[str, float] = {}
         for constraint in self.constraints:
             if str(constraint) in trial.constraints:
                 known[constraint.metric] = constraint.value(trial.constraints[str(constraint)])
-        if RULED_OUT_KEY in trial.user_attrs:
-            known.update(trial.user_attrs[VALUES_KEY])
+        if {RULED_OUT_KEY, MEASURED_KEY} & trial.user_attrs.keys():
+            known.update(trial.user_attrs.get(VALUES_KEY, {}))
         known.update(
             zip((objective.name for objective in self.objectives), trial.values or (), strict=False)
         )
         return only_valid(np.array([known.get(metric, np.nan) for metric in self.metrics]))
+
+    def violations_of(self, values: Mapping[str, float]) -> dict[str, float]:
+        """By constraint on one of these metrics: how far its value exceeds the bound, in the
+        metric's unit.
+        """
+        return {
+            str(constraint): float(constraint.violation(np.array(values[constraint.metric])))
+            for constraint in self.constraints
+            if constraint.metric in values
+        }
+
+    def broken(self, values: Mapping[str, float]) -> str:
+        """The first constraint that values by metric break, with the value; "" if there is none."""
+        return broken_constraint(self.constraints, values)
 
     def losses(self, values: np.ndarray) -> np.ndarray:
         """Convert metric values (..., metrics) to losses (..., m), lower is better."""
@@ -218,6 +233,8 @@ def describe_trial(trial: FrozenTrial, reader: TrialReader) -> str:
     broken = trial.user_attrs.get(RULED_OUT_KEY)
     if broken and FAILED_KEY not in trial.user_attrs:
         values.insert(0, f"not trained, since it breaks {broken}")
+    elif MEASURED_KEY in trial.user_attrs:
+        values.insert(0, "measured only")
     elif UNTIL_KEY in trial.user_attrs:
         values.insert(
             0, f"epochs {max(trial.user_attrs[BEGUN_KEY], 0)} to {trial.user_attrs[UNTIL_KEY]}"

@@ -135,3 +135,26 @@ def test_an_objective_whose_name_says_nothing_is_minimized_with_a_warning(
     )
     assert run(monkeypatch, *command, "usefulness:min,params", "--new") == 0
     assert "says nothing" not in capsys.readouterr().err
+
+
+def test_the_command_names_cheap_columns_and_how_many_are_known_ahead(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    table = ("search", "--benchmark", "digits-resnet", "--sampler", "gp-choices,random")
+    goal = ("--objectives", "digits_accuracy,cpu_latency_ms", "--evaluations", "12")
+    cheap = ("--cheap", "cpu_latency_ms", "--measure", "2", "--out", str(tmp_path))
+    assert run(monkeypatch, *table, *goal, *cheap) == 0
+    with (tmp_path / "networks.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["evaluations"] == "0"]
+    assert rows
+    assert {row["sampler"] for row in rows} == {"gp-choices"}
+    log = (tmp_path / "nas.log").read_text()
+    assert log.count(": measured only, ") >= len(rows)
+
+    refused = {
+        ("--cheap", "params"): "unknown cheap metric 'params'",
+        ("--measure", "2", "--sampler", "random"): "--measure 2 does not apply to random",
+    }
+    for arguments, message in refused.items():
+        assert run(monkeypatch, *table, *goal, *arguments, "--out", str(tmp_path / "other")) != 0
+        assert message in " ".join(capsys.readouterr().err.split())
