@@ -57,9 +57,8 @@ def score(predictor: str, device: str, most: int, others: int, seed: int) -> Sco
         )
         predicted = best[test]
     elif predictor == "regression":
-        predicted = _regression(np.log(np.stack(list(known.values()), 1)), np.log(latency), train)[
-            test
-        ]
+        logs = _regression(np.log(np.stack(list(known.values()), 1)), np.log(latency), train)
+        predicted = np.exp(logs[test])
     elif predictor == "rlm":
         others_latency, model = (
             np.stack(list(known.values()), 1),
@@ -76,7 +75,10 @@ def score(predictor: str, device: str, most: int, others: int, seed: int) -> Sco
         model = predictors.create(predictor, seed=seed)
         inputs = table.architectures if model.reads_choices else texts
         predicted = _learned(model, device, inputs, known, latency, learned, test)
-    return {"spearman": float(spearmanr(predicted, latency[test]).statistic)}
+    return {
+        "spearman": float(spearmanr(predicted, latency[test]).statistic),
+        "error (%)": float(np.median(100 * np.abs(predicted / latency[test] - 1))),
+    }
 
 
 def _known(others: int) -> dict[str, np.ndarray]:

@@ -10,18 +10,21 @@ searches and predictors stay the same.
 
 `optuna-gp` is Optuna's Gaussian process on choices. `gp` and `gp-choices` are this project's, on
 text and on choices, in the same sampler as `rlm` and `gnn`. `rlm-independent` ignores the relation
-between the metrics of a sample.
+between the metrics of a sample. `qlognehvi` is BoTorch's acquisition on one-hot choices, `smac` is
+SMAC3 with ParEGO (`experiments.rivals`): they run if `--only` names them.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
 
+from experiments.rivals import BotorchSampler, SmacSampler
 from experiments.runner import AsJson, FirstSeed, Jobs, Seeds, run_command
 from experiments.tables import Scores, Task, chosen, compute, show, summarize
 from experiments.variants import Independent
@@ -30,6 +33,8 @@ from nas.search.search import RESULT_VERSION
 from predictors.rlm.predictor import BASE, RLM
 
 if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
+
     from nas import Benchmark
 
 PROBLEMS = {
@@ -48,6 +53,7 @@ ABLATIONS = (
     "rlm by thompson",
     "rlm-independent",
 )  # run only if `--only` names them
+RIVALS = ("qlognehvi", "smac")  # need `pip install '.[rivals]'`; run only if `--only` names them
 MARKS = (20, 50, 100, 200, 500)
 SHARES = (0.90, 0.95, 0.99)
 DRAWN = 50  # points of a curve in the plot
@@ -71,14 +77,19 @@ def score(problem: str, name: str, evaluations: int, seed: int) -> Scores:
     if kind.startswith("rlm"):
         base = UNSEEN_BASE if problem in UNSEEN else BASE
         options["predictor"] = partial(RLM if kind == "rlm" else Independent, base=base)
-    evaluator, sampler = TableEvaluator(table, metrics), kind.partition("-independent")[0]
-    result = search(
-        Problem(table.space, evaluator, objectives),
-        sampler=sampler,
-        evaluations=evaluations,
-        seed=seed,
-        sampler_options=options,
-    )
+    sampler: str | BaseSampler = kind.partition("-independent")[0]
+    with TemporaryDirectory() as folder:
+        if sampler == "qlognehvi":
+            sampler = BotorchSampler(table.space, seed)
+        elif sampler == "smac":
+            sampler = SmacSampler(table.space, seed, Path(folder), evaluations)
+        result = search(
+            Problem(table.space, TableEvaluator(table, metrics), objectives),
+            sampler=sampler,
+            evaluations=evaluations,
+            seed=seed,
+            sampler_options=options,
+        )
     return scores(reference.curve(result.evaluated.values))
 
 
@@ -145,7 +156,7 @@ def main(
     """Search; print means over the seeds and draw them."""
     if quick:
         evaluations, seeds, only = 100, 2, ",".join(QUICK)
-    names = chosen(only, (*SAMPLERS, *ABLATIONS))
+    names = chosen(only, (*SAMPLERS, *RIVALS, *ABLATIONS))
     tasks: list[Task] = [
         (problem, name, evaluations, seed)
         for problem in chosen(problems, [*PROBLEMS, *UNSEEN])

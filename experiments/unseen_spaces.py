@@ -4,7 +4,9 @@ Each predictor learns a few networks of one space and ranks the others (Kendall'
 `rlm-generated`: it was pretrained on generated spaces alone, so texts, labels and skeletons of all
 families here are new to it. `gp-choices` is what a user would try first. The GNN starts from
 `gnn-label-free`, which has seen networks of the published families but no accuracies. The metric is
-an accuracy or, with `--metric latency`, the latency on one device. Tables of `$NAS_DATA` are
+an accuracy or, with `--metric latency`, the latency on one device. Beside τ stands the median error:
+in points of an accuracy, in % of a latency. `--only` also takes the rivals of `experiments.rivals`.
+Tables of `$NAS_DATA` are
 included if the variable is set, and families `own-…` if `experiments.own_families` has trained
 them.
 """
@@ -24,6 +26,7 @@ from experiments.runner import AsJson, FirstSeed, Jobs, Quick, Seeds, run_comman
 from experiments.tables import Scores, chosen, compute, pivot, publish, show, summarize
 
 PREDICTORS = ("rlm", "rlm+gp", "gnn", "gp", "gp-choices", "forest", "ridge")
+RIVALS = ("experiments/rivals.py:LightGBM", "experiments/rivals.py:Graf")  # of `.[rivals]`
 BASE = "rlm-generated"
 SIZES: tuple[int, ...] = (16, 50, 100)
 QUICK_SIZES = (16,)
@@ -39,7 +42,9 @@ class Learned(StrEnum):
 
 
 def score(predictor: str, family: str, size: int, tested: int, metric: str, seed: int) -> Scores:
-    """Kendall's τ on at most `tested` other networks, after learning `size` networks."""
+    """Kendall's τ and the median error on at most `tested` other networks, after learning `size`
+    networks.
+    """
     from scipy.stats import kendalltau
 
     table = labelled(family, metric)
@@ -51,7 +56,12 @@ def score(predictor: str, family: str, size: int, tested: int, metric: str, seed
     predicted = model.predict([inputs[i] for i in test], [metric], samples=SAMPLES, seed=seed)[
         metric
     ]
-    return {"tau": float(np.nan_to_num(kendalltau(predicted, table.values[test]).statistic))}
+    true = table.values[test]
+    errors = np.abs(predicted - true)
+    return {
+        "tau": float(np.nan_to_num(kendalltau(predicted, true).statistic)),
+        "error": float(np.median(100 * errors / true if metric == "latency" else errors)),
+    }
 
 
 def _created(predictor: str, seed: int) -> Any:
@@ -80,16 +90,19 @@ def main(
     only: Annotated[str, typer.Option(help="Predictors, separated by commas.")] = ",".join(
         PREDICTORS
     ),
+    most_tested: Annotated[
+        int, typer.Option("--tested", min=2, help="Tested networks at most.")
+    ] = MAX_TESTED,
     jobs: Jobs = 1,
     quick: Quick = False,
     as_json: AsJson = False,
 ) -> None:
     """Learn and rank; print a table of means over the seeds."""
     names, tables = (
-        chosen(only, PREDICTORS),
+        chosen(only, (*PREDICTORS, *RIVALS)),
         chosen(families or ",".join(available(metric)), FAMILIES[metric]),
     )
-    sizes, tested = SIZES, MAX_TESTED
+    sizes, tested = SIZES, most_tested
     if quick:
         sizes, tested, tables, seeds = QUICK_SIZES, QUICK_TESTED, tables[:1], 1
     numbers = range(first_seed, first_seed + seeds)

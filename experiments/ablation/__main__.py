@@ -1,0 +1,244 @@
+"""What each part of the RLM adds: `python -m experiments.ablation OUT` (hours; it resumes).
+
+Every row learns the same networks and predicts the same others. States are computed once.
+
+- *kernel*: the kernel regression alone, with Gaussians from its leave-one-out errors.
+- *Gaussian*, *quantiles*, *digits*, *digits, each alone*: attention over the examples, and an output
+  of this form (`experiments.ablation.heads`), trained on the same tasks.
+- *rlm*: the RLM as it is shipped; *without* some parts of the states; with the operators of each
+  text *shuffled*; with the states of a *language* model. Reader and decoder stay as they are, so
+  that a row without a part tells what the trained model reads there.
+
+The base is `rlm-generated`, which has seen none of the families. NAS-Bench-201 with 78 and 156 labels
+has `rlm-base` instead. Measures: Kendall's τ; the continuous ranked probability score (CRPS) of z,
+lower is better; the share of true values in intervals of 90 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import torch
+import typer
+from torch import Tensor
+
+from experiments.ablation.heads import (
+    DRAWS,
+    LEVELS,
+    SPACES,
+    STEPS,
+    Digits,
+    Head,
+    gaussian_quantiles,
+    trained_heads,
+)
+from experiments.ablation.readers import load_model, metrics_of, stored_states, without
+from experiments.family_tables import FAMILIES, available
+from experiments.runner import AsJson, Quick, Seeds, run_command
+from experiments.tables import Scores, Task, chosen, compute, pivot, publish, show, summarize
+from predictors.rlm.kernel_regression import Projection
+from predictors.transforms import TargetTransform
+
+GENERATED, TRAINED = "rlm-generated", "rlm-base"
+STATES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "rlm": ("encoder", ()),
+    "without sketches": ("encoder", ("sketches",)),
+    "without costs": ("encoder", ("costs",)),
+    "without predicted proxies": ("encoder", ("proxies",)),
+    "operators shuffled": ("shuffled", ()),
+    "all parts": ("encoder", ()),
+    "structure alone": ("encoder", ("sketches", "costs", "proxies", "quality")),
+    "language": ("language", ()),
+    "random language": ("random language", ()),
+}
+"""Reader and missing parts of the states of each row."""
+LANGUAGE_ROWS = ("all parts", "structure alone", "language", "random language")
+LANGUAGE_FAMILIES = ("digits-nasbench101", "nasbench201", "nasbench101")
+LANGUAGE_NETWORKS = 500  # per family: the language model reads two texts per second
+SIZES = {"accuracy": (16, 50, 100), "latency": (50,)}
+TRAINED_SIZES = (78, 156)  # of NAS-Bench-201, with the base that has seen its networks
+MOST, TESTED = 1000, 400  # networks of a family at most, and of them tested
+KINDS = {"accuracy": "digits_accuracy", "latency": "cpu_latency_ms"}  # decide the target transform
+STACKED = -2  # among the outputs of the kernel regression
+
+
+def score(
+    out: str, row: str, base: str, metric: str, family: str, size: int, tested: int, seed: int
+) -> Scores:
+    """Measures of each output of a row, by its name."""
+    reader, missing = STATES[row]
+    stored = _states(out, reader, base, family, _most(row))
+    states, values = stored["states"], stored[metric]
+    order = np.random.default_rng(seed).permutation(len(values))
+    train, test = order[:size], order[size:][:tested]
+    transform = TargetTransform.for_metric(KINDS[metric], values[train])
+    states = without(states[order], missing)
+    predicted = _quantiles(
+        base,
+        _heads(out) if row == "rlm" and base == GENERATED else {},
+        states[:size],
+        transform.to_z(values[train]),
+        states[size:][:tested],
+    )
+    z = transform.to_z(values[test])
+    return {
+        f"{name} {measure}": value
+        for name, quantiles in predicted.items()
+        for measure, value in _measures(quantiles, z).items()
+    }
+
+
+def _most(row: str) -> int:
+    """Largest number of a family's networks."""
+    return LANGUAGE_NETWORKS if row in LANGUAGE_ROWS else MOST
+
+
+@lru_cache(maxsize=64)
+def _states(out: str, reader: str, base: str, family: str, most: int) -> dict[str, np.ndarray]:
+    return stored_states(Path(out) / "states", reader, base, family, most)
+
+
+_model = lru_cache(maxsize=2)(load_model)
+
+
+@lru_cache(maxsize=2)
+def _heads(out: str) -> dict[str, Head]:
+    return trained_heads(_model(GENERATED), Path(out), GENERATED)
+
+
+@torch.inference_mode()
+def _quantiles(
+    base: str,
+    heads: dict[str, Head],
+    examples: np.ndarray,
+    targets: np.ndarray,
+    queries: np.ndarray,
+) -> dict[str, np.ndarray]:
+    """Quantiles (q, s) of z per output: of the kernel regression, of the heads, of the RLM.
+
+    Args:
+        base: name of the model.
+        heads: other outputs.
+        examples: states (n, S).
+        targets: (n,) z.
+        queries: states (q, S).
+    """
+    model = _model(base)
+    # 1. Features of examples and queries, as in the RLM.
+    covariates = np.zeros((len(examples), 0))
+    projection = Projection.fit(examples, covariates)
+
+    def features(states: np.ndarray) -> Tensor:
+        return torch.from_numpy(projection(states, np.zeros((len(states), 0))))[None]
+
+    z = torch.from_numpy(targets).float()[None]  # (1, n)
+    kernels = model.reader.kernels.kernels(features(examples))
+    memory = model.reader.examples(features(examples), z, kernels)
+
+    # 2. The kernel regression alone: its prediction, and its leave-one-out errors as the spread.
+    left_out, _ = model.reader.kernels.fit(kernels, z)
+    spread = (left_out[0, :, STACKED] - z[0]).square().mean().sqrt().numpy()
+    mean = model.reader.kernels(features(queries), memory.regression)[0, :, STACKED].numpy()
+    predicted = {"kernel": gaussian_quantiles(mean[:, None], spread)}
+
+    # 3. All outputs that read the hidden state after attention.
+    hidden = model.reader(features(queries), memory)[0]  # (q, D)
+    outputs = {**heads, "rlm": Digits(model.config.context, model.decoder)}
+    return predicted | {name: head.quantiles(hidden) for name, head in outputs.items()}
+
+
+def _measures(quantiles: np.ndarray, z: np.ndarray) -> Scores:
+    """τ of the means, CRPS, and the share of z (q,) in the intervals of 90 %."""
+    from scipy.stats import kendalltau
+
+    from nas.evaluation.devices import quantiles as at_shares
+
+    # The CRPS is twice the mean pinball loss over all levels.
+    missed = z[:, None] - quantiles
+    pinball = np.maximum(LEVELS * missed, (LEVELS - 1) * missed)
+    low, high = at_shares(quantiles, [0.05, 0.95])
+    return {
+        "tau": float(np.nan_to_num(kendalltau(quantiles.mean(1), z).statistic)),
+        "crps": 2 * float(pinball.mean()),
+        "covered": float(np.mean((low <= z) & (z <= high))),
+    }
+
+
+def _tasks(
+    out: str, rows: Sequence[str], metrics: Sequence[str], tested: int, seeds: int, quick: bool
+) -> list[Task]:
+    """All tasks; seeds come last, so that what is finished is finished for all rows."""
+    places = [
+        (GENERATED, metric, family, size)
+        for metric in metrics
+        for family in available(metric)
+        if metric in metrics_of(family)
+        for size in SIZES[metric]
+    ]
+    if "nasbench201" in available("accuracy") and "accuracy" in metrics:
+        places += [(TRAINED, "accuracy", "nasbench201", size) for size in TRAINED_SIZES]
+    if quick:
+        places = [(GENERATED, metric, "digits-nasbench101", 16) for metric in metrics]
+    tasks: list[Task] = []
+    for seed in range(seeds):
+        for row in rows:
+            for base, metric, family, size in places:
+                few = family in LANGUAGE_FAMILIES and (base, metric) == (GENERATED, "accuracy")
+                if few or row not in LANGUAGE_ROWS:
+                    tasks.append((out, row, base, metric, family, size, tested, seed))
+    return tasks
+
+
+def main(
+    out: Annotated[Path, typer.Argument(help="Folder for states, heads, rows and tables.")],
+    only: Annotated[str, typer.Option(help="Rows, separated by commas.")] = ",".join(STATES),
+    metrics: Annotated[str, typer.Option(help="Metrics, separated by commas.")] = ",".join(
+        FAMILIES
+    ),
+    seeds: Seeds = 20,
+    quick: Quick = False,
+    as_json: AsJson = False,
+) -> None:
+    """Learn, predict and compare; print a table of means over the families."""
+    rows, tested = chosen(only, list(STATES)), TESTED
+    spaces, draws, steps = SPACES, DRAWS, STEPS
+    if quick:
+        seeds, tested, spaces, draws, steps = 1, 100, 2, 4, 20
+    tasks = _tasks(str(out), rows, chosen(metrics, list(FAMILIES)), tested, seeds, quick)
+    if "rlm" in rows:
+        trained_heads(_model(GENERATED), out, GENERATED, spaces, draws, steps)
+    for _, row, base, _, family, *_ in tasks:
+        _states(str(out), STATES[row][0], base, family, _most(row))
+    scores = compute(tasks, score, out)
+    summary = summarize(*_over_families(tasks, scores))
+    for measure in ("tau", "crps", "covered"):
+        publish(out / measure, pivot(summary, measure), measure)
+    show("Means over the families", ("row", "learned"), summary, as_json)
+
+
+def _over_families(
+    tasks: Sequence[Task], scores: Sequence[Scores]
+) -> tuple[list[Task], list[Scores]]:
+    """Means over the families: one row per output, metric with its number of labels, and seed."""
+    groups: dict[Task, list[Scores]] = {}
+    for (_, row, base, metric, _, size, _, seed), of_task in zip(tasks, scores, strict=True):
+        names = dict.fromkeys(name.rpartition(" ")[0] for name in of_task)
+        for name in names:
+            outputs = {"rlm": row, "kernel": "kernel" if row == "rlm" else f"kernel, {row}"}
+            few = " of three families" if row in LANGUAGE_ROWS else ""
+            place = f"nasbench201, {base}" if base == TRAINED else metric + few
+            cells = {m: of_task[f"{name} {m}"] for m in ("tau", "crps", "covered")}
+            groups.setdefault((outputs.get(name, name), f"{place}, {size}", seed), []).append(cells)
+    means = [
+        {m: float(np.mean([cells[m] for cells in members])) for m in members[0]}
+        for members in groups.values()
+    ]
+    return list(groups), means
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,371 @@
+"""Predictors and samplers of others, for comparisons. They need `pip install '.[rivals]'`.
+
+Predictors are plug-ins: `python -m experiments.unseen_spaces --only rlm,experiments/rivals.py:LightGBM`.
+
+- `LightGBM`: gradient boosting (LightGBM's own package) on the features of `forest` and on those of
+  `Graf`.
+- `Graf`: neural graph features (GRAF, Kadlecová et al., arXiv 2404.16551) and a random forest. The
+  code is this project's own, after the paper, for any network instead of cells: see `graf_features`.
+
+`BotorchSampler` is BoTorch's qLogNEHVI (arXiv 2310.20708) on one-hot choices, and
+`SmacSampler` is SMAC3 with ParEGO; both run in Optuna's loop.
+TabPFN and TabICL are missing: their packages contain no weights, which come from the Hugging Face
+hub.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from optuna.study import StudyDirection
+from optuna.trial import TrialState
+
+from nas.search.candidates import random_unseen
+from nas.search.pareto import non_dominated
+from nas.search.replay import ReplaySampler
+from nas.search.study.schema import CHOICES_KEY
+from predictors.base import Inputs, as_texts
+from predictors.baselines import MIN_STD, Forest, Regression, RegressionPredictor
+from predictors.features import feature_matrix, select_features
+from predictors.rlm.tokens import Tokens, tokenize
+from search_spaces import Architecture, SearchSpace
+from search_spaces.common.errors import InputError
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.trial import FrozenTrial
+
+GRAF_PREFIX = "graf: "  # of names of features, beside those of the text
+FOLDS = 5  # of the cross-validation that gives the uncertainty of LightGBM
+BOOSTING = {
+    "n_estimators": 300,
+    "learning_rate": 0.05,
+    "num_leaves": 15,
+    "min_child_samples": 5,
+    "subsample": 0.8,
+    "subsample_freq": 1,
+    "colsample_bytree": 0.5,
+    "reg_lambda": 1.0,
+    "n_jobs": 1,
+    "verbose": -1,
+}
+STARTUP = 10
+OPTION_SAMPLES = 500  # random networks, from which SMAC's options are read
+BATCH = 5
+RANDOM_CANDIDATES, MUTATIONS = 300, 30  # per trial, and per network of the front
+MC_SAMPLES, AT_ONCE = 64, 64
+MAX_KINDS = 64  # kinds of operators with path features, the first ones that occur
+
+
+# --- graph features
+
+
+@lru_cache(maxsize=16384)
+def graf_features(text: str) -> dict[str, float]:
+    """Features of a network by name, after GRAF.
+
+    GRAF counts the operators of a cell, and measures degrees and the shortest and longest paths
+    over subsets of its operators. Here the graph is the whole unrolled network, where no path has
+    operators of one kind alone. So a path is as long as the number of its operators in the subset;
+    subsets are one kind, and all. Costs are added, since the paper adds proxies.
+    """
+    tokens = tokenize(text)
+    kinds, kind_of_token = _kinds(tokens)
+    count = len(kind_of_token)
+    member = np.zeros((count, len(kinds) + 1))  # of each token in the subsets; the last has all
+    member[np.arange(count), kind_of_token] = 1
+    member[:, -1] = 1
+    member = np.delete(member, np.s_[MAX_KINDS:-1], 1)
+    names = [*kinds[:MAX_KINDS], "all"]
+
+    # 1. Longest and shortest paths that end with each token, over the tokens that it reads.
+    longest, shortest = member.copy(), member.copy()
+    reads: list[list[int]] = [[] for _ in range(count)]
+    for source, target in tokens.edges.T.tolist():
+        reads[target].append(source)
+    for token, sources in enumerate(reads):
+        if sources:
+            longest[token] += longest[sources].max(0)
+            shortest[token] += shortest[sources].min(0)
+
+    # 2. Paths end with the tokens that nobody reads.
+    is_last = np.bincount(tokens.edges[0], minlength=count) == 0
+    degree_in = np.bincount(tokens.edges[1], minlength=count)
+    degree_out = np.bincount(tokens.edges[0], minlength=count)
+    times = np.maximum(member.sum(0), 1)
+    columns = {
+        "count": member.sum(0),
+        "longest": longest[is_last].max(0),
+        "shortest": shortest[is_last].min(0),
+        "in": degree_in @ member / times,
+        "out": degree_out @ member / times,
+    }
+    features = {
+        f"{measure} {name}": float(value)
+        for measure, values in columns.items()
+        for name, value in zip(names, values, strict=True)
+    }
+    costs = ("params", "macs", "elements", "tokens", "depth")
+    return features | dict(zip(costs, tokens.totals.tolist(), strict=True))
+
+
+def _kinds(tokens: Tokens) -> tuple[list[str], np.ndarray]:
+    """Names of the kinds of operators, and the kind (n,) of each token: its words."""
+    words = [tuple(part.tolist()) for part in np.split(tokens.words, tokens.starts[1:])]
+    numbers = {kind: number for number, kind in enumerate(dict.fromkeys(words))}
+    return [str(kind) for kind in numbers], np.array([numbers[kind] for kind in words])
+
+
+def _matrix(texts: list[str], names: list[str]) -> np.ndarray:
+    """Matrix (n, features) of named features; 0 where a network lacks one."""
+    rows = [[graf_features(text).get(name, 0.0) for name in names] for text in texts]
+    return np.array(rows).reshape(len(texts), len(names))
+
+
+def _varying(texts: list[str]) -> list[str]:
+    """Names of the features that differ between texts."""
+    names = sorted(set().union(*map(graf_features, texts)))
+    return [
+        name
+        for name, is_used in zip(names, np.ptp(_matrix(texts, names), 0) > 0, strict=True)
+        if is_used
+    ]
+
+
+class Graf(Forest):
+    """A random forest on graph features after GRAF, see `graf_features`."""
+
+    kind = "graf"
+
+    def _select(self, architectures: Inputs) -> list[str]:
+        return _varying(as_texts(architectures))
+
+    def _encode(self, architectures: Inputs) -> np.ndarray:
+        return _matrix(as_texts(architectures), self._names)
+
+
+# --- gradient boosting
+
+
+class LightGBM(RegressionPredictor):
+    """Gradient boosting on the features of the text and on those after GRAF.
+
+    Its uncertainty is the error of a cross-validation.
+    """
+
+    kind = "lightgbm"
+
+    def _select(self, architectures: Inputs) -> list[str]:
+        texts = as_texts(architectures)
+        return [*select_features(texts), *(GRAF_PREFIX + name for name in _varying(texts))]
+
+    def _encode(self, architectures: Inputs) -> np.ndarray:
+        texts = as_texts(architectures)
+        of_graph = [name for name in self._names if name.startswith(GRAF_PREFIX)]
+        of_text = self._names[: len(self._names) - len(of_graph)]
+        graph = _matrix(texts, [name.removeprefix(GRAF_PREFIX) for name in of_graph])
+        return np.concatenate([feature_matrix(texts, of_text), graph], 1)
+
+    def _fit_regression(self, inputs: np.ndarray, targets: np.ndarray) -> Regression:
+        try:
+            from lightgbm import LGBMRegressor
+        except ImportError as error:
+            raise InputError(f"LightGBM is missing ({error}): pip install lightgbm") from error
+
+        count = len(targets)
+        if count < FOLDS:
+            mean = float(targets.mean())
+            return Regression(
+                lambda points: (np.full(len(points), mean), np.ones(len(points))), targets - mean
+            )
+
+        def boosted(rows: np.ndarray) -> LGBMRegressor:
+            model = LGBMRegressor(**BOOSTING, random_state=self.seed)
+            return model.fit(inputs[rows], targets[rows])
+
+        # 1. Errors on left-out fifths.                                                       (N,)
+        fold = np.random.default_rng(self.seed).permutation(count) % FOLDS
+        errors = np.zeros(count)
+        for number in range(FOLDS):
+            left_out = fold == number
+            model = boosted(np.flatnonzero(~left_out))
+            errors[left_out] = targets[left_out] - _predicted(model, inputs[left_out])
+        std = max(MIN_STD, float(np.sqrt(np.mean(errors**2))))
+
+        # 2. One model of all points.
+        model = boosted(np.arange(count))
+        return Regression(
+            lambda points: (_predicted(model, points), np.full(len(points), std)), errors / std
+        )
+
+
+def _predicted(model: Any, points: np.ndarray) -> np.ndarray:
+    return np.asarray(model.booster_.predict(points))
+
+
+# --- searches
+
+
+class BotorchSampler(ReplaySampler):
+    """BoTorch's qLogNEHVI on one-hot choices, for `space.choose(trial)` in an Optuna study.
+
+    A Gaussian process per objective is fitted every `BATCH` trials, as often as `rlm` learns.
+    Candidates are random networks and mutations of the best ones; none is evaluated twice.
+
+    Args:
+        space: the search space; all of its networks have the same choices.
+        seed: seed of all random choices.
+        startup: random networks before the first fit.
+    """
+
+    def __init__(self, space: SearchSpace, seed: int = 0, startup: int = STARTUP) -> None:
+        super().__init__(seed)
+        self.space, self.startup = space, startup
+        self._queue: list[Architecture] = []  # the rest of the batch
+
+    def choose(self, study: optuna.Study, trial: FrozenTrial) -> Architecture:
+        if self._queue:
+            return self._queue.pop(0)
+        rng = np.random.default_rng([self.seed, trial.number])
+        evaluated = [
+            (self.space.architecture(one.system_attrs[CHOICES_KEY]), one.values)
+            for one in study.get_trials(deepcopy=False, states=[TrialState.COMPLETE])
+        ]
+        seen = {architecture for architecture, _ in evaluated}
+        drawn = [random_unseen(self.space, seen, rng) for _ in range(RANDOM_CANDIDATES)]
+        candidates = [architecture for architecture in drawn if architecture is not None]
+        if len(evaluated) < self.startup or not candidates:
+            return candidates[0] if candidates else self.space.sample(rng)
+
+        # 1. Values, all to be maximized, and mutations of the best networks.
+        signs = [1 if d == StudyDirection.MAXIMIZE else -1 for d in study.directions]
+        values = np.array([values for _, values in evaluated]) * signs  # (n, m)
+        for row in np.flatnonzero(non_dominated(-values)):
+            parent = evaluated[row][0]
+            candidates += [self.space.mutate(parent, rng) for _ in range(MUTATIONS)]
+        pool = [one for one in dict.fromkeys(candidates) if one not in seen]
+
+        # 2. The batch with the largest acquisition, one after the other.
+        inputs = _one_hot([*(one for one, _ in evaluated), *pool])
+        points, of_pool = np.split(inputs, [len(values)])
+        batch = _log_nehvi_batch(points, values, of_pool, min(BATCH, len(pool)), trial.number)
+        self._queue = [pool[i] for i in batch]
+        return self._queue.pop(0)
+
+
+class SmacSampler(ReplaySampler):
+    """SMAC3 with ParEGO and its random forest, asked and told in an Optuna study.
+
+    Args:
+        space: the search space; all of its networks have the same choices.
+        seed: seed of all random choices.
+        folder: where SMAC writes its files.
+        evaluations: number of trials.
+    """
+
+    def __init__(self, space: SearchSpace, seed: int, folder: Path, evaluations: int) -> None:
+        super().__init__(seed)
+        try:
+            from ConfigSpace import Categorical, ConfigurationSpace
+            from smac import HyperparameterOptimizationFacade, Scenario
+            from smac.multi_objective.parego import ParEGO
+        except ImportError as error:
+            raise InputError(f"SMAC is missing ({error}): pip install smac") from error
+        self.space = space
+        rng = np.random.default_rng(0)
+        samples = [space.sample(rng).as_dict() for _ in range(OPTION_SAMPLES)]
+        # SMAC chooses numbers of options, since options may be of any type.
+        self._options = {
+            name: list(dict.fromkeys(sample[name] for sample in samples)) for name in samples[0]
+        }
+        configurations = ConfigurationSpace(seed=seed)
+        configurations.add([Categorical(name, range(len(o))) for name, o in self._options.items()])
+        scenario = Scenario(
+            configurations,
+            name=str(seed),
+            output_directory=folder,
+            objectives=["first", "second"],
+            deterministic=True,
+            n_trials=evaluations,
+            seed=seed,
+        )
+        self._smac = HyperparameterOptimizationFacade(
+            scenario,
+            lambda configuration, seed: (0.0, 0.0),  # never called: the study evaluates
+            multi_objective_algorithm=ParEGO(scenario),
+            overwrite=True,
+            logging_level=False,
+        )
+        self._asked: dict[int, Any] = {}  # by number of the trial
+
+    def choose(self, study: optuna.Study, trial: FrozenTrial) -> Architecture:
+        from smac.runhistory.dataclasses import TrialValue
+
+        signs = [-1 if d == StudyDirection.MAXIMIZE else 1 for d in study.directions]
+        for one in study.get_trials(deepcopy=False, states=[TrialState.COMPLETE]):
+            if (asked := self._asked.pop(one.number, None)) is not None:
+                losses = [sign * value for sign, value in zip(signs, one.values, strict=True)]
+                self._smac.tell(asked, TrialValue(cost=losses))
+        asked = self._asked[trial.number] = self._smac.ask()
+        choices = {name: self._options[name][int(i)] for name, i in asked.config.items()}
+        return self.space.architecture(choices)
+
+
+def _one_hot(architectures: Sequence[Architecture]) -> np.ndarray:
+    """One-hot choices (n, d)."""
+    rows = [{f"{name}={value}" for name, value in one.choices} for one in architectures]
+    names = sorted(set().union(*rows))
+    return np.array([[float(name in row) for name in names] for row in rows])
+
+
+def _log_nehvi_batch(
+    points: np.ndarray, values: np.ndarray, pool: np.ndarray, size: int, seed: int
+) -> list[int]:
+    """A batch of candidates by qLogNEHVI: rows of `pool` (k, d), given points (n, d) with values
+    (n, m).
+    """
+    import torch
+
+    try:
+        from botorch.acquisition.multi_objective.logei import (
+            qLogNoisyExpectedHypervolumeImprovement,
+        )
+        from botorch.fit import fit_gpytorch_mll
+        from botorch.models import SingleTaskGP
+        from botorch.sampling import SobolQMCNormalSampler
+        from botorch.utils.multi_objective.hypervolume import infer_reference_point
+        from botorch.utils.multi_objective.pareto import is_non_dominated
+        from gpytorch.mlls import ExactMarginalLogLikelihood
+    except ImportError as error:
+        raise InputError(f"BoTorch is missing ({error}): pip install botorch") from error
+    x = torch.from_numpy(points)
+    y = torch.from_numpy((values - values.mean(0)) / np.maximum(values.std(0), 1e-9))
+    candidates = torch.from_numpy(pool)
+    torch.manual_seed(seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        # 1. BoTorch's default Gaussian processes.
+        model = SingleTaskGP(x, y)
+        fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+        acquisition = qLogNoisyExpectedHypervolumeImprovement(
+            model,
+            infer_reference_point(y[is_non_dominated(y)]),
+            x,
+            sampler=SobolQMCNormalSampler(torch.Size([MC_SAMPLES]), seed=seed),
+            prune_baseline=True,
+        )
+        # 2. Each candidate is chosen given those before it, which are pending.
+        batch: list[int] = []
+        for _ in range(size):
+            acquisition.set_X_pending(candidates[batch] if batch else None)
+            with torch.inference_mode():
+                parts = [acquisition(part[:, None]) for part in candidates.split(AT_ONCE)]
+            scores = torch.cat(parts)  # (k,)
+            scores[batch] = -torch.inf
+            batch.append(int(scores.argmax()))
+    return batch
