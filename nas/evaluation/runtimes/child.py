@@ -21,12 +21,14 @@ from nas.evaluation.memory import resident_growth
 from nas.evaluation.runtimes import get_runtime
 from nas.evaluation.runtimes.base import Runtime
 from search_spaces.common.errors import InputError
+from search_spaces.common.files import replacing
 
 INFERENCES = 3  # before the peak memory is read
 JOB, RESULT, STEP = "job.json", "result.json", "step"
 
 
-def main(folder: Path) -> None:
+def perform(folder: Path) -> None:
+    """Run the job of a folder and write its result there."""
     job = json.loads((folder / JOB).read_text())
     runtime = get_runtime(job["runtime"])
     actions = {"convert": _convert, "measure": _measure, "memory": _memory}
@@ -35,10 +37,8 @@ def main(folder: Path) -> None:
     except Exception as error:  # any error of a converter is a result, too
         lines = str(error).strip().splitlines() or [type(error).__name__]
         result = {"error": " ".join(lines[0].split())}
-    (folder / RESULT).write_text(json.dumps(result))
-    # Some runtimes crash while Python unloads them; the result is there.
-    sys.stdout.flush()
-    os._exit(0)
+    with replacing(folder / RESULT) as temporary:
+        temporary.write_text(json.dumps(result))
 
 
 def _convert(runtime: Runtime, folder: Path, job: dict[str, Any]) -> dict[str, Any]:
@@ -132,4 +132,9 @@ def _begin(folder: Path, step: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    # One folder as an argument; or one on each line of the standard input, for many networks.
+    for line in sys.argv[1:] or sys.stdin:
+        perform(Path(line.strip()))
+    # Some runtimes crash while Python unloads them; the results are there.
+    sys.stdout.flush()
+    os._exit(0)

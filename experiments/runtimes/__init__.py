@@ -1,0 +1,1 @@
+"""Networks measured in many runtimes on one machine, and a new runtime from ten measurements."""

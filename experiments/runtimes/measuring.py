@@ -1,0 +1,201 @@
+"""Measures a table of networks × runtimes, resumable.
+
+Networks of ten spaces take turns, so that a table that was stopped early has all of them. For each
+network all runtimes are measured one after the other, each beside the reference network. A process
+per runtime serves many networks, because imports take longer than most measurements; one that
+crashes or exceeds its time is replaced.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nas.evaluation.journal import Journal
+from nas.evaluation.latency import LatencyTask, time_serialized, with_batch
+from nas.evaluation.runtimes import RUNTIMES
+from nas.evaluation.runtimes.child import JOB, RESULT, STEP
+from search_spaces import Architecture, SearchSpace, get_space
+from search_spaces.common.errors import InputError
+
+BASE = "onnxruntime"  # measured in this process
+TASK = LatencyTask(warmup=5, runs=30)
+TIMEOUT_S = 240.0
+OWN = Path(__file__).parents[1] / "own_spaces"
+# Images of 64 pixels for mobile networks and the ResNets, else those of the spaces.
+SPACES: dict[str, dict[str, Any]] = {
+    "nasbench201": {},
+    "ofa-mbv3": {"resolution": 64},
+    "tiny-resnet": {},
+    "ofa-proxyless": {"resolution": 64},
+    f"{OWN / 'widths.py'}:build": {},
+    "fbnet": {},
+    f"{OWN / 'inverted_residuals.py'}:build": {},
+    "ofa-resnet50": {"resolution": 64},
+    "two-path": {},
+    f"{OWN / 'transformer.py'}:build": {},
+}
+TABLE = "measurements.jsonl"
+
+Step = Callable[[str, int, int], None]
+
+
+class Candidate(NamedTuple):
+    """A network of the table: a short name of its space, the space, and the architecture."""
+
+    label: str
+    space: SearchSpace
+    architecture: Architecture
+
+    @property
+    def name(self) -> str:
+        return f"{self.label} {self.space.format(self.architecture)}"
+
+
+def candidates(count: int) -> list[Candidate]:
+    """`count` distinct random networks, the spaces in turn; the same in every call."""
+    drawn: list[Iterator[Candidate]] = []
+    for name, options in SPACES.items():
+        label = Path(name.removesuffix(":build")).stem
+        drawn.append(_distinct(label, get_space(name, **options)))
+    return [next(drawn[number % len(drawn)]) for number in range(count)]
+
+
+def _distinct(label: str, space: SearchSpace) -> Iterator[Candidate]:
+    rng, seen = np.random.default_rng(0), set()
+    while True:
+        architecture = space.sample(rng)
+        if architecture not in seen:
+            seen.add(architecture)
+            yield Candidate(label, space, architecture)
+
+
+def measure_table(folder: Path, count: int, runtimes: list[str], step: Step) -> None:
+    """Measure what the folder's table lacks of `count` networks.
+
+    A line has the name of a runtime and a network, and median, low and high end in ms, or the
+    reason why there are none.
+    """
+    journal = Journal(folder / TABLE)
+    workers = {name: _Worker(name) for name in runtimes if name != BASE}
+    networks = candidates(count)
+    try:
+        for done, network in enumerate(networks):
+            for runtime in runtimes:
+                key = f"{runtime} {network.name}"
+                if key in journal.known:
+                    continue
+                step(f"{network.label}, {runtime}", done, count)
+                model = with_batch(network.space.to_onnx(network.architecture), 1)
+                if runtime == BASE:
+                    latency = time_serialized([model.SerializeToString()], TASK)[0]
+                    journal.append(key, {"ms": list(latency[:3])})
+                else:
+                    journal.append(key, workers[runtime].measure(model.SerializeToString()))
+    finally:
+        for worker in workers.values():
+            worker.close()
+    step("", count, count)
+
+
+class _Worker:
+    """A process that measures in one runtime, network after network."""
+
+    def __init__(self, runtime: str) -> None:
+        RUNTIMES[runtime].check_installed(f"{runtime}_latency_ms")
+        self._runtime = runtime
+        self._process: subprocess.Popen[str] | None = None
+
+    def measure(self, model: bytes) -> dict[str, Any]:
+        """Median, low and high end in ms, or an error."""
+        with tempfile.TemporaryDirectory(prefix="nas-") as name:
+            folder = Path(name)
+            (folder / "model.onnx").write_bytes(model)
+            job = {"action": "measure", "models": [str(folder / "model.onnx")]}
+            job |= {"runtime": self._runtime, "task": asdict(TASK)}
+            (folder / JOB).write_text(json.dumps(job))
+            process = self._started()
+            assert process.stdin is not None
+            process.stdin.write(f"{folder}\n")
+            process.stdin.flush()
+            result, begun = folder / RESULT, time.monotonic()
+            while not result.exists():
+                if process.poll() is not None:
+                    return {"error": f"crashed ({process.returncode}) while {_step(folder)}"}
+                if time.monotonic() - begun > TIMEOUT_S:
+                    self.close()
+                    return {"error": f"took more than {TIMEOUT_S:g} s while {_step(folder)}"}
+                time.sleep(0.05)
+            measured = json.loads(result.read_text())
+        if "error" in measured:
+            return {"error": measured["error"][:200]}
+        further = {key: measured[key] for key in ("difference", "fallback_ops", "size_mb")}
+        return {"ms": measured["latency_ms"][:3], **further}
+
+    def _started(self) -> subprocess.Popen[str]:
+        if self._process is None or self._process.poll() is not None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "nas.evaluation.runtimes.child"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                env=os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+            )
+        return self._process
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+def _step(folder: Path) -> str:
+    return (folder / STEP).read_text() if (folder / STEP).exists() else "starting"
+
+
+class Table(NamedTuple):
+    """Measured networks, those that every runtime could run.
+
+    Attributes:
+        networks: n networks.
+        runtimes: r names.
+        latency: (n, r) in ms.
+        failed: number of failed measurements by runtime.
+    """
+
+    networks: list[Candidate]
+    runtimes: list[str]
+    latency: np.ndarray
+    failed: dict[str, int]
+
+
+def read_table(folder: Path, count: int, runtimes: list[str]) -> Table:
+    """The table of a folder.
+
+    Raises:
+        InputError: it has fewer than 30 complete networks.
+    """
+    measured = Journal(folder / TABLE).known
+    rows, networks, failed = [], [], dict.fromkeys(runtimes, 0)
+    for network in candidates(count):
+        values = [measured.get(f"{runtime} {network.name}", {}) for runtime in runtimes]
+        for runtime, value in zip(runtimes, values, strict=True):
+            failed[runtime] += "error" in value
+        if all("ms" in value for value in values):
+            networks.append(network)
+            rows.append([value["ms"][0] for value in values])
+    if len(rows) < 30:
+        raise InputError(f"{folder / TABLE}: {len(rows)} complete networks, 30 are needed")
+    return Table(networks, runtimes, np.array(rows), failed)
