@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -12,7 +14,7 @@ from nas.evaluation.extremes import largest, smallest
 from nas.evaluation.measurement import Measurement, known_metrics
 from nas.evaluation.trainable import Trainable
 from nas.search.objectives import Constraint, ConstraintsLike, parse_constraints
-from search_spaces.common.errors import InputError, unknown
+from search_spaces.common.errors import InputError, MeasurementError, unknown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 COUNTED = ("params", "flops")  # from the graph; everything else is measured or predicted
 DESIGNS = 4  # networks that the space itself proposes are measured, too
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -176,7 +180,12 @@ def _measured(
     rows = []
     for arch in archs:
         network = Trainable.of(space, arch)
-        values = measuring(network, lambda arch=arch: space.to_onnx(arch)).values  # type: ignore[misc]
+        try:
+            values = measuring(network, lambda arch=arch: space.to_onnx(arch)).values  # type: ignore[misc]
+        except MeasurementError as error:
+            _log.warning("%s: %s", space.format(arch), error)
+            rows.append([math.nan] * len(measuring.metrics))
+            continue
         rows.append([values[name].value for name in measuring.metrics])
     return dict(zip(measuring.metrics, np.array(rows, float).T, strict=True))
 
@@ -184,6 +193,8 @@ def _measured(
 def _limit(constraint: Constraint, random: np.ndarray, ends: np.ndarray) -> Limit:
     everything = np.concatenate([random, ends])
     violations = constraint.violation(everything)
-    nearest = float(everything[np.nanargmin(violations)])
+    nearest = math.nan
+    if not np.isnan(violations).all():  # networks that could not be measured
+        nearest = float(everything[np.nanargmin(violations)])
     share = float((constraint.violation(random) <= 0).mean())
     return Limit(constraint, share, len(random), nearest, bool((violations <= 0).any()))

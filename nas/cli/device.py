@@ -41,6 +41,13 @@ def device_add(
             help="Shell command that receives an ONNX file, {model}, and prints milliseconds."
         ),
     ] = None,
+    metric_command: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead of latencies, METRIC:min=COMMAND for another metric, such as "
+            "'board_energy_mj:min=./measure {model}'."
+        ),
+    ] = None,
     latency_setting: LatencySetting = None,
     batch: Batch = None,
     measurements: Annotated[
@@ -57,24 +64,27 @@ def device_add(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Measure a few networks on a device, to predict the latencies of all others.
+    """Measure a few networks on a device, to predict the latencies of all others, or another metric.
 
     The networks with the most uncertain predictions are measured. An interrupted command can be
     repeated.
     """
-    from nas.cli.measured import latency_commands
+    from nas.cli.measured import device_commands
+    from nas.evaluation.device_command import check_runtimes
     from nas.evaluation.device_measuring import draw_pool, measure, quality
     from nas.evaluation.devices import MIN_MEASURED, PredictedDevice
     from nas.search.prior import read_prior_observations
     from search_spaces import get_space
 
     device, opened = PredictedDevice(name), get_space(space, **parse_settings(option, "--option"))
-    if (latency_command is None) == (measurements is None):
-        raise InputError("give --latency-command, to measure, or --measurements, a CSV file")
-    if measurements is not None and (latency_setting or batch):
+    sources = [one for one in (latency_command, metric_command, measurements) if one is not None]
+    if len(sources) != 1:
         raise InputError(
-            "--batch and --latency-setting belong to --latency-command: leave them out"
+            "give one of --latency-command and --metric-command, to measure, or --measurements, a "
+            "CSV file"
         )
+    if measurements is not None and (latency_setting or batch):
+        raise InputError("--batch and --latency-setting belong to a command: leave them out")
     with progress_bar(f"measuring {name}", quiet) as bar:
         if measurements is not None:
             given = read_prior_observations(measurements, opened, [device.metric])
@@ -88,10 +98,27 @@ def device_add(
                 text, times = opened.to_text(architecture), [value, value, value]
                 if device.tried.get(text, {}).get("ms") != times:
                     device.add(text, opened.format(architecture), times)
-        elif latency_command is not None:
-            (command,) = latency_commands([latency_command], latency_setting)
-            device.begin({"command": command.command, "batch": batch or 1})
-            measure(device, opened, replace(command, name=name), networks, seed, batch or 1, bar)
+        else:
+            (command,) = device_commands(
+                {
+                    "latency_command": [latency_command] if latency_command else None,
+                    "metric_command": [metric_command] if metric_command else None,
+                    "latency_setting": latency_setting,
+                }
+            )
+            check_runtimes(command)
+            about = {"command": command.command, "batch": batch or 1}
+            if metric_command is None:
+                command = replace(command, name=name)
+            elif len(command.metrics) > 1:
+                raise InputError(
+                    f"a device predicts one metric, not {len(command.metrics)}: add a device for "
+                    "each"
+                )
+            else:
+                about["metric"] = str(command.metrics[0])
+            device.begin(about)
+            measure(device, opened, command, networks, seed, batch or 1, bar)
     if len(device.texts) < MIN_MEASURED:
         raise InputError(
             f"device {name!r} has {len(device.texts)} measured networks: measure at least "

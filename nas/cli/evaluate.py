@@ -16,6 +16,7 @@ from nas.cli.options import (
     Json,
     LatencyCommand,
     LatencySetting,
+    MetricCommand,
     Provider,
     Quiet,
     Seed,
@@ -63,6 +64,7 @@ def evaluate(
     batch: Batch = None,
     provider: Provider = None,
     latency_command: LatencyCommand = None,
+    metric_command: MetricCommand = None,
     latency_setting: LatencySetting = None,
     seed: Seed = 0,
     resume: Annotated[
@@ -75,10 +77,10 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Measure a network: train it from scratch, time it, and count its parameters and FLOPs."""
-    from nas.cli.measured import latency_commands
+    from nas.cli.measured import device_commands
     from nas.evaluation.devices import devices_of
     from nas.evaluation.latency import LatencyTask
-    from nas.evaluation.measurement import Measurement, known_metrics, trains
+    from nas.evaluation.measurement import Measurement, known_metrics, metrics_of, trains
     from nas.evaluation.metrics import FIDELITY
     from nas.evaluation.runtimes import RUNTIME_METRICS
     from nas.evaluation.subjects import subject_of_file, subject_of_space
@@ -87,9 +89,15 @@ def evaluate(
 
     timing = LatencyTask(**given_only(threads=threads, batch=batch, provider=provider))
     task = training_task({**parse_settings(training, "--training"), **given_only(epochs=epochs)})
-    commands = latency_commands(latency_command, latency_setting)
+    commands = device_commands(
+        given_only(
+            latency_command=latency_command,
+            metric_command=metric_command,
+            latency_setting=latency_setting,
+        )
+    )
     wanted = split_names(metrics) if metrics else []
-    devices = devices_of(wanted, [command.metric for command in commands])
+    devices = devices_of(wanted, metrics_of(commands))
     source = (
         (dataset or "digits")
         if not wanted or trains(wanted, timing, (*commands, *devices))

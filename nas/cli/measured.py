@@ -1,8 +1,9 @@
-"""Evaluators and latency commands from command line options."""
+"""Evaluators and device commands from command line options."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,7 @@ def open_measured(
     """
     from nas.evaluation.devices import devices_of
     from nas.evaluation.latency import LatencyTask, check_provider
-    from nas.evaluation.measurement import Measurement, known_metrics, trains
+    from nas.evaluation.measurement import Measurement, known_metrics, metrics_of, trains
     from nas.evaluation.subjects import open_space
     from nas.evaluation.training import training_task
     from nas.search.evaluators import MeasuredEvaluator
@@ -60,8 +61,8 @@ def open_measured(
     )
     metrics = tuple(dict.fromkeys([*metrics, *(budget.metrics if budget else ())]))
     timing = LatencyTask(**pick(given, "threads", "batch", "provider"))
-    commands = latency_commands(given.get("latency_command"), given.get("latency_setting"))
-    devices = devices_of(metrics, [command.metric for command in commands])
+    commands = device_commands(given)
+    devices = devices_of(metrics, metrics_of(commands))
     settings = {**parse_settings(given.get("training"), "--training"), **pick(given, "epochs")}
     options = parse_settings(given.get("option"), "--option")
     device = given.get("device", "cpu")
@@ -96,23 +97,42 @@ def open_measured(
     return FunctionEvaluator(opened, given["evaluator"], returned, measurement, settings, states)
 
 
-def latency_commands(
-    commands: list[str] | None, settings: list[str] | None
-) -> tuple[DeviceCommand, ...]:
-    """Parse the values of `--latency-command` and `--latency-setting`."""
+def device_commands(given: Mapping[str, Any]) -> tuple[DeviceCommand, ...]:
+    """Parse the values of `--latency-command`, `--metric-command` and `--latency-setting`.
+
+    Raises:
+        InputError: a value is invalid, or two commands measure the same metric.
+    """
     from nas.evaluation.device_command import DeviceCommand
 
-    if settings and not commands:
-        raise InputError("--latency-setting needs --latency-command")
-    values = parse_settings(settings, "--latency-setting")
-    parsed = tuple(DeviceCommand.parse(command, values) for command in commands or ())
-    names = [command.name for command in parsed]
+    latencies, metrics = given.get("latency_command") or (), given.get("metric_command") or ()
+    if given.get("latency_setting") and not (latencies or metrics):
+        raise InputError("--latency-setting needs --latency-command or --metric-command")
+    settings = parse_settings(given.get("latency_setting"), "--latency-setting")
+    commands = [DeviceCommand.parse(command, settings) for command in latencies]
+    names = [command.name for command in commands]
     if twice := [name for name in names if names.count(name) > 1]:
         raise InputError(
             f"two latency commands are named {twice[0]}: write NAME=COMMAND, with a different name "
             "for each"
         )
-    return parsed
+    commands += [DeviceCommand.parse_metrics(command, settings) for command in metrics]
+    measured = [metric.name for command in commands for metric in command.metrics]
+    if twice := [name for name in measured if measured.count(name) > 1]:
+        raise InputError(f"two commands measure {twice[0]}: leave one of them out")
+    return tuple(commands)
+
+
+def declare_objectives(objectives: str, commands: Sequence[DeviceCommand]) -> str:
+    """Objectives with the directions that commands and stored devices declare, where they state
+    none themselves.
+    """
+    from nas.evaluation.devices import PredictedDevice, list_devices
+
+    declared = [PredictedDevice(name).declared for name in list_devices()]
+    declared += [metric for command in commands for metric in command.metrics]
+    known = {metric.name: str(metric) for metric in declared}
+    return ",".join(known.get(part.strip(), part) for part in objectives.split(","))
 
 
 def warn_of_missing_weights(studies: Studies, folder: Path) -> None:

@@ -189,8 +189,18 @@ LatencyCommand = Annotated[
     typer.Option(
         "--latency-command",
         help="NAME=COMMAND gives NAME_latency_ms: a shell command that receives an ONNX file, "
-        "{model}, and prints "
+        "{model} (or {int8}, {tflite}, {openvino}, {ncnn}, {mnn}, {pte}), and prints "
         "milliseconds, for example 'pi=scp {model} pi: && ssh pi ./bench model.onnx'; repeatable.",
+        rich_help_panel=TIMING,
+    ),
+]
+MetricCommand = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--metric-command",
+        help="METRIC:min=COMMAND, for example 'board_energy_mj:min=./measure {model}': a shell "
+        "command that prints a number, or JSON with the values of several metrics, separated by "
+        "commas before the =; repeatable.",
         rich_help_panel=TIMING,
     ),
 ]
@@ -198,7 +208,7 @@ LatencySetting = Annotated[
     list[str] | None,
     typer.Option(
         "--latency-setting",
-        help="Setting of --latency-command, NAME=VALUE: warmup, runs, timeout (s), retries; "
+        help="Setting of --latency-command and --metric-command, NAME=VALUE: warmup, runs, timeout (s), retries; "
         "repeatable.",
         rich_help_panel=TIMING,
     ),

@@ -16,6 +16,7 @@ from nas.cli.options import (
     Kernel,
     LatencyCommand,
     LatencySetting,
+    MetricCommand,
     Provider,
     RoundTo,
     Seed,
@@ -66,15 +67,16 @@ def profile(
     batch: Batch = None,
     provider: Provider = None,
     latency_command: LatencyCommand = None,
+    metric_command: MetricCommand = None,
     latency_setting: LatencySetting = None,
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
     """Say what the networks of a space cost, and whether a limit can be kept, before a search."""
-    from nas.cli.measured import latency_commands
+    from nas.cli.measured import device_commands
     from nas.evaluation.devices import devices_of
     from nas.evaluation.latency import LatencyTask, check_provider
-    from nas.evaluation.measurement import Measurement
+    from nas.evaluation.measurement import Measurement, metrics_of
     from nas.profiling import profile as profile_of
     from nas.search.objectives import parse_constraints
     from search_spaces.registry import get_space, is_model
@@ -88,13 +90,17 @@ def profile(
     if provider is not None:
         check_provider(provider)
     timing = LatencyTask(**given_only(threads=threads, batch=batch, provider=provider))
-    commands = latency_commands(latency_command, latency_setting)
+    commands = device_commands(
+        given_only(
+            latency_command=latency_command,
+            metric_command=metric_command,
+            latency_setting=latency_setting,
+        )
+    )
     limits = parse_constraints(constraint)
     default = () if limits or commands else (timing.metric,)
-    names = [*split_names(metrics)] if metrics else [*default, *(c.metric for c in commands)]
-    devices = devices_of(
-        [*names, *(limit.metric for limit in limits)], [c.metric for c in commands]
-    )
+    names = [*split_names(metrics)] if metrics else [*default, *metrics_of(commands)]
+    devices = devices_of([*names, *(limit.metric for limit in limits)], metrics_of(commands))
     measurement = Measurement((), latency=timing, commands=commands, devices=devices)
     result = profile_of(
         space,

@@ -32,6 +32,7 @@ from nas.cli.options import (
     Kernel,
     LatencyCommand,
     LatencySetting,
+    MetricCommand,
     Model,
     Outputs,
     OwnEvaluator,
@@ -179,6 +180,7 @@ def search(
     batch: Batch = None,
     provider: Provider = None,
     latency_command: LatencyCommand = None,
+    metric_command: MetricCommand = None,
     latency_setting: LatencySetting = None,
     reference: Annotated[
         str | None,
@@ -328,7 +330,12 @@ def search(
     space's networks.
     """
     from nas.benchmarks import load_benchmark
-    from nas.cli.measured import open_measured, warn_of_missing_weights
+    from nas.cli.measured import (
+        declare_objectives,
+        device_commands,
+        open_measured,
+        warn_of_missing_weights,
+    )
     from nas.comparison.runs import (
         SearchOptions,
         run_measured_studies,
@@ -382,8 +389,10 @@ def search(
     measured = given_only(
         option=option, dataset=dataset, trainings=trainings, epochs=epochs, training=training, device=device,
         threads=threads, batch=batch, provider=provider, reference=reference, evaluator=evaluator,
-        latency_command=latency_command, latency_setting=latency_setting,
+        latency_command=latency_command, metric_command=metric_command, latency_setting=latency_setting,
     )  # fmt: skip
+    if benchmark is None and predictor is None:
+        objectives = declare_objectives(objectives, device_commands(measured))
     _check_source(benchmark, space, predictor, measured)
     _check_measure(measure, cheap, samplers, benchmark, predictor)
     if new and storage:

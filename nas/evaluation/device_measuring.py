@@ -11,7 +11,7 @@ import numpy as np
 
 from nas.evaluation.device_command import DeviceCommand, DeviceError, time_on_device
 from nas.evaluation.devices import MIN_MEASURED, PredictedDevice
-from search_spaces.common.errors import InputError
+from search_spaces.common.errors import InputError, MeasurementError
 
 if TYPE_CHECKING:
     from search_spaces import Architecture, SearchSpace
@@ -64,7 +64,9 @@ def measure(
             progress(space.format(pool[text]), len(device.texts), count)
         try:
             latency = time_on_device(space.to_onnx(pool[text]), command, batch)
-        except DeviceError as error:
+            if not latency.low > 0:
+                raise DeviceError(f"{device.metric} is {latency.low:g}, and not positive")
+        except (DeviceError, MeasurementError) as error:
             device.add(text, space.format(pool[text]), None, str(error))
             failures += 1
             if failures == MAX_FAILURES:

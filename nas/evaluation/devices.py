@@ -1,4 +1,6 @@
-"""The user's devices: the RLM predicts the latency of any network from a few measured ones."""
+"""The user's devices: the RLM predicts the latency of any network from a few measured ones, or
+another metric that is positive.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,7 @@ import numpy as np
 from nas.evaluation.device_command import SUFFIX
 from nas.evaluation.journal import Journal
 from nas.evaluation.runtimes import RUNTIMES
+from predictors.metrics import Metric
 from search_spaces.common.errors import InputError, unknown
 from search_spaces.common.files import replacing
 from search_spaces.ir.text import fingerprint
@@ -49,11 +52,12 @@ def list_devices() -> list[str]:
 
 def devices_of(metrics: Iterable[str], measured: Iterable[str] = ()) -> tuple[PredictedDevice, ...]:
     """The stored devices that predict these metrics, except those in `measured`."""
-    kept = {f"{name}{SUFFIX}": name for name in list_devices()}
+    stored = {}
+    for name in list_devices():
+        device = PredictedDevice(name)
+        stored[device.metric] = device
     return tuple(
-        PredictedDevice(kept[metric])
-        for metric in metrics
-        if metric in kept and metric not in measured
+        stored[metric] for metric in metrics if metric in stored and metric not in measured
     )
 
 
@@ -110,8 +114,14 @@ class PredictedDevice:
 
     @property
     def metric(self) -> str:
-        """Name of the predicted metric."""
-        return f"{self.name}{SUFFIX}"
+        """Name of the predicted metric: the declared one, else `NAME_latency_ms`."""
+        return self.declared.name
+
+    @cached_property
+    def declared(self) -> Metric:
+        """The predicted metric, as it was declared when the device was added."""
+        stored = self.about.get("metric") if self.exists else None
+        return Metric.parse(stored or f"{self.name}{SUFFIX}")
 
     @property
     def exists(self) -> bool:
@@ -142,6 +152,7 @@ class PredictedDevice:
             with replacing(self.folder / self.ABOUT) as temporary:
                 temporary.write_text(json.dumps(about, indent=1))
         self._journal = Journal(self.folder / "measurements.jsonl")
+        self.__dict__.pop("declared", None)
 
     def remove(self) -> None:
         """Delete the device and its measurements."""
@@ -157,7 +168,7 @@ class PredictedDevice:
         Args:
             text: the network's text.
             architecture: the network in the space's notation.
-            latency: median, 10 % and 90 % quantile in ms; None if the network could not be timed.
+            latency: median, 10 % and 90 % quantile, in ms or the metric's unit; None if the network could not be timed.
             failure: the reason why it could not be timed.
         """
         assert self._journal is not None
@@ -203,7 +214,7 @@ class PredictedDevice:
 
     def sample(self, texts: Sequence[str]) -> np.ndarray:
         """Samples (n, SAMPLES) of the predicted latencies in ms."""
-        return _sampled(self._fitted, self.metric, texts)
+        return _sampled(self._fitted, self.declared.key, texts)
 
     def novelty(self, texts: Sequence[str]) -> np.ndarray:
         """Distance (n,) of networks from the measured ones, in units of the distance between
@@ -217,7 +228,9 @@ class PredictedDevice:
         """
         known, rows = self.latencies[:, 0], np.arange(len(self.texts))
         drawn = [
-            _sampled(self._fit(np.where(rows == i, np.nan, known)), self.metric, [self.texts[i]])
+            _sampled(
+                self._fit(np.where(rows == i, np.nan, known)), self.declared.key, [self.texts[i]]
+            )
             for i in rows
         ]
         return quantiles(np.concatenate(drawn), QUANTILES).T
@@ -237,7 +250,7 @@ class PredictedDevice:
         """The RLM with these latencies (k,) as examples."""
         import predictors
 
-        return predictors.create("rlm").fit(self.texts, {self.metric: latencies})
+        return predictors.create("rlm").fit(self.texts, {self.declared.key: latencies})
 
 
 def _is_result(row: Any) -> bool:

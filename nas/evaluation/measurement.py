@@ -16,7 +16,7 @@ import numpy as np
 
 from nas.evaluation import int8, memory
 from nas.evaluation.datasets import Dataset, load_dataset
-from nas.evaluation.device_command import DeviceCommand, time_on_device
+from nas.evaluation.device_command import DeviceCommand, check_runtimes, measure_on_device
 from nas.evaluation.devices import PredictedDevice, device_of
 from nas.evaluation.export import preprocessing, trained_model
 from nas.evaluation.int8 import score_metrics
@@ -82,7 +82,7 @@ class Measurement:
             timed. Its batch and threads also apply to `peak_memory_mb`, measured on the CPU, and to
             the other runtimes (`nas.evaluation.runtimes`), whose metrics begin with their names.
         device: torch device for training.
-        commands: measure latencies on other devices.
+        commands: measure metrics on other devices.
         devices: predict latencies on other devices.
 
     Raises:
@@ -105,11 +105,13 @@ class Measurement:
         return (*self.commands, *self.devices)
 
     def __post_init__(self) -> None:
-        taken = {command.metric for command in self.commands}
-        if taken := taken & {self.latency.metric, int8.LATENCY, *RUNTIME_METRICS}:
+        of_commands = [metric.name for one in self.commands for metric in one.metrics]
+        if taken := {*of_commands} & {self.latency.metric, int8.LATENCY, *RUNTIME_METRICS}:
             raise InputError(
-                f"{taken.pop()} is measured on this machine: give the latency command another name"
+                f"{taken.pop()} is measured on this machine: give the command another name"
             )
+        for command in self.commands:
+            check_runtimes(command)
         if self.data and not self.data.labelled and self.data.metric in self.metrics:
             remedy = f"add y, or search by {FIDELITY} to a trained model (--model)"
             raise InputError(f"{self.data.source} has inputs, but no targets: {remedy}")
@@ -131,9 +133,7 @@ class Measurement:
         """What the values depend on, as JSON values. `measurement_of` makes a `Measurement` from
         them.
         """
-        commands = (
-            {"commands": [asdict(command) for command in self.commands]} if self.commands else {}
-        )
+        commands = {"commands": [one.settings for one in self.commands]} if self.commands else {}
         devices = {"devices": [device.settings for device in self.devices]} if self.devices else {}
         return {
             "metrics": list(self.metrics),
@@ -233,8 +233,10 @@ class Measurement:
 
         batch, threads = self.latency.batch, self.latency.threads
 
-        def on_device(command: DeviceCommand) -> Callable[[], Measured]:
-            return lambda: Measured(*time_on_device(model(), command, batch))
+        on_device = cache(lambda command: measure_on_device(model(), command, batch))
+
+        def by_command(command: DeviceCommand, metric: str) -> Measured:
+            return Measured(*on_device(command)[metric])
 
         def predicted(device: PredictedDevice) -> Callable[[], Measured]:
             def predict() -> Measured:
@@ -258,7 +260,11 @@ class Measurement:
             **self._in_runtimes(model),
             "params": lambda: _exact(graph_params(network.graph)),
             "flops": lambda: _exact(graph_flops(network.graph)),
-            **{command.metric: on_device(command) for command in self.commands},
+            **{
+                metric.name: partial(by_command, command, metric.name)
+                for command in self.commands
+                for metric in command.metrics
+            },
             **{device.metric: predicted(device) for device in self.devices},
         }
 
@@ -339,6 +345,17 @@ def _exact(value: float) -> Measured:
     return Measured(value, value, value)
 
 
+def metrics_of(devices: Iterable[DeviceCommand | PredictedDevice]) -> list[str]:
+    """Names of the metrics that devices measure or predict."""
+    names = []
+    for device in devices:
+        if isinstance(device, DeviceCommand):
+            names += [metric.name for metric in device.metrics]
+        else:
+            names.append(device.metric)
+    return names
+
+
 def known_metrics(
     latency: LatencyTask,
     data: Dataset | None = None,
@@ -350,7 +367,7 @@ def known_metrics(
     return (
         *scores,
         latency.metric,
-        *[device.metric for device in devices],
+        *metrics_of(devices),
         int8.LATENCY,
         memory.METRIC,
         SIZE,
@@ -397,6 +414,6 @@ def measurement_of(
     return Measurement(
         tuple(settings["metrics"]), data, tuple(settings["seeds"]), training_task(settings["training"]),
         LatencyTask(**settings["latency"]), device,
-        tuple(DeviceCommand(**command) for command in settings.get("commands", ())),
+        tuple(map(DeviceCommand.of_settings, settings.get("commands", ()))),
         tuple(map(device_of, settings.get("devices", ()))),
     )  # fmt: skip

@@ -671,7 +671,22 @@ BAD = {
     ),
     "settings of a command for measurements": (
         ("device", "add", "pi", "--space", "tiny-resnet", "--measurements", "T", "--batch", "4"),
-        "--batch and --latency-setting belong to --latency-command",
+        "--batch and --latency-setting belong to a command",
+    ),
+    "unknown placeholder": (
+        ("evaluate", "tiny-resnet", "--metric-command", "ram_kb=./m {file}", "--metrics", "ram_kb"),
+        "{model}, {int8}, {tflite}, {openvino}, {ncnn}, {mnn}, {pte}",
+    ),
+    "metric of two commands": (
+        (
+            "evaluate",
+            "tiny-resnet",
+            "--metric-command",
+            "ram_kb=./m {model}",
+            "--metric-command",
+            "ram_kb=./n {model}",
+        ),
+        "two commands measure ram_kb",
     ),
     "unknown build": (("benchmarks", "build", "digits"), "did you mean 'digits201'"),
     "unwritable folder": (

@@ -19,9 +19,15 @@ import onnx
 import pytest
 
 from nas.evaluation import device_command
-from nas.evaluation.device_command import DeviceCommand, DeviceError, time_on_device
+from nas.evaluation.device_command import (
+    DeviceCommand,
+    DeviceError,
+    measure_on_device,
+    time_on_device,
+)
 from nas.evaluation.latency import LatencyTask
 from nas.evaluation.measurement import Measurement, known_metrics, measurement_of
+from nas.evaluation.runtimes import RUNTIMES
 from nas.evaluation.trainable import Trainable
 from search_spaces import InputError, flops, get_space
 
@@ -250,3 +256,95 @@ def test_a_search_by_a_device_keeps_spreads_and_reasons(
     spreads = read_search(Path("out/studies/random-0.journal")).spreads
     assert all(low < high for values in spreads.values() for low, high, _ in values.values())
     assert len(spreads) == 12 - len(found["failures"])
+
+
+# --- any metric, and the file that the device needs
+
+
+def test_a_command_prints_any_metric_with_its_spread(bench) -> None:  # type: ignore[no-untyped-def]
+    printed = """print('{"board_energy_mj": {"value": 3, "spread": 0.5}, "board_ram_kb": [20, 22, 24], "other": 1}')"""
+    text = f"board_energy_mj:min,board_ram_kb={bench(printed)}"
+    command = DeviceCommand.parse_metrics(text, {"warmup": 0, "runs": 1})
+    assert [str(m) for m in command.metrics] == ["board_energy_mj:min", "board_ram_kb:min"]
+    assert [m.unit for m in command.metrics] == ["mj", "kb"]
+    values = measure_on_device(MODEL, command)
+    assert values["board_energy_mj"][:3] == (3.0, 2.5, 3.5)
+    assert values["board_ram_kb"].median == 22
+    assert 20 < values["board_ram_kb"].low < 22 < values["board_ram_kb"].high < 24
+
+
+def test_a_declared_direction_holds_whatever_the_name_says(bench) -> None:  # type: ignore[no-untyped-def]
+    command = DeviceCommand.parse_metrics(f"board_accuracy:min={bench('print(-2)')}")
+    (metric,) = command.metrics
+    assert (metric.kind, metric.direction, metric.price) == ("measured", "minimize", "measured")
+    assert measure_on_device(MODEL, command)["board_accuracy"].median == -2
+
+
+@pytest.mark.parametrize(
+    ("printed", "message"),
+    [
+        ("print('{\"ram_kb\": 3}')", "no line with a number of energy_mj"),
+        ("""print('{"ram_kb": 3, "energy_mj": "much"}')""", '"much" for energy_mj, which is no'),
+        ("""print('{"ram_kb": 3, "energy_mj": NaN}')""", "nan, which is not a value of energy_mj"),
+        ("print(5)", "no line with a number of energy_mj"),
+    ],
+)
+def test_a_program_without_a_number_is_quoted(bench, printed: str, message: str) -> None:  # type: ignore[no-untyped-def]
+    text = f"energy_mj,ram_kb={bench(printed)}"
+    with pytest.raises(DeviceError, match=message) as error:
+        measure_on_device(MODEL, DeviceCommand.parse_metrics(text, {"retries": 0}))
+    assert "\n" not in str(error.value)
+
+
+def test_zero_and_negative_times_are_no_times(bench) -> None:  # type: ignore[no-untyped-def]
+    for value in (0, -1):
+        command = DeviceCommand.parse_metrics(f"start_s={bench(f'print({value})')}", {"retries": 0})
+        with pytest.raises(DeviceError, match=f"printed {value}, which is not a time in start_s"):
+            measure_on_device(MODEL, command)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("./measure {model}", "write METRIC:min=COMMAND"),
+        ("energy_mj:trained=./m {model}", "energy_mj: a command measures it without training"),
+        ("params=./m {model}", "params: a command measures it without training, not 'counted'"),
+        ("energy_mj:up=./m {model}", "bad suffix 'up'"),
+        ("energy_mj=./m {onnx}", r"placeholder \{onnx\}, which is none of \{model\}, \{int8\}, "),
+        ("energy_mj=./m", r"lacks \{model\}"),
+    ],
+)
+def test_a_metric_command_that_cannot_be_understood_is_refused(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        DeviceCommand.parse_metrics(text)
+
+
+def test_braces_of_shell_and_awk_are_no_placeholders() -> None:
+    command = DeviceCommand("a=${HOME}; ./m {model} | awk '{ print }' | cut -c{1,2}")
+    assert command.placeholders == ("model",)
+
+
+def test_a_command_gets_the_file_in_8_bit_integers(bench) -> None:  # type: ignore[no-untyped-def]
+    copy = "import shutil; shutil.copy(sys.argv[1], 'seen.onnx'); print(1)"
+    command = bench(copy).replace("{model}", "{int8}")
+    time_on_device(MODEL, DeviceCommand(command, warmup=0, runs=1))
+    assert "QuantizeLinear" in {node.op_type for node in onnx.load("seen.onnx").graph.node}
+
+
+@pytest.mark.parametrize("placeholder", ["openvino", "ncnn", "mnn", "pte", "tflite"])
+def test_a_command_gets_the_file_of_its_runtime(placeholder: str, tmp_path: Path) -> None:
+    runtime = RUNTIMES[device_command.CONVERTED[placeholder]]
+    if not runtime.is_installed:
+        pytest.skip(f"{runtime.title} is not installed: pip install 'rlm-nas[{runtime.extra}]'")
+    command = f"board=cp {{{placeholder}}} {tmp_path}/seen && wc -c < {{{placeholder}}}"
+    size = time_on_device(MODEL, DeviceCommand.parse(command, {"warmup": 0, "runs": 1})).median
+    assert size == (tmp_path / "seen").stat().st_size > 100
+
+
+def test_commands_with_declared_metrics_are_stored_and_opened_again(bench) -> None:  # type: ignore[no-untyped-def]
+    command = DeviceCommand.parse_metrics(f"b_ram_kb,b_energy_mj:max={bench('print(1)')}")
+    measurement = Measurement(("b_energy_mj",), commands=(command,))
+    stored = json.loads(json.dumps(measurement.settings))
+    assert measurement_of(stored).commands == (command,)
+    plain = DeviceCommand("./m {model}")
+    assert "declared" not in plain.settings

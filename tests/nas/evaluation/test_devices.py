@@ -267,3 +267,28 @@ def test_a_table_of_measurements_becomes_an_objective(
     assert list_devices() == []
     code, _, err = run(monkeypatch, capsys, "device", "remove", "pi")
     assert (code, err.startswith("nas: unknown device 'pi'")) == (2, True)
+
+
+def test_another_metric_is_learned_as_latencies_are_and_keeps_its_direction(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("rate.py").write_text("import os, sys; print(1e9 / os.path.getsize(sys.argv[1]))")
+    measured = f"pi_tops:max={sys.executable} rate.py {{model}}"
+    quick = ("--latency-setting", "warmup=0", "--latency-setting", "runs=1", "--quiet")
+    add = ("device", "add", "pi", "--space", "tiny-resnet", "--networks", "6", *quick)
+    code, out, _ = run(monkeypatch, capsys, *add, "--metric-command", measured, "--json")
+    assert code == 0
+    assert json.loads(out)["metric"] == "pi_tops"
+    search = ("search", "--space", "tiny-resnet", "--objectives", "params,pi_tops")
+    small = ("--sampler", "random", "--evaluations", "3", "--out", "out", "--json", "--quiet")
+    code, out, err = run(monkeypatch, capsys, *search, *small)
+    assert code == 0, err
+    front = json.loads(out)["front"]
+    best = max(front, key=lambda row: float(row["pi_tops"]))
+    assert best["params"] == min(row["params"] for row in front)
+
+    two = f"a_mj,b_mj={sys.executable} rate.py {{model}}"
+    other = ("device", "add", "other", "--space", "tiny-resnet", "--metric-command", two, "--quiet")
+    code, _, err = run(monkeypatch, capsys, *other)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "a device predicts one metric, not 2" in err
