@@ -176,22 +176,29 @@ def call(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Call:
     Raises:
         InputError: if the operator does not have an attribute, operand or output.
     """
-    formal, op_schema = single_operands(op), _required_schema(op)
+    formal = single_operands(op)
+    op_schema = _required_schema(op)
+
     # 1. The attributes: which output is used, where the inputs stand, constant operands by
     #    position, and those of the schema.
     values: dict[str, Any] = dict(attrs)
     output = values.pop("output", 0)
     positions = values.pop("positions", None)
-    constants = {formal.index(name): values.pop(name) for name in list(values) if name in formal}
-    wrong = [name for name in values if name not in op_schema.attributes]
-    if wrong:
-        raise InputError(f"{op} has no attribute or operand {wrong[0]!r}")
+    constants = {}
+    for name in list(values):
+        if name in formal:
+            constants[formal.index(name)] = values.pop(name)
+    for name in values:
+        if name not in op_schema.attributes:
+            raise InputError(f"{op} has no attribute or operand {name!r}")
     if not 0 <= output < len(op_schema.outputs):
         raise InputError(f"{op} has no output {output}")
+
     # 2. The inputs stand in order between the constants, unless `positions` says otherwise.
+    total = len(shapes) + len(constants)
     if positions is None:
-        free = (i for i in range(len(shapes) + len(constants)) if i not in constants)
-        positions = tuple([next(free) for _ in shapes])
+        free = [position for position in range(total) if position not in constants]
+        positions = tuple(free[: len(shapes)])
     are_distinct = len({*positions, *constants}) == len(positions) + len(constants)
     is_in_range = max(positions, default=0) <= _MAX_OPERANDS
     if len(positions) != len(shapes) or not are_distinct or not is_in_range:
@@ -199,15 +206,14 @@ def call(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Call:
             f"{op} takes {len(positions)} operands at positions {list(positions)}, but "
             f"{len(shapes)} are given"
         )
+
     # 3. All operands. Constants have the element type of inputs with the same type variable.
-    types = {
-        _type_name(op_schema, position): element_type(shape)
-        for position, shape in zip(positions, shapes, strict=True)
-    }
     count = max((*positions, *constants), default=-1) + 1
     operands: list[int | np.ndarray | None] = [None] * count
-    for i, position in enumerate(positions):
+    types = {}
+    for i, (position, shape) in enumerate(zip(positions, shapes, strict=True)):
         operands[position] = i
+        types[_type_name(op_schema, position)] = element_type(shape)
     for position, value in constants.items():
         element = operand_type(op, position, types)
         operands[position] = np.array(value, numpy_type(element))
@@ -342,7 +348,9 @@ def infer(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
         InputError: if the operator does not take these attributes and shapes, or the rank of the
             output is unknown.
     """
-    called, op_schema = call(op, attrs, shapes), _required_schema(op)
+    called = call(op, attrs, shapes)
+    op_schema = _required_schema(op)
+
     # 1. A node with a name per operand, their types, and the numbers of constants.
     names: list[str] = []
     types: dict[str, onnx.TypeProto] = {}
@@ -351,23 +359,32 @@ def infer(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
         name = "" if operand is None else f"i{i}"
         names.append(name)
         if isinstance(operand, np.ndarray):
-            data[name] = onnx.numpy_helper.from_array(operand)
-            types[name] = helper.make_tensor_type_proto(data[name].data_type, operand.shape)
+            tensor = onnx.numpy_helper.from_array(operand)
+            data[name] = tensor
+            types[name] = helper.make_tensor_type_proto(tensor.data_type, operand.shape)
         elif operand is not None:
             types[name] = type_proto(shapes[operand])
     attributes: dict[str, Any] = dict(called.attrs)
-    node = helper.make_node(op, names, output_names(op, called.output, "y"), **attributes)
+    outputs = output_names(op, called.output, "y")
+    node = helper.make_node(op, names, outputs, **attributes)
+
     # 2. ONNX's inference.
     versions = [helper.make_opsetid("", opset(op))]
     try:
         inferred = onnx.shape_inference.infer_node_outputs(
-            op_schema, node, types, data, None, versions, IR_VERSION
+            op_schema,
+            node,
+            types,
+            data,
+            None,
+            versions,
+            IR_VERSION,
         )
     except Exception as error:  # of several kinds, most of them from the native library
-        raise InputError(
-            f"{op} does not take shapes {_listed(shapes)}: {' '.join(str(error).split())[:160]}"
-        ) from error
+        reason = " ".join(str(error).split())[:160]
+        raise InputError(f"{op} does not take shapes {_listed(shapes)}: {reason}") from error
     shape = shape_of(inferred.get("y", onnx.TypeProto()))
+
     # 3. A shape that a text can show.
     if shape is None:
         raise InputError(

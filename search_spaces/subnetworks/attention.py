@@ -89,9 +89,17 @@ class NarrowMultiheadAttention(nn.MultiheadAttention):
         return (made.transpose(1, 0) if self.batch_first else made), weights
 
     def _attended(
-        self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None, need_weights: bool,
-        attn_mask: Tensor | None, average: bool, is_causal: bool, is_self: bool,
-    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None,
+        need_weights: bool,
+        attn_mask: Tensor | None,
+        average: bool,
+        is_causal: bool,
+        is_self: bool,
+    ) -> tuple[Tensor, Tensor | None]:
         """Sequence first (L, N, E), in the steps of
         `torch.nn.functional.multi_head_attention_forward`.
         """
@@ -108,79 +116,90 @@ class NarrowMultiheadAttention(nn.MultiheadAttention):
         heads = self.num_heads
         inner = self.out_proj.in_features
         size = inner // heads
+
         # 1. Queries, keys and values (L, N, inner).
-        bias = self.in_proj_bias
-        if self.separate:
-            weights = self.q_proj_weight, self.k_proj_weight, self.v_proj_weight
-            biases = (None, None, None) if bias is None else bias.chunk(3)
-            q, k, v = (
-                F.linear(x, w, b)
-                for x, w, b in zip((query, key, value), weights, biases, strict=True)
-            )
-        elif is_self:
-            joined = F.linear(query, self.in_proj_weight, bias)
-            joined = (
-                joined.unflatten(-1, (3, inner))
-                .unsqueeze(0)
-                .transpose(0, -2)
-                .squeeze(-2)
-                .contiguous()
-            )
-            q, k, v = joined[0], joined[1], joined[2]
-        elif key is value:
-            w_q, w_kv = self.in_proj_weight.split([inner, 2 * inner])
-            b_q, b_kv = (None, None) if bias is None else bias.split([inner, 2 * inner])
-            q = F.linear(query, w_q, b_q)
-            joined = F.linear(key, w_kv, b_kv)
-            joined = (
-                joined.unflatten(-1, (2, inner))
-                .unsqueeze(0)
-                .transpose(0, -2)
-                .squeeze(-2)
-                .contiguous()
-            )
-            k, v = joined[0], joined[1]
-        else:
-            thirds = self.in_proj_weight.chunk(3)
-            biases = (None, None, None) if bias is None else bias.chunk(3)
-            q, k, v = (
-                F.linear(x, w, b)
-                for x, w, b in zip((query, key, value), thirds, biases, strict=True)
-            )
+        q, k, v = self._projected(query, key, value, is_self)
+
         # 2. Heads side by side: (N · heads, L, size).
         q = q.view(length, batch * heads, size).transpose(0, 1)
         k = k.view(k.shape[0], batch * heads, size).transpose(0, 1)
         v = v.view(v.shape[0], batch * heads, size).transpose(0, 1)
         source = k.shape[1]
+
+        # 3. One mask of both kinds: (N · heads or 1, L or 1, source).
         if attn_mask is not None and attn_mask.dim() == 2:
             attn_mask = attn_mask.unsqueeze(0)
         if key_padding_mask is not None:
-            padding = key_padding_mask.view(batch, 1, 1, source).expand(-1, heads, -1, -1)
+            padding = key_padding_mask.view(batch, 1, 1, source)
+            padding = padding.expand(-1, heads, -1, -1)
             padding = padding.reshape(batch * heads, 1, source)
             attn_mask = padding if attn_mask is None else attn_mask + padding
         dropout = self.dropout if self.training else 0.0
-        # 3. Attention.
+
+        # 4. Attention whose weights are asked for: step by step.
         if need_weights:
             scaled = q * sqrt(1.0 / size)
-            if attn_mask is not None:
-                scores = torch.baddbmm(attn_mask, scaled, k.transpose(-2, -1))
-            else:
-                scores = torch.bmm(scaled, k.transpose(-2, -1))
-            scores = F.softmax(scores, dim=-1)
+            keys = k.transpose(-2, -1)
+            scores = (
+                torch.bmm(scaled, keys)
+                if attn_mask is None
+                else torch.baddbmm(attn_mask, scaled, keys)
+            )
+            scores = F.softmax(scores, dim=-1)  # (N · heads, L, source)
             if dropout > 0.0:
                 scores = F.dropout(scores, p=dropout)
-            made = torch.bmm(scores, v).transpose(0, 1).reshape(length * batch, inner)
-            made = F.linear(made, self.out_proj.weight, self.out_proj.bias).view(length, batch, -1)
+            made = torch.bmm(scores, v)  # (N · heads, L, size)
+            made = made.transpose(0, 1).reshape(length * batch, inner)
+            made = F.linear(made, self.out_proj.weight, self.out_proj.bias)
             scores = scores.view(batch, heads, length, source)
-            return made, scores.mean(dim=1) if average else scores
-        if attn_mask is not None:
-            shared = attn_mask.size(0) == 1 and attn_mask.dim() == 3
-            attn_mask = (
-                attn_mask.unsqueeze(0) if shared else attn_mask.view(batch, heads, -1, source)
-            )
+            if average:
+                scores = scores.mean(dim=1)
+            return made.view(length, batch, -1), scores
+
+        # 5. Attention alone: one function of torch.
+        if attn_mask is not None and attn_mask.size(0) == 1:
+            attn_mask = attn_mask.unsqueeze(0)  # of all samples and heads
+        elif attn_mask is not None:
+            attn_mask = attn_mask.view(batch, heads, -1, source)
         q = q.view(batch, heads, length, size)
-        k, v = k.view(batch, heads, source, size), v.view(batch, heads, source, size)
+        k = k.view(batch, heads, source, size)
+        v = v.view(batch, heads, source, size)
         made = F.scaled_dot_product_attention(q, k, v, attn_mask, dropout, is_causal)
         made = made.permute(2, 0, 1, 3).reshape(batch * length, inner)
         made = F.linear(made, self.out_proj.weight, self.out_proj.bias)
         return made.view(length, batch, -1), None
+
+    def _projected(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        is_self: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values (L, N, inner); by one product where they read the same."""
+        inner = self.out_proj.in_features
+        bias = self.in_proj_bias
+        if is_self and not self.separate:
+            joined = F.linear(query, self.in_proj_weight, bias)
+            q, k, v = _parts(joined, 3)
+            return q, k, v
+        if key is value and not self.separate:
+            w_q, w_kv = self.in_proj_weight.split([inner, 2 * inner])
+            b_q, b_kv = (None, None) if bias is None else bias.split([inner, 2 * inner])
+            q = F.linear(query, w_q, b_q)
+            joined = F.linear(key, w_kv, b_kv)
+            k, v = _parts(joined, 2)
+            return q, k, v
+        if self.separate:
+            w_q, w_k, w_v = self.q_proj_weight, self.k_proj_weight, self.v_proj_weight
+        else:
+            w_q, w_k, w_v = self.in_proj_weight.chunk(3)
+        b_q, b_k, b_v = (None, None, None) if bias is None else bias.chunk(3)
+        return F.linear(query, w_q, b_q), F.linear(key, w_k, b_k), F.linear(value, w_v, b_v)
+
+
+def _parts(joined: Tensor, count: int) -> tuple[Tensor, ...]:
+    """The parts (L, N, inner) of (L, N, count · inner), as torch divides them."""
+    parts = joined.unflatten(-1, (count, -1)).unsqueeze(0)  # (1, L, N, count, inner)
+    parts = parts.transpose(0, -2).squeeze(-2).contiguous()  # (count, L, N, inner)
+    return tuple([parts[i] for i in range(count)])

@@ -163,20 +163,20 @@ def find_groups(
             tensors.setdefault(outer, []).append(name)
             unit = prod(factor.size for factor in rest)
             units[outer] = max(units.get(outer, 1), unit)
-            behind = [atom for factor in rest for atom in atoms_of(factor)]
-            inner.update(atom for atom in behind if not atom.fixed)
-    contracted = {atom for axis in coupling.contracted for atom in atoms_of(axis)}
-    normalized = {atom for axis in coupling.normalized for atom in atoms_of(axis)}
+            for factor in rest:
+                inner.update([atom for atom in atoms_of(factor) if not atom.fixed])
+    contracted = _all_atoms(coupling.contracted)
+    normalized = _all_atoms(coupling.normalized)
+
     # 2. Groups, with the name of the first layer that makes the channels.
     makers = _makers(coupling, names)
     groups: list[Group] = []
     unpruned: dict[str, str] = {}
     taken: set[str] = set()
     for atom, names_of_tensors in tensors.items():
-        maker = makers.get(atom, names_of_tensors[0])
-        layer = (maker.rpartition(".")[0] or maker).partition(".parametrizations.")[0]
         if atom in inner:
             continue
+        layer = _layer_name(makers.get(atom, names_of_tensors[0]))
         if atom in contracted:
             reason = "its width is multiplied with that of another value, as of keys"
             unpruned[_unused(layer, unpruned)] = reason
@@ -185,22 +185,32 @@ def find_groups(
         kind = HEADS if is_heads else WIDTH
         name = _unused(f"{kind}.{layer}", taken)
         taken.add(name)
-        groups.append(
-            Group(
-                name=name,
-                kind=kind,
-                atom=atom,
-                unit=units[atom],
-                exact=atom not in normalized,
-                tensors=tuple(dict.fromkeys(names_of_tensors)),
-            )
+        group = Group(
+            name=name,
+            kind=kind,
+            atom=atom,
+            unit=units[atom],
+            exact=atom not in normalized,
+            tensors=tuple(dict.fromkeys(names_of_tensors)),
         )
+        groups.append(group)
+
     # 3. What stays whole, unless that is as expected.
     for atom in fixed:
         layer = makers.get(atom, "").rpartition(".")[0]
         if layer and atom.fixed not in _EXPECTED:
             unpruned.setdefault(layer, atom.fixed)
     return groups, unpruned
+
+
+def _all_atoms(axes: Iterable[Axis]) -> set[Atom]:
+    return {atom for axis in axes for atom in atoms_of(axis)}
+
+
+def _layer_name(parameter: str) -> str:
+    """The layer of a parameter, also of one behind a parametrization."""
+    layer = parameter.rpartition(".")[0] or parameter
+    return layer.partition(".parametrizations.")[0]
 
 
 def _unused(name: str, taken: Iterable[str]) -> str:

@@ -311,25 +311,33 @@ def _gather(walk: Walk, node: Node) -> Axes:
 
 
 def _matmul(walk: Walk, node: Node) -> Axes:
+    """A product of matrices, or of many: rows of the left one, columns of the right one."""
     left, right = walk.inputs(node)
     if len(left) < 2 or len(right) < 2:
         return unknown(walk, node)
+    *left_batch, rows, left_inner = left
+    *right_batch, right_inner, columns = right
+
     # 1. Rows of the one meet columns of the other.
-    walk.unify(left[-1], right[-2], node)
+    walk.unify(left_inner, right_inner, node)
     if _is_of_values(walk, node):
-        walk.coupling.contracted.append(left[-1])
-    walk.note_value(node.inputs[0], [left[-2]], [left[-1]])
-    walk.note_value(node.inputs[1], [right[-1]], [right[-2]])
-    # 2. The axes before them are equal or repeated.
-    rank = max(len(left), len(right))
+        walk.coupling.contracted.append(left_inner)
+    left_value, right_value = node.inputs
+    walk.note_value(left_value, [rows], [left_inner])
+    walk.note_value(right_value, [columns], [right_inner])
+
+    # 2. The axes before them are equal or repeated. They are aligned at the right.
+    count = max(len(left_batch), len(right_batch))
     batch: list[Axis] = []
-    for place in range(rank - 2):
-        operands = [axes[place - rank] for axes in (left, right) if len(axes) >= rank - place]
-        wide = [axis for axis in operands if axis.size != 1]
+    for place in range(-count, 0):
+        wide = []
+        for axes in (left_batch, right_batch):
+            if len(axes) >= -place and axes[place].size != 1:
+                wide.append(axes[place])
         if len(wide) == 2:
             walk.unify(wide[0], wide[1], node)
         batch.append(wide[0] if wide else fixed(1, SIZE_1))
-    return (*batch, left[-2], right[-1])
+    return (*batch, rows, columns)
 
 
 def _is_of_values(walk: Walk, node: Node) -> bool:

@@ -152,10 +152,12 @@ class Reader:
     """
 
     def __init__(self, model: onnx.ModelProto, weights: Weights) -> None:
-        self.proto, self.file_nodes = model.graph, weights.nodes
-        opset = max(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
-        self.folder = Folder(opset)
-        # Names of the file: values of the graph, or known values.
+        self.proto = model.graph
+        self.file_nodes = weights.nodes
+        versions = [o.version for o in model.opset_import if o.domain in ("", "ai.onnx")]
+        self.folder = Folder(max(versions))
+
+        # 1. Names of the file: values of the graph, or known values.
         self.initializers = weights.tensors
         self.params = _params(weights)
         self.known = dict(weights.tensors)
@@ -163,16 +165,21 @@ class Reader:
             del self.known[name]
         self.values: dict[str, int] = {}
         self.makers: dict[str, onnx.NodeProto] = {}
+
+        # 2. Names that somebody reads.
         self.used = {info.name for info in self.proto.output}
         for node, graphs in all_nodes(self.file_nodes):
             self.used.update(node.input)
-            self.used.update(info.name for graph in graphs for info in graph.output)
-        # The graph.
+            for graph in graphs:
+                self.used.update([info.name for info in graph.output])
+
+        # 3. The graph.
         self.nodes: list[Node] = []
         self.shapes: list[Shape] = []
         self.sources: dict[int, onnx.NodeProto] = {}  # of the graph's values
         self.flat: list[onnx.NodeProto] = []  # read so far, with control flow written out
-        # Symbols of the open sizes.
+
+        # 4. Symbols of the open sizes.
         self.batch: Dim | None = None
         self.letters: dict[str, str] = {}
 
@@ -408,60 +415,71 @@ class Reader:
 
         None unless all further operands are weights of expected shapes.
         """
-        owned = get_operator(op).owned_attributes
-        if not owned:
+        owned_attributes = get_operator(op).owned_attributes
+        if not owned_attributes:
             return None
         x, *operands = [name for name in names if name]
         if any(name not in self.known for name in operands) or self.is_weight(x):
             return None
-        known = [self.known[name] for name in operands]
+        tensors = [self.known[name] for name in operands]
+
         # 1. Which weights the operator has. A shift of zeros is none.
-        is_affine = any(k.learned for k in known)
-        if op == "LayerNormalization" and is_affine and len(known) == 2 and _is_zero(known[1]):
-            known = known[:1]
-        if "affine" in owned and not is_affine and _is_scale_or_shift(known):
-            return None
-        has_bias = len(known) == (3 if op in RECURRENT else 2)
+        is_affine = any(tensor.learned for tensor in tensors)
+        has_scale_and_shift = op == "LayerNormalization" and is_affine and len(tensors) == 2
+        if has_scale_and_shift and _is_zero(tensors[1]):
+            tensors = tensors[:1]
         attrs = dict(attrs)
-        if "affine" in owned:
+        if "affine" in owned_attributes:
+            if not is_affine and _is_scale_or_shift(tensors):
+                return None
             attrs["affine"] = int(is_affine)
-        if "bias" in owned:
-            attrs["bias"] = int(has_bias)
+        if "bias" in owned_attributes:
+            with_bias = 3 if op in RECURRENT else 2
+            attrs["bias"] = int(len(tensors) == with_bias)
+
         # 2. Whether they have the shapes of the operator's weights.
         value = self.value(x)
-        expected = weights(op, tuple(sorted(attrs.items())), (self.shapes[value],))
-        if [weight.shape for weight in expected] != [tuple(k.shape) for k in known]:
+        canonical = tuple(sorted(attrs.items()))
+        expected = weights(op, canonical, (self.shapes[value],))
+        expected_shapes = [weight.shape for weight in expected]
+        if expected_shapes != [tuple(tensor.shape) for tensor in tensors]:
             return None
         return self.emit(op, (value,), tuple(attrs.items()))
 
     def _add_standard(self, op: str, names: list[str], attrs: dict[str, Any]) -> int:
         """Add an ONNX operator with inputs, and constants as attributes."""
-        formal, kinds = standard.single_operands(op), standard.type_names(op)
+        formal = standard.single_operands(op)
+        type_variables = standard.type_names(op)
+
         # 1. Operands that are inputs, and their element types by type variable.
-        constants = [
-            i for i, name in enumerate(names[: len(formal)]) if self._is_setting(op, i, name)
-        ]
-        inputs = {
-            i: self._input(op, i, name)
-            for i, name in enumerate(names)
-            if name and i not in constants
-        }
+        constants = []
+        for i, name in enumerate(names[: len(formal)]):
+            if self._is_setting(op, i, name):
+                constants.append(i)
+        inputs = {}
         types = {}
-        for i, value in inputs.items():
-            types[kinds[min(i, len(kinds) - 1)]] = element_type(self.shapes[value])
+        for i, name in enumerate(names):
+            if name and i not in constants:
+                value = self._input(op, i, name)
+                inputs[i] = value
+                variadic = min(i, len(type_variables) - 1)  # the last operand stands for the rest
+                types[type_variables[variadic]] = element_type(self.shapes[value])
+
         # 2. Constants whose element type the text cannot tell are inputs, too.
+        broadcasts = get_operator(op).broadcasts
         for i in constants:
             known = self.known[names[i]]
-            array, element = known.static, element_type(known.shape)
+            array = known.static
             if array is None or array.shape == (0,):
                 continue  # an empty list is equivalent to an omitted operand
+            element = element_type(known.shape)
             is_told = standard.operand_type(op, i, types) == element
             if not is_told and standard.is_result(op, i):
                 inputs[i] = self.value(names[i])
-                types[kinds[i]] = element
+                types[type_variables[i]] = element
                 continue
             keeps_rank = any(len(self.shapes[v]) >= array.ndim for v in inputs.values())
-            if get_operator(op).broadcasts and keeps_rank and array.size == 1:
+            if broadcasts and keeps_rank and array.size == 1:
                 array = array.reshape(())
             attrs[formal[i]] = standard.numbers(array)
         arranged = standard.arrange(op, inputs, attrs, len(names))
@@ -524,24 +542,30 @@ def _for_any_batch(graph: Graph) -> Graph:
 
     Returns the graph itself if a node works for the fixed batch size only.
     """
-    batch = next((graph.shapes[v][0] for v in graph.inputs[:1] if graph.shapes[v]), BATCH)
-    if isinstance(batch, str) or any(BATCH in graph.shapes[v] for v in graph.inputs):
+    input_shapes = [graph.shapes[value] for value in graph.inputs]
+    if not input_shapes or not input_shapes[0]:
         return graph
+    batch = input_shapes[0][0]
+    if isinstance(batch, str) or any(BATCH in shape for shape in input_shapes):
+        return graph
+
     # Shapes of all values with N in the inputs; each must be the old one if N is the batch size.
-    shapes = {v: _with_open_batch(graph.shapes[v], batch) for v in graph.inputs}
+    shapes = {value: _with_open_batch(graph.shapes[value], batch) for value in graph.inputs}
     try:
         for node in graph.nodes:
+            output = node.outputs[0]
             if _steps_are_batch(node, shapes):
                 return graph
-            shape = output_shape(node.op, node.attrs, tuple([shapes[v] for v in node.inputs]))
-            if not _is_generalized(shape, graph.shapes[node.outputs[0]], batch):
+            read = tuple([shapes[value] for value in node.inputs])
+            shape = output_shape(node.op, node.attrs, read)
+            if not _is_generalized(shape, graph.shapes[output], batch):
                 return graph
-            shapes[node.outputs[0]] = shape
+            shapes[output] = shape
     except InputError:
         return graph
-    if not all(BATCH in shapes[v] for v in graph.outputs):
+    if not all(BATCH in shapes[value] for value in graph.outputs):
         return graph
-    opened = tuple([shapes.get(v, shape) for v, shape in enumerate(graph.shapes)])
+    opened = tuple([shapes.get(value, shape) for value, shape in enumerate(graph.shapes)])
     return Graph(graph.inputs, graph.nodes, graph.outputs, opened)
 
 

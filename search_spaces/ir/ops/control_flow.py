@@ -36,36 +36,49 @@ def _read_loop(reader: Importer, node: onnx.NodeProto) -> list[Known] | None:
     # 1. The operands: the most steps, the first condition, the states. The first two may be
     #    omitted.
     steps_name, condition_name = (*node.input, "", "")[:2]
-    max_steps, condition = _static(reader, steps_name), _static(reader, condition_name)
+    max_steps = _static(reader, steps_name)
+    condition = _static(reader, condition_name)
     if (steps_name and max_steps is None) or (condition_name and condition is None):
         return None
     steps = MAX_NODES if max_steps is None else int(max_steps.item())
     states = list(node.input[2:])
-    stacked: list[list[str]] = [[] for _ in node.output[len(states) :]]
+    count = len(states)
+    last_states = node.output[:count]
+    stacked_outputs = node.output[count:]
+    parts: list[list[str]] = [[] for _ in stacked_outputs]
     body = _Body(reader, node_attributes(node)["body"].g, _prefix(reader, node))
+
     # 2. Each step reads its number, a condition and the states, and computes the next ones.
     goes_on = condition is None or bool(condition.all())
     for step in range(steps):
         if not goes_on:
             break
-        number, is_on = f"{body.prefix}{step}/step", f"{body.prefix}{step}/goes_on"
+        step_name = f"{body.prefix}{step}/step"
+        goes_on_name = f"{body.prefix}{step}/goes_on"
         constants = [
-            _constant(number, np.array(step, np.int64)),
-            _constant(is_on, np.array(True)),
+            _constant(step_name, np.array(step, np.int64)),
+            _constant(goes_on_name, np.array(True)),
         ]
         _read(reader, constants)
-        next_condition, *results = body.run([number, is_on, *states])
+        next_condition, *results = body.run([step_name, goes_on_name, *states])
         condition = _static(reader, next_condition)
         if condition is None:
             raise InputError("the number of steps depends on the data: no text can show it")
-        goes_on, states = bool(condition.all()), results[: len(states)]
-        for parts, name in zip(stacked, results[len(states) :], strict=True):
-            parts.append(name)
+        goes_on = bool(condition.all())
+        states = results[:count]
+        _append_each(parts, results[count:])
+
     # 3. The last states, and what every step computed, stacked.
-    _alias(reader, states, node.output[: len(states)])
-    for name, parts in zip(node.output[len(states) :], stacked, strict=True):
-        _stack(reader, parts, name, axis=0)
+    _alias(reader, states, last_states)
+    for name, of_steps in zip(stacked_outputs, parts, strict=True):
+        _stack(reader, of_steps, name, axis=0)
     return []
+
+
+def _append_each(parts: list[list[str]], names: list[str]) -> None:
+    """Append what a step computed to the parts of each stacked output."""
+    for of_output, name in zip(parts, names, strict=True):
+        of_output.append(name)
 
 
 def _read_scan(reader: Importer, node: onnx.NodeProto) -> list[Known] | None:
@@ -78,35 +91,43 @@ def _read_scan(reader: Importer, node: onnx.NodeProto) -> list[Known] | None:
     attributes = node_attributes(node)
     sequence_count = attributes["num_scan_inputs"].i
     state_count = len(node.input) - sequence_count
-    states, sequences = list(node.input[:state_count]), node.input[state_count:]
-    output_count = len(node.output) - state_count
+    states = list(node.input[:state_count])
+    sequences = node.input[state_count:]
     axes = _integers(attributes, "scan_input_axes", sequence_count)
     is_reverse = _integers(attributes, "scan_input_directions", sequence_count)
-    out_axes = _integers(attributes, "scan_output_axes", output_count)
-    is_out_reverse = _integers(attributes, "scan_output_directions", output_count)
     steps = reader.shape(sequences[0])[axes[0]]
     if isinstance(steps, str):
         raise InputError("the number of steps is open")
-    # 2. Each step reads the states and an element of every sequence.
+
+    # 2. The outputs: states, then sequences.
+    last_states = node.output[:state_count]
+    stacked_outputs = node.output[state_count:]
+    output_count = len(stacked_outputs)
+    out_axes = _integers(attributes, "scan_output_axes", output_count)
+    is_out_reverse = _integers(attributes, "scan_output_directions", output_count)
+    parts: list[list[str]] = [[] for _ in stacked_outputs]
+
+    # 3. Each step reads the states and an element of every sequence.
     body = _Body(reader, attributes["body"].g, _prefix(reader, node))
-    stacked: list[list[str]] = [[] for _ in range(output_count)]
     for step in range(steps):
         elements = []
         for i, name in enumerate(sequences):
-            at = steps - 1 - step if is_reverse[i] else step
-            index, element = f"{body.prefix}{step}/at{i}", f"{body.prefix}{step}/element{i}"
+            place = steps - 1 - step if is_reverse[i] else step
+            index = f"{body.prefix}{step}/at{i}"
+            element = f"{body.prefix}{step}/element{i}"
+            constant = _constant(index, np.array(place, np.int64))
             taken = helper.make_node("Gather", [name, index], [element], axis=axes[i])
-            _read(reader, [_constant(index, np.array(at, np.int64)), taken])
+            _read(reader, [constant, taken])
             elements.append(element)
         results = body.run([*states, *elements])
         states = results[:state_count]
-        for parts, name in zip(stacked, results[state_count:], strict=True):
-            parts.append(name)
-    # 3. The last states, and what every step computed, stacked.
-    _alias(reader, states, node.output[:state_count])
-    for i, name in enumerate(node.output[state_count:]):
-        parts = stacked[i][::-1] if is_out_reverse[i] else stacked[i]
-        _stack(reader, parts, name, out_axes[i])
+        _append_each(parts, results[state_count:])
+
+    # 4. The last states, and what every step computed, stacked.
+    _alias(reader, states, last_states)
+    for i, name in enumerate(stacked_outputs):
+        of_steps = parts[i][::-1] if is_out_reverse[i] else parts[i]
+        _stack(reader, of_steps, name, out_axes[i])
     return []
 
 

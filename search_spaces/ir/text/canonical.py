@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
+from search_spaces.ir.graph import Value
 from search_spaces.ir.ops import COMMUTATIVE
 from search_spaces.ir.text.program import Block, Item, ItemAttrs, Ref, new_item
 
@@ -184,13 +185,19 @@ class _Operator:
 
 @lru_cache(maxsize=16384)
 def _operator(op: str, attrs: ItemAttrs) -> _Operator:
-    hollow = tuple([(name, _HOLE if isinstance(value, Ref) else value) for name, value in attrs])
-    holes = [int(value.name) for _, value in attrs if isinstance(value, Ref)]
+    hollow: list[tuple[str, Value | Ref]] = []
+    holes = []
+    for name, value in attrs:
+        is_hole = isinstance(value, Ref)
+        hollow.append((name, _HOLE if is_hole else value))
+        if isinstance(value, Ref):
+            holes.append(int(value.name))
+    hollow_attrs = tuple(hollow)
     return _Operator(
         commutes=commutes(op),
         text=repr(attrs),
-        hollow=hollow,
-        hollow_text=repr(hollow),
+        hollow=hollow_attrs,
+        hollow_text=repr(hollow_attrs),
         holes=tuple(holes),
     )
 
@@ -297,8 +304,11 @@ class _Search:
         self.raw = raw
         self.operators = operators
         self.swaps: dict[int, int] = {}
-        self.tied_inputs = self.tied_outputs = False
+        self.tied_inputs = False
+        self.tied_outputs = False
+        self.leaves = 0
 
+        # 1. The entities: their labels, values, and whether their inputs commute.
         numbers: dict[tuple, int] = {}
         self.labels = []
         self.commutes = [False] * raw.inputs
@@ -306,11 +316,14 @@ class _Search:
         self.values = [(i, 0) for i in range(raw.inputs)]
         for i, (item, operator) in enumerate(zip(raw.items, operators, strict=True)):
             label = (item.op, operator.text, item.outputs)
-            self.labels.append(numbers.setdefault(label, len(numbers)))
+            number = numbers.setdefault(label, len(numbers))
+            self.labels.append(number)
             self.commutes.append(operator.commutes)
             self.first_value.append(len(self.values))
-            self.values += [(raw.inputs + i, k) for k in range(item.outputs)]
+            entity = raw.inputs + i
+            self.values += [(entity, k) for k in range(item.outputs)]
 
+        # 2. What each entity reads, and who reads it.
         outputs = max([item.outputs for item in raw.items], default=1)
         inputs = max([len(item.inputs) for item in raw.items], default=0)
         self.width = outputs * (1 + inputs)
@@ -319,17 +332,19 @@ class _Search:
         for i, item in enumerate(raw.items, start=raw.inputs):
             sources = [self.values[v] for v in item.inputs]
             self.sources.append(sources)
-            step = 0 if self.commutes[i] else outputs
+            step = 0 if self.commutes[i] else outputs  # equal places for inputs that commute
             for position, (entity, k) in enumerate(sources, start=1):
-                self.users[entity].append((i, step * position + k))
+                place = step * position + k
+                self.users[entity].append((i, place))
         self.neighbours = []
         for read, readers in zip(self.sources, self.users, strict=True):
             before = dict.fromkeys([entity for entity, _ in read])
             after = dict.fromkeys([entity for entity, _ in readers])
             self.neighbours.append([*before, *after])
 
-        self.leaves = 0
-        size = len(raw.items) + sum([len(item.inputs) for item in raw.items])
+        # 3. How many leaves may be tried.
+        reads = sum([len(item.inputs) for item in raw.items])
+        size = len(raw.items) + reads
         affordable = _MAX_LEAF_VALUES // max(1, size)
         self.max_leaves = min(_MAX_LEAVES, max(1, affordable))
 
@@ -422,7 +437,7 @@ class _Search:
         """The smallest leaf below a partition, which is modified; the first leaf if it is symmetric
         to the `reference`.
         """
-        # Go down to a first leaf, always with the first entity of the first tie.
+        # 1. Go down to a first leaf, always with the first entity of the first tie.
         trail: deque[tuple[Partition, int]] = deque(maxlen=self.max_leaves)
         tied = partition.tied(0)
         while tied is not None:
@@ -430,12 +445,14 @@ class _Search:
             start = partition.first[tied]
             self._individualize(partition, tied, partition.order[start])
             tied = partition.tied(start)
-        best = first = self._leaf(partition)
+        first = self._leaf(partition)
+        best = first
         if reference is not None and first.is_symmetric(reference):
             if first.inputs != reference.inputs:
                 self.swaps = dict(zip(reference.order, first.order, strict=True))
             return best
-        # Go back, and at each tie down again with every other entity.
+
+        # 2. Go back, and at each tie down again with every other entity.
         for before, c in reversed(trail):
             for entity in before.members(c)[1:]:
                 if self.leaves >= self.max_leaves:
@@ -457,21 +474,26 @@ class _Search:
         self.leaves += 1
         raw = self.raw
         colours = partition.colours()
+        # 1. The inputs, by colour.
         inputs = sorted(range(raw.inputs), key=colours.__getitem__)
-        number = [0] * len(self.values)  # in the new order
+        number = [0] * len(self.values)  # of each value in the new order
         for i, entity in enumerate(inputs):
             number[entity] = i
         made = raw.inputs
 
-        # Inputs of each item that no item has produced yet, and items that miss none.
-        missing = [len([e for e, _ in sources if e >= raw.inputs]) for sources in self.sources]
+        # 2. Inputs of each item that no item has produced yet, and items that miss none.
+        missing = []
+        for sources in self.sources:
+            missing.append(len([entity for entity, _ in sources if entity >= raw.inputs]))
         items = range(raw.inputs, len(colours))
         ready = [(colours[entity], entity) for entity in items if missing[entity] == 0]
         heapq.heapify(ready)
+
+        # 3. Of these, the one of the smallest colour comes next.
         lines: list[_Line] = []
         order: list[int] = []
         while ready:
-            entity = heapq.heappop(ready)[1]
+            _, entity = heapq.heappop(ready)
             item = entity - raw.inputs
             _, inputs_read, _, outputs = raw.items[item]
             sources = [number[v] for v in inputs_read]

@@ -209,7 +209,9 @@ def _canonical(children: Sequence[Child], graph: Graph | None) -> Scope:
     made = list(left)
 
     # 2. What they read: each other's values, of which the reads outside are left, and inputs.
-    reads: dict[int, int] = dict.fromkeys(graph.inputs, 0) if graph else {}
+    reads: dict[int, int] = {}
+    if graph:
+        reads = dict.fromkeys(graph.inputs, 0)
     for first, child in children:
         for offset, times in child.reads:
             value = first + offset
@@ -228,20 +230,23 @@ def _canonical(children: Sequence[Child], graph: Graph | None) -> Scope:
     items = []
     for first, child in children:
         read = tuple([local[first + offset] for offset in child.inputs])
-        items.append(new_item((child.op, read, child.ranked(ranks), len(child.outputs))))
+        attrs = child.ranked(ranks)
+        items.append(new_item((child.op, read, attrs, len(child.outputs))))
 
     # 4. The canonical order.
     returned = tuple([local[value] for value in outputs])
-    form = canonical(RawBlock(len(inputs), tuple(items), returned, graph is not None))
-    ins = [inputs[i] for i in form.inputs]
-    outs = [outputs[o] for o in form.outputs]
+    raw = RawBlock(len(inputs), tuple(items), returned, ordered_inputs=graph is not None)
+    form = canonical(raw)
+    inputs_in_order = [inputs[i] for i in form.inputs]
+    outputs_in_order = [outputs[i] for i in form.outputs]
+    uses = () if graph else tuple([left[value] for value in outputs_in_order])
     return Scope(
         children=tuple(children),
         canonical=form,
-        inputs=tuple(ins),
-        outputs=tuple(outs),
-        reads=tuple([(value, reads[value]) for value in ins]),
-        uses=tuple([left[value] for value in outs]) if graph is None else (),
+        inputs=tuple(inputs_in_order),
+        outputs=tuple(outputs_in_order),
+        reads=tuple([(value, reads[value]) for value in inputs_in_order]),
+        uses=uses,
         numbers=tuple([numbers[rank] for rank in form.holes]),
         size=sum([child.size for _, child in children]),
     )
@@ -371,11 +376,15 @@ class _Regrouping:
                 number[first + value] = len(number)
             if isinstance(child, Scope):
                 # A block that is symmetric in its inputs has the same half in a group in all calls.
-                ends = [number[first + value] for value in child.inputs]
-                crossed = bool(child.canonical.mirror) and ends[0] > ends[1]
-                child = _call(self.children(child, crossed))[1]
+                crossed = False
+                if child.canonical.mirror:
+                    one, other = [number[first + value] for value in child.inputs]
+                    crossed = one > other
+                _, child = _call(self.children(child, crossed))
             placed.append(((first, child), path))
-        placed.sort(key=lambda place: place[0][0])  # back in the order of the graph
+
+        # Back in the order of the graph.
+        placed.sort(key=lambda place: place[0][0])
         children = [child for child, _ in placed]
         paths = [path for _, path in placed]
         return _settled(_tree(paths, children))
@@ -385,6 +394,7 @@ class _Regrouping:
 
 
 def _program(graph: Graph, root: Scope) -> Program:
+    # 1. A name for each function, and its numbers: constants or parameters.
     scopes_of = _distinct(root)
     del scopes_of[root.op]
     names: dict[str, str] = {}
@@ -404,18 +414,16 @@ def _program(graph: Graph, root: Scope) -> Program:
             for name, value in hollow:
                 attrs.append((name, next(following) if isinstance(value, Ref) else value))
             if op in names:
-                passed: dict[str, Value | Ref] = {}
-                for parameter, (_, value) in zip(arguments[op], attrs, strict=True):
-                    if isinstance(parameter, Ref):
-                        passed[parameter.name] = value
-                op, attrs = names[op], list(passed.items())
+                attrs = _passed(arguments[op], [value for _, value in attrs])
+                op = names[op]
             items.append(new_item((op, inputs, tuple(attrs), outputs)))
         return body._replace(items=tuple(items))
 
+    # 2. The functions, and the main block.
     functions = {}
     for certificate, scopes in scopes_of.items():
         own = arguments[certificate]
-        params = dict.fromkeys([p.name for p in own if isinstance(p, Ref)])
+        params = dict.fromkeys([number.name for number in own if isinstance(number, Ref)])
         body = filled(scopes[0].canonical.body, own)
         functions[names[certificate]] = body._replace(params=tuple(params))
     return Program(
@@ -426,6 +434,18 @@ def _program(graph: Graph, root: Scope) -> Program:
     )
 
 
+def _passed(
+    numbers: Sequence[Value | Ref],
+    values: Sequence[Value | Ref],
+) -> list[tuple[str, Value | Ref]]:
+    """The arguments of a call: the values of those numbers of the function that are parameters."""
+    passed: dict[str, Value | Ref] = {}
+    for number, value in zip(numbers, values, strict=True):
+        if isinstance(number, Ref):
+            passed[number.name] = value
+    return list(passed.items())
+
+
 def _arguments(scopes: list[Scope]) -> list[Value | Ref]:
     """The numbers of a function: a constant if all calls agree, else a parameter. Equal columns
     share one.
@@ -434,12 +454,14 @@ def _arguments(scopes: list[Scope]) -> list[Value | Ref]:
     kernels = _param_names("k")
     params: dict[tuple[Value, ...], Ref] = {}
     arguments: list[Value | Ref] = []
-    for column in zip(*[scope.numbers for scope in scopes], strict=True):
+    by_call = [scope.numbers for scope in scopes]
+    for column in zip(*by_call, strict=True):
+        first = column[0]
         varies = len(set(column)) > 1
         if varies and column not in params:
-            names = kernels if isinstance(column[0], tuple) else sizes
+            names = kernels if isinstance(first, tuple) else sizes
             params[column] = Ref(next(names))
-        arguments.append(params.get(column, column[0]))
+        arguments.append(params.get(column, first))
     return arguments
 
 

@@ -212,21 +212,26 @@ class Piece:
         # 2. Other nodes hang on the nearest node that post-dominates what they read.
         self.ends: dict[int, list[list[int]]] = {}
         for nodes in self._dead(users):
-            read = {p for i in nodes for p in producers[i] if p in users}
+            read = {producer for i in nodes for producer in producers[i] if producer in users}
             home = after.common(read) if read else self.sink
             self.ends.setdefault(home, []).append(nodes)
 
         # 3. Regions. A value that several of them share is in none.
         self.inner: dict[int, list[int]] = {}
         for i in reversed(users):
-            shared = i in aside or (i not in self.before and len(users[i]) > 1)
-            end = self.sink if shared else self.after[i]
+            is_unreached = i not in self.before
+            is_shared = i in aside or (is_unreached and len(users[i]) > 1)
+            end = self.sink if is_shared else self.after[i]
             self.inner.setdefault(end, []).append(i)
 
         # 4. Chains of regions.
-        self.chains = [self._chain(node) for node in self.inner.get(self.sink, ())]
-        self.main = self._main(first, last, outputs[0]) if outputs else None
-        self.connected = self.main is not None or (first and last)
+        outermost = self.inner.get(self.sink, ())
+        self.chains = [self._chain(node) for node in outermost]
+        self.main = None
+        if outputs:
+            self.main = self._main(first, last, outputs[0])
+        is_whole_graph = first and last
+        self.connected = self.main is not None or is_whole_graph
 
     def nested(self, link: Link, depth: int) -> Blocks:
         """The blocks of the inner chains of a link; `depth`: depth of the block around them."""
@@ -301,13 +306,14 @@ class Piece:
         node: int | None = last
         while node is not None:
             first = self.before.get(node, self.sink)
-            linked = self.after.get(first) == node  # the region between both is a link
-            inner = [i for i in self.inner.get(node, ()) if not linked or i != first]
+            is_link = self.after.get(first) == node  # the region between both
+            inner = [i for i in self.inner.get(node, ()) if not is_link or i != first]
             nodes = self._nodes(node, inner) if inner else [node]
-            link = _link((nodes, node, inner, self._structure(nodes, self.labels)))
+            structure = self._structure(nodes, self.labels)
+            link = _link((nodes, node, inner, structure))
             ends = [self._end(end) for end in self.ends.get(node, ())]
             links.append((link, ends))
-            node = first if linked else None
+            node = first if is_link else None
         return links[::-1]
 
     def _main(self, first: bool, last: bool, output: int) -> Chain | None:

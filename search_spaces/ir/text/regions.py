@@ -54,9 +54,10 @@ class Line:
         """The attributes, with the values that may be parameters replaced by their `ranks`."""
         if not self.numbers:
             return self.attrs
-        return tuple(
-            [(name, ranks[value] if name in PARAMETRIC else value) for name, value in self.attrs]
-        )
+        attrs: list[tuple[str, Value | Ref]] = []
+        for name, value in self.attrs:
+            attrs.append((name, ranks[value] if name in PARAMETRIC else value))
+        return tuple(attrs)
 
 
 def placed_lines(graph: Graph) -> list[tuple[int, Line]]:
@@ -89,8 +90,10 @@ def _line(op: str, attrs: Attrs, inputs: tuple[int, ...], uses: tuple[int, ...])
 
 @lru_cache(maxsize=4096)
 def _label(op: str, attrs: Attrs, inputs: int) -> Label:
-    shape = [(name, None if name in PARAMETRIC else value) for name, value in attrs]
-    return op, repr(shape), inputs
+    without_sizes = []
+    for name, value in attrs:
+        without_sizes.append((name, None if name in PARAMETRIC else value))
+    return op, repr(without_sizes), inputs
 
 
 # --- blocks of lines
@@ -139,18 +142,23 @@ class _Regions:
 
     def paths(self) -> list[Path]:
         """The blocks around each node, without blocks that occur once."""
+        # 1. Put the links of all chains into blocks.
         blocks = Blocks(0)
         for links in self._chains():
             around = blocks.repeated([link for link, _, _ in links], 0)
             for (link, piece, shift), outer in zip(links, around, strict=True):
                 block, inner = blocks.place(link, outer, shift)
                 if inner and piece:
-                    blocks.insert(piece.nested(link, blocks.depth[block]), block, shift)
-        kept = blocks.recurring()
-        path: list[Path] = [()]  # by block
+                    nested = piece.nested(link, blocks.depth[block])
+                    blocks.insert(nested, block, shift)
+
+        # 2. The path to each block.
+        recurring = blocks.recurring()
+        path: list[Path] = [()]
         for i in range(1, len(blocks.outer)):
             above = path[blocks.outer[i]]
-            path.append((*above, i) if blocks.structure[i] in kept else above)
+            is_kept = blocks.structure[i] in recurring
+            path.append((*above, i) if is_kept else above)
         homes = [blocks.homes.get(node, 0) for node in range(self.count)]
         return [path[home] for home in homes]
 
@@ -219,12 +227,16 @@ class _Regions:
         lines = self.lines[start:end]
         if lines in self.pieces:
             return self.pieces[lines]
-        first, last = start == 0, end == self.count
+        first = start == 0
+        last = end == self.count
         inputs = len(self.graph.inputs) if first else 0
         read = tuple([value for value in self.graph.outputs if value < inputs])
         labels = self.labels[start:end]
-        exact = labels if self.exact is self.labels else self.exact[start:end]
-        analysed = _analysed if end - start <= _MAX_CACHED_LINES else _analysed.__wrapped__
+        exact = labels
+        if self.exact is not self.labels:
+            exact = self.exact[start:end]
+        is_cached = len(lines) <= _MAX_CACHED_LINES
+        analysed = _analysed if is_cached else _analysed.__wrapped__
         piece = analysed(lines, labels, exact, inputs, read, first, last)
         if not first and not last:
             self.pieces[lines] = piece
@@ -248,28 +260,41 @@ def _analysed(
             graph outputs.
         first, last: True for the first and the last piece of the graph.
     """
-    # The node or entry that produces each value. Values of earlier pieces are those of node 0.
+    # 1. The node or entry that produces each value. Values of earlier pieces are those of node 0.
     owner = {value: ROOT - 1 - value for value in range(inputs)}
     entries = list(owner.values()) if first else [ROOT - 1]
     producers = [] if first else [entries]
     before = [ROOT] * len(producers)  # label of node 0 of a later piece
+
+    # 2. The nodes.
     left: dict[int, int] = {}  # reads of each value outside of the piece
     value = inputs
     for line in lines:
         owners = [owner.get(value + offset, 0) for offset in line.inputs]
+        node = len(producers)
         producers.append(list(dict.fromkeys(owners)))
         for offset, times in line.reads:
             if value + offset in left:
                 left[value + offset] -= times
         for times in line.uses:
-            owner[value] = len(producers) - 1
+            owner[value] = node
             left[value] = times
             value += 1
+
+    # 3. The nodes that are read outside.
     outputs = [owner[v] for v in read]
     outputs += [owner[v] for v, times in left.items() if times]
     if not first and not outputs:
         outputs = [0]
-    return Piece(producers, entries, outputs, [*before, *labels], [*before, *exact], first, last)
+    return Piece(
+        producers,
+        entries,
+        outputs,
+        labels=[*before, *labels],
+        exact=[*before, *exact],
+        first=first,
+        last=last,
+    )
 
 
 def _placed(links: Chain, piece: Piece, shift: int) -> list[tuple[_Placed, list[End[_Placed]]]]:

@@ -58,7 +58,10 @@ def _label(item: Item) -> _Label:
 
 @lru_cache(maxsize=4096)
 def _shape(op: str, attrs: ItemAttrs) -> str:
-    return repr([(name, None if isinstance(value, Ref) else value) for name, value in attrs])
+    without_parameters = []
+    for name, value in attrs:
+        without_parameters.append((name, None if isinstance(value, Ref) else value))
+    return repr(without_parameters)
 
 
 # --- a quick check
@@ -200,6 +203,7 @@ class Contraction:
     """
 
     def __init__(self, blocks: tuple[Block, ...], labels: list[list[_Label]]) -> None:
+        # 1. The lines and their values.
         self.blocks = blocks
         self.nodes: list[_Node] = []
         self.owner: list[int | None] = []
@@ -207,17 +211,23 @@ class Contraction:
         self.outside: set[int] = set()
         for block in blocks:
             self._add(block)
-        # Lines of one symbol have equal labels, and equal outputs that are read.
+        count_of_lines = len(self.nodes)
+        self.order: list[int | None] = list(range(count_of_lines))
+        self.at = {node: node for node in range(count_of_lines)}
+
+        # 2. Lines of one symbol have equal labels, and equal outputs that are read.
         keys = []
-        flat = [label for own in labels for label in own]
-        for label, node in zip(flat, self.nodes, strict=True):
-            keys.append((*label, self._is_read(node.outputs)))
-        ranks: dict[Hashable, int] = {key: rank for rank, key in enumerate(sorted(set(keys)))}
+        labels_of_lines = [label for own in labels for label in own]
+        for label, node in zip(labels_of_lines, self.nodes, strict=True):
+            is_read = self._is_read(node.outputs)
+            keys.append((*label, is_read))
+        distinct = sorted(set(keys))
+        ranks: dict[Hashable, int] = {key: rank for rank, key in enumerate(distinct)}
         for key, node in zip(keys, self.nodes, strict=True):
             node.symbol = ranks[key]
         self.symbols = count(len(ranks))
-        self.order: list[int | None] = list(range(len(self.nodes)))
-        self.at = {node: node for node in range(len(self.nodes))}
+
+        # 3. Pairs of neighbours and their kinds.
         self.rules: dict[int, Pair] = {}
         self.kinds: dict[_Key, _Kind] = {}
         self.kind_of: dict[Pair, _Kind] = {}
@@ -226,17 +236,20 @@ class Contraction:
         self.queue: list[tuple[int, int, _Key]] = []
 
     def _add(self, block: Block) -> None:
-        first = len(self.owner)
+        """Add the lines of a block."""
+        first = len(self.owner)  # the block's first value among those of all blocks
         self.owner += [None] * block.inputs
         self.users += [{} for _ in range(block.inputs)]
         for op, read, _, outputs in block.items:
             node = len(self.nodes)
-            made = len(self.owner)
             inputs = [first + v for v in read]
-            distinguished = len(inputs) > 1 and not commutes(op)
-            slots = list(range(len(inputs))) if distinguished else [0] * len(inputs)
+            slots = [0] * len(inputs)
+            if len(inputs) > 1 and not commutes(op):
+                slots = list(range(len(inputs)))
+            made = len(self.owner)
             made_values = list(range(made, made + outputs))
-            self.nodes.append(_Node(-1, inputs, slots, made_values, _slots_of(inputs, slots)))
+            slots_of = _slots_of(inputs, slots)
+            self.nodes.append(_Node(-1, inputs, slots, made_values, slots_of))
             for value in inputs:
                 self.users[value][node] = None
             self.owner += [node] * outputs
@@ -419,28 +432,40 @@ class Contraction:
         follow those of the first.
         """
         assert kind.symbol is not None
-        first, second = self.nodes[pair[0]], self.nodes[pair[1]]
-        outputs = list(second.outputs)
+        begin, end = pair
+        first = self.nodes[begin]
+        second = self.nodes[end]
+
+        # 1. Outputs of the first that others read, and those of the second.
+        outputs = []
         if kind.shown:
-            inner = zip(first.outputs, kind.key[3], strict=True)
-            outputs = [value for value, is_inner in inner if not is_inner] + outputs
+            _, _, _, inner, _ = kind.key
+            for value, is_inner in zip(first.outputs, inner, strict=True):
+                if not is_inner:
+                    outputs.append(value)
+        outputs += second.outputs
+
+        # 2. Inputs of both, with slots numbered on.
         inputs = list(first.inputs)
         slots = list(first.slots)
         offset = max(slots, default=-1) + 1
         for value, slot in zip(second.inputs, second.slots, strict=True):
-            if self.owner[value] != pair[0]:
+            if self.owner[value] != begin:
                 inputs.append(value)
                 slots.append(offset + slot)
         return _Node(kind.symbol, inputs, slots, outputs, _slots_of(inputs, slots), pair)
 
     def _place(self, node: int, pair: Pair, between: dict[int, None]) -> None:
         """Put the new node into the order, before the nodes in between that depend on it."""
-        begin, end = self.at.pop(pair[0]), self.at.pop(pair[1])
+        first, second = pair
+        begin = self.at.pop(first)
+        end = self.at.pop(second)
         self.order[begin] = None
         if not between:
             self.order[end] = node
             self.at[node] = end
             return
+        # What is between the first dependent node and the end moves together; gaps remain behind.
         start = min([self.at[other] for other in between])
         window = [other for other in self.order[start:end] if other is not None]
         before = [other for other in window if other not in between]
@@ -483,8 +508,9 @@ def _worthwhile(rules: dict[int, Pair], uses: Counter[int]) -> set[int]:
         rules: the two parts of each symbol.
         uses: how often each symbol occurs outside of all others.
     """
+    # 1. The body of each symbol, and the symbols whose bodies hold it.
     bodies = {symbol: Counter(parts) for symbol, parts in rules.items()}
-    holders: dict[int, set[int]] = {}  # symbols whose bodies hold each symbol
+    holders: dict[int, set[int]] = {}
     for symbol, body in bodies.items():
         uses.update(body)
         for part in body:
@@ -495,19 +521,26 @@ def _worthwhile(rules: dict[int, Pair], uses: Counter[int]) -> set[int]:
         saved = _saved(uses[symbol], lines[symbol])
         return saved if lines[symbol] >= _MIN_LINES else min(saved, 0)
 
-    # Ties are expanded from the largest symbol on, so that a run of a block becomes a run of calls.
+    # 2. The worst first. Ties are expanded from the largest symbol on, so that a run of a block
+    #    becomes a run of calls.
     queue = [(gain(symbol), -symbol) for symbol in rules]
     heapq.heapify(queue)
-    while queue and queue[0][0] <= 0:
-        old, negative = heapq.heappop(queue)
+    while queue:
+        old, negative = queue[0]
+        if old > 0:
+            break
+        heapq.heappop(queue)
         symbol = -negative
-        if gain(symbol) != old:  # it can only have grown
-            heapq.heappush(queue, (gain(symbol), -symbol))
+        new = gain(symbol)
+        if new != old:  # it can only have grown
+            heapq.heappush(queue, (new, negative))
             continue
-        # Its body replaces it wherever it is used.
+
+        # 3. Its body replaces it wherever it is used.
         body = bodies.pop(symbol)
+        copies = uses[symbol] - 1
         for part, times in body.items():
-            uses[part] += (uses[symbol] - 1) * times
+            uses[part] += copies * times
             holders[part].discard(symbol)
         for holder in holders.get(symbol, ()):
             times = bodies[holder].pop(symbol)

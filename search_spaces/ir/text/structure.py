@@ -120,7 +120,8 @@ def runs(labels: Sequence[Hashable], weights: Sequence[int]) -> list[Run]:
     length.
     """
     number = {label: i for i, label in enumerate(dict.fromkeys(labels))}
-    if len(labels) - len(number) < MIN_REPEATS - 1:
+    repetitions = len(labels) - len(number)
+    if repetitions < MIN_REPEATS - 1:
         return []
     labels = [number[label] for label in labels]
 
@@ -133,7 +134,8 @@ def runs(labels: Sequence[Hashable], weights: Sequence[int]) -> list[Run]:
         if times >= MIN_REPEATS:
             run = Run(first, length, times)
             weight = total[run.end] - total[first]
-            heapq.heappush(queue, ((-times, -weight, length, first), run))
+            priority = (-times, -weight, length, first)
+            heapq.heappush(queue, (priority, run))
 
     longest = min(_MAX_RUN_LENGTH, len(labels) // MIN_REPEATS)
     for length in range(1, longest + 1):
@@ -144,10 +146,11 @@ def runs(labels: Sequence[Hashable], weights: Sequence[int]) -> list[Run]:
     taken = [False] * len(labels)
     chosen = []
     while queue:
-        run = heapq.heappop(queue)[1]
+        _, run = heapq.heappop(queue)
         free = list(_free(taken, run.first, run.end))
         if free == [(run.first, run.end)]:
-            taken[run.first : run.end] = [True] * (run.end - run.first)
+            size = run.end - run.first
+            taken[run.first : run.end] = [True] * size
             chosen.append(run)
         else:
             for first, end in free:
