@@ -312,15 +312,16 @@ class SamplingPredictor(Predictor):
         samples: int = 64,
         seed: int = 0,
     ) -> Predictions:
-        known = check_request(self, architectures, metrics, given, samples)
-        drawn = self._draw(architectures, metrics, known, samples, seed)  # (n, samples, m)
+        observed = check_request(self, architectures, metrics, given, samples)
+        drawn = self._draw(architectures, metrics, observed, samples, seed)  # (n, samples, m)
         # Params and FLOPs do not follow from choices alone.
         if not self.reads_choices and any(name in EXACT for name in metrics):
             drawn = with_exact_costs(as_texts(architectures), metrics, drawn)
         for column, name in enumerate(metrics):
-            if name in known:
-                there = ~np.isnan(known[name])
-                drawn[there, :, column] = known[name][there, None]
+            if name in observed:
+                values = observed[name]
+                is_observed = ~np.isnan(values)
+                drawn[is_observed, :, column] = values[is_observed, None]
         return Predictions.of_samples(metrics, drawn)
 
     @abstractmethod
@@ -328,12 +329,12 @@ class SamplingPredictor(Predictor):
         self,
         architectures: Inputs,
         metrics: Sequence[str],
-        known: dict[str, np.ndarray],
+        observed: dict[str, np.ndarray],
         samples: int,
         seed: int,
     ) -> np.ndarray:
-        """Samples (n, samples, m), conditioned on known values (n,) per metric, NaN where
-        unknown.
+        """Samples (n, samples, m), conditioned on observed values (n,) per metric, NaN where not
+        observed.
         """
 
     def _config(self) -> dict[str, Any]:
@@ -394,11 +395,12 @@ def as_targets(architectures: Inputs, metrics: Metrics) -> dict[str, np.ndarray]
         raise InputError("there is no metric to learn")
     targets = as_given(architectures, metrics)
     for name, values in targets.items():
-        known = values[~np.isnan(values)]
-        if not len(known):
+        observed = values[~np.isnan(values)]
+        if not len(observed):
             raise InputError(f"metric {name!r} has no value to learn from")
-        if 0 < np.ptp(known) < MIN_RANGE:
-            raise InputError(f"metric {name!r} spans {np.ptp(known):.3g}: give it in a larger unit")
+        span = np.ptp(observed)
+        if 0 < span < MIN_RANGE:
+            raise InputError(f"metric {name!r} spans {span:.3g}: give it in a larger unit")
         targets[name] = np.where(np.abs(values) < MIN_RANGE, 0.0, values)
     return targets
 
@@ -458,11 +460,11 @@ def check_request(
         if name not in predictor.metrics:
             raise unknown("metric", name, predictor.metrics)
     check_samples(samples)
-    known = as_given(architectures, given)
-    for name in known:
+    observed = as_given(architectures, given)
+    for name in observed:
         if name not in predictor.metrics:
             raise unknown("given metric", name, predictor.metrics)
-    return known
+    return observed
 
 
 def check_samples(samples: int) -> None:
@@ -475,21 +477,26 @@ def check_samples(samples: int) -> None:
         raise InputError(f"samples must be a whole number of at least 1, not {samples}")
 
 
-def group_by_known(count: int, known: Metrics) -> list[tuple[np.ndarray, list[str]]]:
-    """Row numbers and known metrics of each group of `count` rows that know the same ones; NaN
-    means unknown.
+def group_by_observed(
+    count: int,
+    observed: Metrics,
+) -> list[tuple[np.ndarray, list[str]]]:
+    """Row numbers and observed metrics of each group of `count` rows in which the same ones are
+    observed; NaN means not observed.
     """
-    if not known:
-        return [(np.arange(count), [])] if count else []
-    names = list(known)
-    present = ~np.isnan(np.stack([known[name] for name in names], 1))  # (count, names)
-    patterns, pattern_of_row = np.unique(present, axis=0, return_inverse=True)
+    if not observed:
+        everything = np.arange(count)
+        return [(everything, [])] if count else []
+    names = list(observed)
+    columns = np.stack([observed[name] for name in names], 1)
+    is_observed = ~np.isnan(columns)  # (count, names)
+    patterns, pattern_of_row = np.unique(is_observed, axis=0, return_inverse=True)
+    pattern_of_row = pattern_of_row.ravel()
     groups = []
     for number, pattern in enumerate(patterns):
-        rows = np.flatnonzero(pattern_of_row.ravel() == number)
-        groups.append(
-            (rows, [name for name, is_known in zip(names, pattern, strict=True) if is_known])
-        )
+        rows = np.flatnonzero(pattern_of_row == number)
+        names_of_rows = [names[column] for column in np.flatnonzero(pattern)]
+        groups.append((rows, names_of_rows))
     return groups
 
 

@@ -21,7 +21,7 @@ from predictors.base import (
     SamplingPredictor,
     as_targets,
     as_texts,
-    group_by_known,
+    group_by_observed,
     restore_values,
 )
 from predictors.features import feature_matrix, select_features
@@ -101,8 +101,8 @@ class RegressionPredictor(SamplingPredictor):
         self._metrics = tuple(values)
         self._transforms = {}
         for name, column in values.items():
-            known = column[~np.isnan(column)]
-            self._transforms[name] = TargetTransform.by_ranks(name, known)
+            observed = column[~np.isnan(column)]
+            self._transforms[name] = TargetTransform.by_ranks(name, observed)
         self._regressions: dict[tuple[str, ...], Regression] = {}
 
     def _regression(self, metric: str, *covariates: str) -> Regression:
@@ -150,7 +150,7 @@ class RegressionPredictor(SamplingPredictor):
         self,
         architectures: Inputs,
         metrics: Sequence[str],
-        known: dict[str, np.ndarray],
+        observed: dict[str, np.ndarray],
         samples: int,
         seed: int,
     ) -> np.ndarray:
@@ -159,7 +159,7 @@ class RegressionPredictor(SamplingPredictor):
         texts = [str(architecture) for architecture in architectures]
         noise = text_noise(texts, samples, len(metrics), (self.seed, seed))  # (n, s, m)
         drawn = np.empty((len(architectures), samples, len(metrics)))
-        for rows, names in group_by_known(len(architectures), known):
+        for rows, names in group_by_observed(len(architectures), observed):
             free = [column for column, metric in enumerate(metrics) if metric not in names]
             # 1. A regression per metric. Without a point that has all given metrics, the
             #    prediction is not conditioned on them.
@@ -178,7 +178,7 @@ class RegressionPredictor(SamplingPredictor):
 
             # 3. Samples around the means.                                                  (n, s)
             for j, column in enumerate(free):
-                given = {name: known[name][rows] for name in covariates[column]}
+                given = {name: observed[name][rows] for name in covariates[column]}
                 points = self._join(inputs[rows], given)
                 mean, std = regressions[column].predict(points)
                 z = mean[:, None] + std[:, None] * errors[:, :, j]

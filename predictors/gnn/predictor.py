@@ -101,8 +101,8 @@ class GNN(SamplingPredictor):
         self._metrics = tuple(targets)
         self._transforms = []
         for name, values in targets.items():
-            known = values[~np.isnan(values)]
-            self._transforms.append(TargetTransform.by_ranks(name, known))
+            observed = values[~np.isnan(values)]
+            self._transforms.append(TargetTransform.by_ranks(name, observed))
         base_words = base._vocabulary.words if base else ()
         self._vocabulary: Vocabulary = Vocabulary.of(graphs, base_words)
         self._network = self._new_network()
@@ -197,7 +197,7 @@ class GNN(SamplingPredictor):
         self,
         architectures: Inputs,
         metrics: Sequence[str],
-        known: dict[str, np.ndarray],
+        observed: dict[str, np.ndarray],
         samples: int,
         seed: int,
     ) -> np.ndarray:
@@ -210,10 +210,10 @@ class GNN(SamplingPredictor):
         member_of_sample = np.arange(samples) % self.members  # (s,)
         drawn = by_member[member_of_sample].transpose(1, 0, 2)
 
-        # 2. Add errors, given those of the known metrics.                                (n, s, M)
+        # 2. Add errors, given those of observed metrics.                                 (n, s, M)
         noise = text_noise(texts, samples, len(self.metrics), (self.seed, seed))
-        z_known = self._to_z(known, len(texts))[:, None]  # (n, 1, M)
-        errors = conditional_errors(self._covariance, z_known - drawn, noise)
+        z_observed = self._to_z(observed, len(texts))[:, None]  # (n, 1, M)
+        errors = conditional_errors(self._covariance, z_observed - drawn, noise)
         drawn = drawn + errors
 
         # 3. Back to the metrics' own units.

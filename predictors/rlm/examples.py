@@ -257,8 +257,8 @@ class FittedContext:
     def __post_init__(self) -> None:
         self.transforms = {}
         for name, column in self.values.items():
-            known = column[~np.isnan(column)]
-            self.transforms[name] = TargetTransform.for_metric(name, known)
+            observed = column[~np.isnan(column)]
+            self.transforms[name] = TargetTransform.for_metric(name, observed)
         self._groups: dict[tuple[str, ...], list[Group]] = {}
         self._contexts: dict[tuple[str, _ProjectionKey], MetricContext] = {}
         self._last_projected: tuple[_ProjectionKey, ProjectedExamples] | None = None

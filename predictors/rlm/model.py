@@ -178,8 +178,8 @@ def tune(
     torch.manual_seed(seed)
     columns = []
     for column in values.values():
-        known = column[~np.isnan(column)]
-        transform = TargetTransform.fit(known, by_rank=True)
+        observed = column[~np.isnan(column)]
+        transform = TargetTransform.fit(observed, by_rank=True)
         columns.append(transform.to_z(column))
     targets = np.stack(columns, 1)  # (n, metrics), in z
 
@@ -294,8 +294,8 @@ def _readout(
         batch = collate([tokenize(texts[i]) for i in rows])
         states = model.encoder(batch) - center  # (rows, S)
         errors = head(states) - expected[rows]  # (rows, metrics), NaN where unknown
-        known = errors[~errors.isnan()]
-        return known.square().mean()
+        observed = errors[~errors.isnan()]
+        return observed.square().mean()
 
     return [*model.encoder.parameters(), *head.parameters()], loss
 

@@ -23,7 +23,7 @@ from predictors.base import (
     SamplingPredictor,
     as_targets,
     as_texts,
-    group_by_known,
+    group_by_observed,
     restore_values,
 )
 from predictors.checkpoint import load_weights, with_prefix
@@ -277,7 +277,7 @@ class RLM(SamplingPredictor):
         self,
         architectures: Inputs,
         metrics: Sequence[str],
-        known: dict[str, np.ndarray],
+        observed: dict[str, np.ndarray],
         samples: int,
         seed: int,
     ) -> np.ndarray:
@@ -285,8 +285,8 @@ class RLM(SamplingPredictor):
         texts = as_texts(architectures)
         drawn = np.empty((len(texts), samples, len(metrics)))
         # Rows with the same known metrics are decoded together, the others in decoding order.
-        for rows, names in group_by_known(len(texts), known):
-            given = {name: known[name][rows] for name in names}
+        for rows, names in group_by_observed(len(texts), observed):
+            given = {name: observed[name][rows] for name in names}
             unknown_metrics = [name for name in dict.fromkeys(metrics) if name not in given]
             if not unknown_metrics:
                 continue

@@ -122,6 +122,11 @@ class _Fusion:
     def _input_shapes(self, node: Node) -> tuple[Shape, ...]:
         return tuple([self.graph.shapes[value] for value in node.inputs])
 
+    def _shapes_around(self, first: Node, last: Node) -> tuple[Shape, Shape, Shape]:
+        """The shapes before a Reshape, after it, and behind the last node of a pattern."""
+        shapes = self.graph.shapes
+        return shapes[first.inputs[0]], shapes[first.outputs[0]], shapes[last.outputs[0]]
+
     # --- rules: they return the last node of a pattern, or what replaces it
 
     def _conv_bn(self, norm: Node) -> Node:
@@ -169,9 +174,7 @@ class _Fusion:
         groups = self._private(norm.inputs[0], "Reshape") if norm else None
         if norm is None or groups is None or len(groups.inputs) != 1:
             return add
-        before = self.graph.shapes[groups.inputs[0]]
-        split = self.graph.shapes[groups.outputs[0]]
-        after = self.graph.shapes[add.outputs[0]]
+        before, split, after = self._shapes_around(groups, add)
         if before != after or len(split) != 3:
             return add
 
@@ -194,9 +197,7 @@ class _Fusion:
         first = self._private(swap.inputs[0], "Reshape") if swap else None
         if swap is None or first is None or len(first.inputs) != 1:
             return last
-        before = self.graph.shapes[first.inputs[0]]
-        split = self.graph.shapes[first.outputs[0]]
-        after = self.graph.shapes[last.outputs[0]]
+        before, split, after = self._shapes_around(first, last)
         perm = dict(swap.attrs).get("perm")
         op, attrs = _swapped(before, split, perm, after)
         if not op:
