@@ -302,4 +302,5 @@ def _renumbered(graph: Graph, nodes: Sequence[Node]) -> Graph:
         nodes=tuple(renamed),
         outputs=tuple([number[value] for value in graph.outputs]),
         shapes=tuple([graph.shapes[value] for value in values]),
+        output_names=graph.output_names,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
@@ -100,12 +100,15 @@ class Graph:
         outputs: numbers of the graph's outputs.
         shapes: shape of every value, including the batch dimension `"N"`. Other unknown dimensions
             are symbols (`"L"`), products (`"N_8"`), or `"?"` if they depend on the data.
+        output_names: of the outputs in ONNX files: the keys of the dictionary that a module
+            returned; () for numbers. No part of the text, and of no comparison.
     """
 
     inputs: tuple[int, ...]
     nodes: tuple[Node, ...]
     outputs: tuple[int, ...]
     shapes: tuple[Shape, ...]
+    output_names: tuple[str, ...] = field(default=(), compare=False)
 
 
 # --- dimensions: numbers, symbols such as N and L, and products such as N_8 (8 · N) and N_L

@@ -8,7 +8,7 @@ all values (`coupling`); operators whose attributes hold sizes have a rule here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -111,7 +111,7 @@ class Resizer:
         outputs = tuple([_followed(v, replaced) for v in self.graph.outputs])
         # 4. A mask that only skipped blocks read goes with them.
         kept = live(nodes, list(outputs)) if dropped else tuple(nodes)
-        return Graph(self.graph.inputs, kept, outputs, tuple(shapes))
+        return replace(self.graph, nodes=kept, outputs=outputs, shapes=tuple(shapes))
 
     def _shapes(self, sizes: Sizes) -> list[Shape]:
         measured: dict[Axis, int] = {}

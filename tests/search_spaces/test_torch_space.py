@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 
 from search_spaces import InputError, TorchSpace, get_space, params, to_text
@@ -250,3 +252,53 @@ def test_weights_that_build_loads_are_loaded_without_warnings() -> None:
     )
     with pytest.warns(UserWarning, match="no-op"):  # outside of `build`, torch's warning stays
         nn.Linear(2, 2, device="meta").load_state_dict(nn.Linear(2, 2).state_dict())
+
+
+# --- names of outputs
+
+
+class TwoHeads(nn.Module):
+    """Returns a dictionary, whose keys may be names that an ONNX file has already."""
+
+    def __init__(self, keys: tuple[str, str]) -> None:
+        super().__init__()
+        self.body, self.keys = nn.Linear(8, 4), keys
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        hidden = torch.relu(self.body(x))
+        return {self.keys[0]: hidden, self.keys[1]: hidden.sum(1)}
+
+
+@pytest.mark.parametrize(
+    ("keys", "names"),
+    [
+        (("logits", "boxes"), ["logits", "boxes"]),
+        (("input", "Relu_out"), ["input_output", "Relu_out"]),
+    ],
+)
+def test_a_dictionary_keeps_its_keys_as_names_of_outputs(
+    keys: tuple[str, str], names: list[str]
+) -> None:
+    def build(trial: object) -> nn.Module:
+        return TwoHeads(keys)
+
+    build.example_input = torch.zeros(2, 8)  # type: ignore[attr-defined]
+    space = TorchSpace(build)
+    model = space.to_onnx(space.sample(np.random.default_rng(0)))
+    onnx.checker.check_model(model, full_check=True)
+    assert [output.name for output in model.graph.output] == names
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    hidden, total = session.run(None, {"input": np.ones((3, 8), np.float32)})
+    assert hidden.shape == (3, 4)
+    np.testing.assert_allclose(hidden.sum(1), total, rtol=1e-4)
+
+
+def test_outputs_that_are_no_dictionary_are_numbered_and_names_are_no_part_of_the_text() -> None:
+    from search_spaces.ir.pytorch import record
+
+    named = record(TwoHeads(("a", "b")), torch.zeros(2, 8))
+    other = record(TwoHeads(("c", "d")), torch.zeros(2, 8))
+    assert named == other
+    assert named.output_names == ("a", "b")
+    pair = nn.LSTM(8, 4, batch_first=True)
+    assert record(pair, torch.zeros(2, 3, 8)).output_names == ()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import onnx
@@ -566,7 +567,7 @@ def _for_any_batch(graph: Graph) -> Graph:
     if not all(BATCH in shapes[value] for value in graph.outputs):
         return graph
     opened = tuple([shapes.get(value, shape) for value, shape in enumerate(graph.shapes)])
-    return Graph(graph.inputs, graph.nodes, graph.outputs, opened)
+    return replace(graph, shapes=opened)
 
 
 def _steps_are_batch(node: Node, shapes: dict[int, Shape]) -> bool:

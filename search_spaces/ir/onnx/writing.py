@@ -168,7 +168,7 @@ class Outline:
         self.proto.name = "net"
         # 2. Inputs and outputs. `names` has those of the values that were written.
         self.names = _numbered("input", graph.inputs)
-        self.results = _numbered("output", graph.outputs)
+        self.results = self._output_names()
         for value, name in self.names.items():
             self.proto.input.append(_value_info(name, graph.shapes[value]))
         for value, name in self.results.items():
@@ -176,6 +176,18 @@ class Outline:
         # 3. Nodes.
         for node in graph.nodes:
             self._write(node)
+
+    def _output_names(self) -> dict[int, str]:
+        """Names of the outputs: those of the graph, unless another value has them."""
+        if not self.graph.output_names:
+            return _numbered("output", self.graph.outputs)
+        taken = {*self.names.values()}
+        results = {}
+        for value, name in zip(self.graph.outputs, self.graph.output_names, strict=True):
+            # Of an operator's result, `NAME_out` is the name: it becomes `NAME_2_out`.
+            self.times_used[name.removesuffix("_out")] += name.endswith("_out")
+            results[value] = f"{name}_output" if name in taken else name
+        return results
 
     def _write(self, node: Node) -> None:
         shapes = tuple([self.graph.shapes[v] for v in node.inputs])

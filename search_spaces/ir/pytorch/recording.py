@@ -14,7 +14,7 @@ recorded as ONNX operators. They are those of an imported ONNX model, so that bo
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import inf, prod
 from typing import Any
@@ -22,7 +22,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import (
+    tree_flatten,
+    tree_flatten_with_path,
+    tree_leaves,
+    tree_unflatten,
+)
 
 from search_spaces.common.errors import InputError, describe
 from search_spaces.ir.fusion import fuse
@@ -274,16 +279,28 @@ def _input_shape(x: Tensor, samples: int | None) -> Shape:
 
 def _graph(recorder: Recorder, result: Any) -> Graph:
     """The graph of the tensors that a module returned."""
-    tensors = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
-    if not tensors:
+    leaves, _ = tree_flatten_with_path(result)
+    names: dict[int, str] = {}  # by value: equal outputs are one
+    for path, x in leaves:
+        if isinstance(x, Tensor):
+            names.setdefault(recorder.value(x), ".".join(map(_key, path)))
+    if not names:
         raise InputError(f"forward returned {type(result).__name__}, which holds no tensor")
     outputs = []
-    for value in dict.fromkeys([recorder.value(x) for x in tensors]):
+    for value in names:
         is_input = value < len(recorder.inputs)
         outputs.append(recorder.emit("Identity", (value,), ()) if is_input else value)
     nodes = live(recorder.nodes, outputs)
     recorder.count_owners({v for node in nodes for v in node.outputs})
-    return Graph(recorder.inputs, nodes, tuple(outputs), tuple(recorder.shapes))
+    shapes, is_named = tuple(recorder.shapes), isinstance(result, Mapping)
+    return Graph(
+        recorder.inputs, nodes, tuple(outputs), shapes, tuple(names.values()) if is_named else ()
+    )
+
+
+def _key(entry: Any) -> str:
+    """A step into nested outputs: the key of a dictionary, or the place in a tuple."""
+    return str(getattr(entry, "key", getattr(entry, "idx", getattr(entry, "name", entry))))
 
 
 def live(nodes: list[Node], outputs: list[int]) -> tuple[Node, ...]:
