@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 from nas.evaluation.export import trained_model
 from nas.evaluation.int8 import InputRecorder, float_metric, int8_metric, quantize
+from nas.evaluation.machine import MeasurementPause
 from nas.evaluation.measurement import Measurement, measurement_of
 from nas.evaluation.trainable import State, Trainable
 from nas.search.evaluators import NetworkEvaluator, Values, spreads_of, values_of
@@ -342,8 +343,14 @@ class FunctionEvaluator(NetworkEvaluator):
         names = module.state_dict().keys()
         paused = {"checkpoint": checkpoint} if checkpoint else {}
         before = None if self._was_called else self._bound_values()
+        pause = MeasurementPause()
+
+        def report_and_pause(epoch: int, metrics: Mapping[str, float]) -> bool:
+            pause()  # while another process measures a latency on this machine
+            return report(epoch, metrics)
+
         with InputRecorder(module) as recorder:
-            returned = self._call(module, architecture, report, self.options | paused)
+            returned = self._call(module, architecture, report_and_pause, self.options | paused)
         if before is not None:
             self._was_called = True
             self._remember_state(before)

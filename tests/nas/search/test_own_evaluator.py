@@ -4,6 +4,8 @@ mistakes.
 
 from __future__ import annotations
 
+import threading
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import torch
 from optuna.visualization.matplotlib import plot_intermediate_values
 
 from nas import Measurement, Problem, search
+from nas.evaluation import machine
 from nas.evaluation.latency import LatencyTask
 from nas.evaluation.module import GraphModule
 from nas.search.joining import join
@@ -340,3 +343,30 @@ def test_a_wrong_report_ends_the_search_with_its_arguments(
     )
     with pytest.raises(EvaluatorError, match=message):
         run(space, own(space, file), tmp_path, 1)
+
+
+def test_a_training_waits_between_epochs_while_another_process_measures(
+    space: SearchSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "_lock_file", lambda: tmp_path / "measuring.lock")
+    begun, over = threading.Event(), threading.Event()
+    seen: list[tuple[int, bool]] = []
+
+    def measure() -> None:
+        with machine.measuring():
+            begun.set()
+            time.sleep(0.5)
+            over.set()
+
+    def evaluate(model: Any, architecture: Any, report: Any) -> dict[str, float]:
+        other = threading.Thread(target=measure)  # its own handle of the lock, as another process
+        other.start()
+        begun.wait()
+        report(1, {"quality": 1.0})
+        seen.append((1, over.is_set()))
+        other.join()
+        return {"quality": 1.0}
+
+    evaluator = FunctionEvaluator(space, evaluate, ["quality"])
+    search(Problem(space, evaluator, "quality:max"), sampler="random", evaluations=1)
+    assert seen == [(1, True)]
