@@ -81,7 +81,7 @@ def evaluate(
     from nas.evaluation.devices import devices_of
     from nas.evaluation.latency import LatencyTask
     from nas.evaluation.measurement import Measurement, known_metrics, metrics_of, trains
-    from nas.evaluation.metrics import FIDELITY
+    from nas.evaluation.metrics import FIDELITY, LANGUAGE_METRICS
     from nas.evaluation.runtimes import RUNTIME_METRICS
     from nas.evaluation.subjects import subject_of_file, subject_of_space
     from nas.evaluation.training import training_task
@@ -114,7 +114,7 @@ def evaluate(
     known = [
         metric
         for metric in known_metrics(timing, subject.data, commands)
-        if "int8" not in metric and metric not in RUNTIME_METRICS
+        if "int8" not in metric and metric not in (*RUNTIME_METRICS, *LANGUAGE_METRICS)
     ]
     if subject.network.teacher is None or (subject.data and subject.data.labelled):
         # Fidelity needs a trained model, and its training is another one than that for labels.

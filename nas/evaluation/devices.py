@@ -31,7 +31,7 @@ QUANTILES = (0.5, 0.1, 0.9)  # of the samples, the columns of a prediction
 MIN_MEASURED = 3  # networks that a prediction needs at least
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 # Names of latencies that are measured on this machine
-_TAKEN = ("cpu", "cpu_int8", "cuda", "device", *RUNTIMES)
+_TAKEN = ("cpu", "cpu_int8", "cpu_prefill", "cpu_decoding", "cuda", "device", *RUNTIMES)
 
 
 def devices_folder() -> Path:

@@ -100,7 +100,7 @@ def quantize(model: onnx.ModelProto, samples: Samples | np.ndarray | None = None
         )
         floats.write_bytes(model.SerializeToString())
         try:
-            with _quiet():
+            with quietly():
                 # 1. Batch normalizations are merged into the convolutions before them.
                 quant_pre_process(str(floats), str(merged), skip_symbolic_shape=True)
                 # 2. The operators to quantize, all unless the network says which.
@@ -109,7 +109,7 @@ def quantize(model: onnx.ModelProto, samples: Samples | np.ndarray | None = None
                 quantize_static(
                     str(merged),
                     str(integers),
-                    _reader(model, samples),
+                    calibration_reader(model, samples),
                     quant_format=QuantFormat.QDQ,
                     per_channel=True,
                     activation_type=QuantType.QUInt8,
@@ -171,7 +171,7 @@ def score(model: bytes, data: Dataset, part: Part) -> float:
     return goal.score(float(terms.mean()))
 
 
-def _reader(model: onnx.ModelProto, samples: Samples | np.ndarray | None) -> object:
+def calibration_reader(model: onnx.ModelProto, samples: Samples | np.ndarray | None) -> Any:
     """A `CalibrationDataReader` of the samples, or of noise."""
     from onnxruntime.quantization import CalibrationDataReader
 
@@ -202,7 +202,7 @@ def _reader(model: onnx.ModelProto, samples: Samples | np.ndarray | None) -> obj
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quietly() -> Iterator[None]:
     """Silence the quantizer's warnings and remove the log handlers that it installs."""
     root, before = logging.getLogger(), logging.getLogger().handlers[:]
     level = logging.root.manager.disable

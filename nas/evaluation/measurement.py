@@ -20,8 +20,8 @@ from nas.evaluation.device_command import DeviceCommand, check_runtimes, measure
 from nas.evaluation.devices import PredictedDevice, device_of
 from nas.evaluation.export import preprocessing, trained_model
 from nas.evaluation.int8 import score_metrics
-from nas.evaluation.latency import CPU, LatencyTask, time_model, time_serialized
-from nas.evaluation.metrics import FIDELITY, check_metrics
+from nas.evaluation.latency import CPU, Latency, LatencyTask, time_model, time_serialized
+from nas.evaluation.metrics import FIDELITY, LANGUAGE_METRICS, check_metrics
 from nas.evaluation.runtimes import RUNTIME_METRICS, get_runtime
 from nas.evaluation.tasks import TrainingTask, training_task
 from nas.evaluation.trainable import State, Trainable
@@ -258,6 +258,7 @@ class Measurement:
             ),
             SIZE: lambda: _exact(model().ByteSize() / 1e6),
             **self._in_runtimes(model),
+            **self._of_language(network),
             "params": lambda: _exact(graph_params(network.graph)),
             "flops": lambda: _exact(graph_flops(network.graph)),
             **{
@@ -267,6 +268,21 @@ class Measurement:
             },
             **{device.metric: predicted(device) for device in self.devices},
         }
+
+    def _of_language(self, network: Trainable) -> dict[str, Callable[[], Measured]]:
+        """Measurements of language models. One pass tells them all."""
+
+        @cache
+        def results() -> Mapping[str, Latency | float]:
+            from nas.evaluation.language import measure_language
+
+            return measure_language(network, replace(self.latency, provider=CPU))
+
+        def measured(metric: str) -> Measured:
+            result = results()[metric]
+            return _exact(result) if isinstance(result, float) else Measured(*result)
+
+        return {metric: partial(measured, metric) for metric in LANGUAGE_METRICS}
 
     def _in_runtimes(
         self, model: Callable[[], onnx.ModelProto]
@@ -372,6 +388,7 @@ def known_metrics(
         memory.METRIC,
         SIZE,
         *RUNTIME_METRICS,
+        *LANGUAGE_METRICS,
         "params",
         "flops",
     )

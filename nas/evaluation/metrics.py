@@ -9,6 +9,8 @@ from predictors.metrics import Metric
 from search_spaces.common.errors import unknown
 
 FIDELITY = "fidelity"  # agreement with a trained model in %
+# Of language models: the prompt, a token after it, and the memory of keys and values
+LANGUAGE_METRICS = ("cpu_prefill_latency_ms", "cpu_decoding_latency_ms", "kv_cache_mb")
 
 Price = Literal["counted", "measured", "trained"]
 PRICES: dict[Price, str] = {

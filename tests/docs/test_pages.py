@@ -38,6 +38,7 @@ PAGES = (
     "how-to/own_table.md",
     "how-to/cheap_evaluations.md",
     "how-to/int8.md",
+    "how-to/language_models.md",
     "how-to/many_machines.md",
     "how-to/real_networks.md",
     "how-to/reading_a_report.md",

@@ -1,0 +1,200 @@
+"""Language models on a device: the prompt, then token by token with a key-value cache.
+
+    prefill   input_ids (N, length)                          ─▶ logits of the last token, present.*
+    decoding  input_ids (N, 1), past_key_values.* (length)   ─▶ logits, present.* (length + 1)
+
+A causal model of transformers (Llama, Qwen, …: its `forward` takes `past_key_values`) becomes two ONNX
+models, which ONNX Runtime times. The length is that of the example input: the tokens of the prompt,
+and those in the cache when the next one is decoded. Keys and values have as many heads as the model's
+configuration gives them, so that grouped queries make the cache smaller and decoding faster.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nas.evaluation.latency import CPU, Latency, LatencyTask, open_session, time_serialized
+from nas.evaluation.metrics import LANGUAGE_METRICS
+from search_spaces.common.errors import InputError
+from search_spaces.ir.onnx import to_model
+from search_spaces.ir.pytorch import record_with_numbers
+
+if TYPE_CHECKING:
+    import onnx
+
+    from nas.evaluation.trainable import Trainable
+
+PAST, PRESENT = "past_key_values", "present"
+_KINDS = ("key", "value")
+
+
+class LanguageFiles(NamedTuple):
+    """A causal model as ONNX.
+
+    Attributes:
+        prefill: reads the prompt and fills the cache.
+        decoding: reads one token and the cache.
+        cache_bytes: of keys and values of one sequence of the prompt's length.
+    """
+
+    prefill: onnx.ModelProto
+    decoding: onnx.ModelProto
+    cache_bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class LanguageModel:
+    """A causal model of transformers, and the tokens that it is measured with.
+
+    Args:
+        module: the model; its `forward` takes `input_ids` and `past_key_values`.
+        tokens: (n, length) example of a prompt.
+
+    Raises:
+        InputError: the module takes no cache.
+    """
+
+    module: nn.Module
+    tokens: Tensor
+
+    def __post_init__(self) -> None:
+        takes = inspect.signature(self.module.forward).parameters
+        if "input_ids" not in takes or PAST not in takes:
+            raise InputError(
+                f"{type(self.module).__name__} is no language model that decodes with a cache: its "
+                f"forward must take input_ids and {PAST}, as causal models of transformers do"
+            )
+
+    @classmethod
+    def of(cls, network: Trainable) -> LanguageModel:
+        """The language model of a space's network."""
+        if network.build is None:
+            raise InputError(
+                "prefill and decoding need a space of language models, such as build(trial) that "
+                "returns a causal model of transformers"
+            )
+        example = network.example
+        tokens = example.get("input_ids") if isinstance(example, Mapping) else example
+        tokens = tokens[0] if isinstance(tokens, tuple | list) else tokens
+        if not isinstance(tokens, Tensor) or tokens.dim() != 2 or tokens.is_floating_point():
+            raise InputError(
+                "prefill and decoding need an example input of token ids, such as "
+                'example_input = {"input_ids": torch.zeros(1, 128, dtype=torch.long)}'
+            )
+        return cls(network.module().eval(), tokens)
+
+    def files(self) -> LanguageFiles:
+        """The model as two ONNX models.
+
+        Raises:
+            InputError: a function of the model cannot be recorded.
+        """
+        # 1. The prompt. Its keys and values have the shapes of the cache.
+        prefill = _Prefill(self.module).eval()
+        with torch.no_grad():
+            _, *cache = prefill(self.tokens)
+        layers = len(cache) // 2
+        past = [f"{PAST}.{i}.{kind}" for i in range(layers) for kind in _KINDS]
+        present = ["logits", *[f"{PRESENT}.{i}.{kind}" for i in range(layers) for kind in _KINDS]]
+        filled = _exported(prefill, (self.tokens,), ["input_ids"], present)
+
+        # 2. One more token.
+        step = _Step(self.module).eval()
+        inputs = (self.tokens[:, -1:], *cache)
+        decoded = _exported(step, inputs, ["input_ids", *past], present)
+        size = sum(x.numel() * x.element_size() for x in cache) // len(self.tokens)
+        return LanguageFiles(filled, decoded, size)
+
+
+class _Prefill(nn.Module):
+    """Reads a prompt: logits of its last token, then keys and values of each layer."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        takes = inspect.signature(model.forward).parameters
+        self.options = {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
+
+    def forward(self, input_ids: Tensor) -> tuple[Tensor, ...]:
+        made = self.model(input_ids=input_ids, use_cache=True, **self.options)
+        return (made.logits[:, -1:], *_tensors_of(made.past_key_values))
+
+
+class _Step(nn.Module):
+    """Reads one token after those in the cache: its logits, then all keys and values."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, *past: Tensor) -> tuple[Tensor, ...]:
+        from transformers import DynamicCache
+
+        cache = DynamicCache()
+        for layer in range(len(past) // 2):
+            cache.update(past[2 * layer], past[2 * layer + 1], layer)
+        made = self.model(input_ids=input_ids, past_key_values=cache, use_cache=True)
+        return (made.logits, *_tensors_of(made.past_key_values))
+
+
+def _tensors_of(cache: Any) -> list[Tensor]:
+    """Keys and values (n, heads, length, width) of each layer in turn."""
+    return [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
+
+
+def _exported(
+    module: nn.Module, inputs: tuple[Tensor, ...], takes: list[str], gives: list[str]
+) -> onnx.ModelProto:
+    """The ONNX model of a module, with these names of inputs and outputs."""
+    graph, numbers = record_with_numbers(module, inputs)
+    model = to_model(graph, numbers=numbers)
+    if len(model.graph.output) != len(gives):
+        raise InputError("layers of the model share keys and values: that is not supported")
+    names = {info.name: new for info, new in zip(model.graph.input, takes, strict=True)}
+    names |= {info.name: new for info, new in zip(model.graph.output, gives, strict=True)}
+    for info in (*model.graph.input, *model.graph.output):
+        info.name = names[info.name]
+    for node in model.graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+    return model
+
+
+# --- metrics
+
+
+def measure_language(network: Trainable, task: LatencyTask) -> dict[str, Latency | float]:
+    """The metrics of a language model: latency of the prompt, latency of a token after it, and
+    megabytes of the cache of all sequences of a batch.
+
+    Raises:
+        InputError: the network is no language model, or ONNX Runtime cannot run it.
+    """
+    files = LanguageModel.of(network).files()
+    models = [files.prefill.SerializeToString(), files.decoding.SerializeToString()]
+    prefill, decoding = time_serialized(models, task)
+    cache_mb = task.batch * files.cache_bytes / 1e6
+    return dict(zip(LANGUAGE_METRICS, (prefill, decoding, cache_mb), strict=True))
+
+
+def generate(files: LanguageFiles, tokens: np.ndarray) -> np.ndarray:
+    """The most probable token after a prompt (n, length), and the one after that: (n, 2), by
+    prefill and one step of decoding in ONNX Runtime.
+    """
+    prefill, decoding = (
+        open_session(model.SerializeToString(), provider=CPU)
+        for model in (files.prefill, files.decoding)
+    )
+    logits, *cache = prefill.run(None, {"input_ids": tokens})
+    first = logits[:, -1].argmax(-1)[:, None]
+    names = [info.name for info in decoding.get_inputs()[1:]]
+    feed = {"input_ids": first, **dict(zip(names, cache, strict=True))}
+    logits = decoding.run(None, feed)[0]
+    return np.concatenate([first, logits[:, -1].argmax(-1)[:, None]], axis=1)
