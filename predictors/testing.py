@@ -144,7 +144,7 @@ def _check_contract(factory: Callable[[], Predictor], inputs: list[Any]) -> None
     if not predictor.reads_choices:
         space = get_space("tiny-resnet")
         arch = space.sample(np.random.default_rng(5))
-        forms = [space.to_text(arch), space.to_onnx(arch)]
+        forms: list[Any] = [space.to_text(arch), space.to_onnx(arch)]
         mixed = predictor.predict(forms, names, samples=3)
         assert _close(mixed.mean[0], mixed.mean[1]), (
             "a model and its text must get the same prediction"

@@ -15,13 +15,13 @@ from nas.evaluation.runtimes import RUNTIMES
 
 INSTALLED = [BASE, *(name for name, runtime in RUNTIMES.items() if runtime.is_installed)]
 
+MEASURED = [runtime for runtime in INSTALLED if runtime != "torch_compile"]
+
 
 def main(
     out: Annotated[Path, typer.Argument(help="Folder of the measurements, which are continued.")],
     networks: Annotated[int, typer.Option(min=1, help="Networks of the table.")] = 300,
-    only: Annotated[str, typer.Option(help="Runtimes, separated by commas.")] = ",".join(
-        name for name in INSTALLED if name != "torch_compile"
-    ),
+    only: Annotated[str, typer.Option(help="Runtimes, separated by commas.")] = ",".join(MEASURED),
     quick: Quick = False,
     as_json: AsJson = False,
 ) -> None:

@@ -121,7 +121,7 @@ class _Worker:
         with tempfile.TemporaryDirectory(prefix="nas-") as name:
             folder = Path(name)
             (folder / "model.onnx").write_bytes(model)
-            job = {"action": "measure", "models": [str(folder / "model.onnx")]}
+            job: dict[str, Any] = {"action": "measure", "models": [str(folder / "model.onnx")]}
             job |= {"runtime": self._runtime, "task": asdict(TASK)}
             (folder / JOB).write_text(json.dumps(job))
             process = self._started()

@@ -101,7 +101,8 @@ def _resident(field: str) -> int:
 
 if __name__ == "__main__":
     try:
-        tiny, model, batch, threads = *sys.argv[1:3], *map(int, sys.argv[3:5])
+        tiny, model = sys.argv[1:3]
+        batch, threads = map(int, sys.argv[3:5])
         print(resident_growth(lambda: _run(tiny, 1, threads), lambda: _run(model, batch, threads)))
     except InputError as error:
         sys.exit(str(error))

@@ -79,6 +79,7 @@ def text_graph(text: str) -> TextGraph:
     program, sites, runs = reading(text)
     maker = _GraphMaker(program)
     _, main = maker.run([None] * program.main.inputs)
+    assert main is not None  # only operators have no graph
 
     # 1. Shapes and costs are known at the nodes of the main block; those inside of functions depend
     #    on the call.

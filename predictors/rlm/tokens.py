@@ -297,10 +297,10 @@ def _log2_product(sizes: Value) -> float:
     """log2 of a product of integers; 0 for any other value."""
     if not isinstance(sizes, tuple):
         return 0.0
-    if not all(isinstance(size, int) for size in sizes):
+    integers = [size for size in sizes if isinstance(size, int)]
+    if len(integers) < len(sizes):
         return 0.0
-    product = prod(sizes)  # type: ignore[arg-type]
-    return log2(max(product, 1))
+    return log2(max(prod(integers), 1))
 
 
 def _extent(shape: Shape) -> tuple[float, float]:

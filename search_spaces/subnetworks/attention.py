@@ -190,10 +190,12 @@ class NarrowMultiheadAttention(nn.MultiheadAttention):
             joined = F.linear(key, w_kv, b_kv)
             k, v = _parts(joined, 2)
             return q, k, v
+        weights: tuple[Tensor, ...]
         if self.separate:
-            w_q, w_k, w_v = self.q_proj_weight, self.k_proj_weight, self.v_proj_weight
+            weights = self.q_proj_weight, self.k_proj_weight, self.v_proj_weight
         else:
-            w_q, w_k, w_v = self.in_proj_weight.chunk(3)
+            weights = self.in_proj_weight.chunk(3)
+        w_q, w_k, w_v = weights
         b_q, b_k, b_v = (None, None, None) if bias is None else bias.chunk(3)
         return F.linear(query, w_q, b_q), F.linear(key, w_k, b_k), F.linear(value, w_v, b_v)
 

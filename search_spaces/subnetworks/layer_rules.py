@@ -57,15 +57,16 @@ def _conv(walk: Walk, node: Node) -> Axes:
     x, *values = walk.inputs(node)
 
     # 1. The weights: owned, or values of the graph.
+    weight: Axes | None
     biases: Sequence[Axes | None]
     if values:
         weight, *biases = values
         count = _number(node, "group", 1)
     else:
         own = walk.owned(node)
-        if not own or own[0] is None:
+        weight, *biases = own or [None]
+        if weight is None:
             return unknown(walk, node)
-        weight, *biases = own
         input_shape = walk.graph.shapes[node.inputs[0]]
         count = convolution(node.attrs, input_shape).group
     made, inputs_of_group, *kernel = weight
@@ -97,10 +98,10 @@ def _conv(walk: Walk, node: Node) -> Axes:
 def _conv_transpose(walk: Walk, node: Node) -> Axes:
     """Weights (inputs, channels of a group, kernel)."""
     own = walk.owned(node)
-    if len(node.inputs) > 1 or not own or own[0] is None:
+    weight, *biases = own or [None]
+    if len(node.inputs) > 1 or weight is None:
         return unknown(walk, node)
     (x,) = walk.inputs(node)
-    weight, *biases = own
     read, made, *kernel = weight
     for axis in kernel:
         fix(axis, "a kernel")
@@ -161,11 +162,11 @@ def _add_bias(
 def _linear(walk: Walk, node: Node) -> Axes:
     """Weights (features, inputs)."""
     own = walk.owned(node)
-    if not own or own[0] is None:
+    weight, *biases = own or [None]
+    if weight is None:
         return unknown(walk, node)
     (x,) = walk.inputs(node)
     *others, last = x
-    weight, *biases = own
     made, read = weight
     walk.unify(last, read, node)
     walk.note(node, 0, [made], [last])

@@ -371,8 +371,8 @@ class Subnetworks(TorchSpace):
                 )
                 if callable(reset):
                     reset()
-        for layer, precision in self._precision_of_layers(arch).items():
-            set_precision(module.get_submodule(layer), precision)
+        for name, precision in self._precision_of_layers(arch).items():
+            set_precision(module.get_submodule(name), precision)
         return module
 
     def to_onnx(self, arch: Architecture, seed: int = 0) -> onnx.ModelProto:

@@ -72,7 +72,7 @@ def of_all(make: MakeFunction) -> MakeFunction:
             sources.append(torch.from_numpy(operand) if is_constant else operand)
 
         def bound(*inputs: Tensor) -> Tensor:
-            arguments = []
+            arguments: list[Tensor | None] = []
             for source in sources:
                 if isinstance(source, int):
                     arguments.append(inputs[source])

@@ -280,8 +280,7 @@ def _setitem(r: Recorder, input: Tensor, index: Any, value: Any) -> None:
 
     # 1. By a mask.
     first = items[0] if items else None
-    is_mask = isinstance(first, Tensor) and first.dtype == torch.bool
-    if is_mask and len(items) == 1:
+    if len(items) == 1 and isinstance(first, Tensor) and first.dtype == torch.bool:
         r.assign(input, _masked(r, input, first, value))
         return
 
@@ -309,9 +308,8 @@ def _cuts(x: Tensor, items: list[Any]) -> tuple[list[Cut], list[int]]:
                 "setting elements by an index other than numbers and slices is not supported"
             )
         size = shape[axis]
-        selected_slice = item
-        if isinstance(item, int):
-            selected_slice = slice(item, item + 1 or None)  # -1 ends at the end, not at 0
+        # -1 ends at the end, not at 0
+        selected_slice = slice(item, item + 1 or None) if isinstance(item, int) else item
         places = range(*selected_slice.indices(size))
         if (places.start, places.stop, places.step) != (0, size, 1):
             cuts.append((axis, places))

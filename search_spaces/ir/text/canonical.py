@@ -496,10 +496,10 @@ class _Search:
             _, entity = heapq.heappop(ready)
             item = entity - raw.inputs
             _, inputs_read, _, outputs = raw.items[item]
-            sources = [number[v] for v in inputs_read]
+            numbers = [number[v] for v in inputs_read]
             if self.commutes[entity]:
-                sources.sort()
-            lines.append((self.labels[item], tuple(sources)))
+                numbers.sort()
+            lines.append((self.labels[item], tuple(numbers)))
             order.append(item)
             first = self.first_value[entity]
             for value in range(first, first + outputs):
