@@ -18,6 +18,7 @@ from nas.report.collecting import Network, collect, labelled
 from nas.report.drawing import draw_blocks
 from nas.report.plots import metric_label
 from nas.report.proposals import propose
+from nas.report.runtimes import compare_runtimes
 from nas.search.objectives import parse_constraints
 from nas.search.planners import is_by_cost, read_runs
 from nas.search.study.networks import ORIGIN_COLUMNS
@@ -87,6 +88,7 @@ def page_data(studies: Studies, models: Path, prospects: Prospects) -> dict[str,
         "true_front": _true_front(studies),
         "samplers": studies.table(),
         "curves": _curves(studies),
+        "runtimes": compare_runtimes(networks),
         "agreement": [_agreement(name, values) for name, values in studies.first.predicted.items()],
         "made": [
             {"title": title, "rows": list(_rows(value))} for title, value in _made(studies).items()

@@ -294,6 +294,7 @@ function begin() {
   showLimits();
   showScatters();
   showAgreement();
+  showRuntimes();
   showSamplers();
   showPaused();
   showFailures();

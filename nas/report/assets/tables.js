@@ -154,6 +154,30 @@ function showPaused() {
   );
 }
 
+/** Runtimes in which the same networks were measured, the fastest first. */
+function showRuntimes() {
+  const rows = data.runtimes;
+  byId("runtimes-section").hidden = !rows.length;
+  if (!rows.length) return;
+  const [fastest] = rows;
+  byId("runtimes-note").textContent =
+    `Latencies of ${counted(fastest.networks)} in each runtime. Ratios are geometric means; τ says how far a runtime ` +
+    `orders them as ${fastest.runtime} does: 1 if equally.`;
+  const headers = ["Runtime", "Median, ms", `Time, ${fastest.runtime} = 1`, "Fastest for", "τ"];
+  fill(
+    byId("runtimes"),
+    headers.map((label, column) => ({ label, isText: !column })),
+    rows.map(({ runtime, median, ratio, fastest: count, tau }) =>
+      element(
+        "tr",
+        {},
+        cell(runtime, "text"),
+        ...[number(median, 3), number(ratio, 3), counted(count), number(tau, 2)].map((text) => cell(text)),
+      ),
+    ),
+  );
+}
+
 // --- how it was made
 
 function showSamplers() {
