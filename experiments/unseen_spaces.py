@@ -93,6 +93,9 @@ def main(
     most_tested: Annotated[
         int, typer.Option("--tested", min=2, help="Tested networks at most.")
     ] = MAX_TESTED,
+    labels: Annotated[str, typer.Option(help="Numbers of labels, separated by commas.")] = ",".join(
+        map(str, SIZES)
+    ),
     jobs: Jobs = 1,
     quick: Quick = False,
     as_json: AsJson = False,
@@ -102,7 +105,7 @@ def main(
         chosen(only, (*PREDICTORS, *RIVALS)),
         chosen(families or ",".join(available(metric)), FAMILIES[metric]),
     )
-    sizes, tested = SIZES, most_tested
+    sizes, tested = tuple(int(size) for size in labels.split(",")), most_tested
     if quick:
         sizes, tested, tables, seeds = QUICK_SIZES, QUICK_TESTED, tables[:1], 1
     numbers = range(first_seed, first_seed + seeds)

@@ -3,11 +3,11 @@
 Every row learns the same networks and predicts the same others. States are computed once.
 
 - *kernel*: the kernel regression alone, with Gaussians from its leave-one-out errors.
-- *Gaussian*, *quantiles*, *digits*, *digits, each alone*: attention over the examples, and an output
-  of this form (`experiments.ablation.heads`), trained on the same tasks.
-- *rlm*: the RLM as it is shipped; *without* some parts of the states; with the operators of each
-  text *shuffled*; with the states of a *language* model. Reader and decoder stay as they are, so
-  that a row without a part tells what the trained model reads there.
+- *Gaussian*, *quantiles*, *digits, each alone*: attention over the examples, and an output of this
+  form (`experiments.ablation.heads`), trained on the same tasks.
+- *rlm*: the RLM as it is shipped, with digits that follow each other; *without* some parts of the
+  states; with the operators of each text *shuffled*; with the states of a *language* model. Reader
+  and decoder stay as they are, so that a row without a part tells what the trained model reads there.
 
 The base is `rlm-generated`, which has seen none of the families. NAS-Bench-201 with 78 and 156 labels
 has `rlm-base` instead. Measures: Kendall's τ; the continuous ranked probability score (CRPS) of z,
@@ -67,14 +67,14 @@ STACKED = -2  # among the outputs of the kernel regression
 
 
 def score(
-    out: str, row: str, base: str, metric: str, family: str, size: int, tested: int, seed: int
+    out: str, row: str, base: str, metric: str, family: str, most: int, size: int, seed: int
 ) -> Scores:
     """Measures of each output of a row, by its name."""
     reader, missing = STATES[row]
-    stored = _states(out, reader, base, family, _most(row))
+    stored = _states(out, reader, base, family, most)
     states, values = stored["states"], stored[metric]
     order = np.random.default_rng(seed).permutation(len(values))
-    train, test = order[:size], order[size:][:tested]
+    train, test = order[:size], order[size:][:TESTED]
     transform = TargetTransform.for_metric(KINDS[metric], values[train])
     states = without(states[order], missing)
     predicted = _quantiles(
@@ -82,7 +82,7 @@ def score(
         _heads(out) if row == "rlm" and base == GENERATED else {},
         states[:size],
         transform.to_z(values[train]),
-        states[size:][:tested],
+        states[size:][:TESTED],
     )
     z = transform.to_z(values[test])
     return {
@@ -90,11 +90,6 @@ def score(
         for name, quantiles in predicted.items()
         for measure, value in _measures(quantiles, z).items()
     }
-
-
-def _most(row: str) -> int:
-    """Largest number of a family's networks."""
-    return LANGUAGE_NETWORKS if row in LANGUAGE_ROWS else MOST
 
 
 @lru_cache(maxsize=64)
@@ -147,7 +142,7 @@ def _quantiles(
 
     # 3. All outputs that read the hidden state after attention.
     hidden = model.reader(features(queries), memory)[0]  # (q, D)
-    outputs = {**heads, "rlm": Digits(model.config.context, model.decoder)}
+    outputs: dict[str, Head | Digits] = {**heads, "rlm": Digits(model.decoder)}
     return predicted | {name: head.quantiles(hidden) for name, head in outputs.items()}
 
 
@@ -169,27 +164,33 @@ def _measures(quantiles: np.ndarray, z: np.ndarray) -> Scores:
 
 
 def _tasks(
-    out: str, rows: Sequence[str], metrics: Sequence[str], tested: int, seeds: int, quick: bool
+    out: str,
+    rows: Sequence[str],
+    metrics: Sequence[str],
+    labels: Sequence[int] | None,
+    families: Sequence[str] | None,
+    networks: int,
+    seeds: int,
 ) -> list[Task]:
     """All tasks; seeds come last, so that what is finished is finished for all rows."""
     places = [
         (GENERATED, metric, family, size)
         for metric in metrics
         for family in available(metric)
-        if metric in metrics_of(family)
-        for size in SIZES[metric]
+        if metric in metrics_of(family) and family in (families or available(metric))
+        for size in labels or SIZES[metric]
     ]
-    if "nasbench201" in available("accuracy") and "accuracy" in metrics:
+    if families is None and "nasbench201" in available("accuracy") and "accuracy" in metrics:
         places += [(TRAINED, "accuracy", "nasbench201", size) for size in TRAINED_SIZES]
-    if quick:
-        places = [(GENERATED, metric, "digits-nasbench101", 16) for metric in metrics]
     tasks: list[Task] = []
     for seed in range(seeds):
         for row in rows:
+            few = row in LANGUAGE_ROWS
+            most = min(networks, LANGUAGE_NETWORKS) if few else networks
             for base, metric, family, size in places:
-                few = family in LANGUAGE_FAMILIES and (base, metric) == (GENERATED, "accuracy")
-                if few or row not in LANGUAGE_ROWS:
-                    tasks.append((out, row, base, metric, family, size, tested, seed))
+                in_few = family in LANGUAGE_FAMILIES and (base, metric) == (GENERATED, "accuracy")
+                if in_few or not few:
+                    tasks.append((out, row, base, metric, family, most, size, seed))
     return tasks
 
 
@@ -199,20 +200,34 @@ def main(
     metrics: Annotated[str, typer.Option(help="Metrics, separated by commas.")] = ",".join(
         FAMILIES
     ),
+    labels: Annotated[
+        str | None, typer.Option(help="Numbers of labels, separated by commas; all by default.")
+    ] = None,
+    families: Annotated[
+        str | None, typer.Option(help="Families, separated by commas; all by default.")
+    ] = None,
+    networks: Annotated[int, typer.Option(min=150, help="Networks of a family at most.")] = MOST,
     seeds: Seeds = 20,
     quick: Quick = False,
     as_json: AsJson = False,
 ) -> None:
     """Learn, predict and compare; print a table of means over the families."""
-    rows, tested = chosen(only, list(STATES)), TESTED
+    rows, learned = chosen(only, list(STATES)), chosen(metrics, list(FAMILIES))
+    sizes = [int(size) for size in labels.split(",")] if labels else None
+    some = chosen(families, FAMILIES["accuracy"]) if families else None
     spaces, draws, steps = SPACES, DRAWS, STEPS
+    tasks = _tasks(str(out), rows, learned, sizes, some, networks, seeds)
     if quick:
-        seeds, tested, spaces, draws, steps = 1, 100, 2, 4, 20
-    tasks = _tasks(str(out), rows, chosen(metrics, list(FAMILIES)), tested, seeds, quick)
+        spaces, draws, steps = 2, 4, 20
+        tasks = [
+            (str(out), row, GENERATED, metric, "digits-nasbench101", 150, 16, 0)
+            for row in rows
+            for metric in learned
+        ]
     if "rlm" in rows:
         trained_heads(_model(GENERATED), out, GENERATED, spaces, draws, steps)
-    for _, row, base, _, family, *_ in tasks:
-        _states(str(out), STATES[row][0], base, family, _most(row))
+    for _, row, base, _, family, most, *_ in tasks:
+        _states(str(out), STATES[row][0], base, family, most)
     scores = compute(tasks, score, out)
     summary = summarize(*_over_families(tasks, scores))
     for measure in ("tau", "crps", "covered"):
@@ -225,7 +240,7 @@ def _over_families(
 ) -> tuple[list[Task], list[Scores]]:
     """Means over the families: one row per output, metric with its number of labels, and seed."""
     groups: dict[Task, list[Scores]] = {}
-    for (_, row, base, metric, _, size, _, seed), of_task in zip(tasks, scores, strict=True):
+    for (_, row, base, metric, _, _, size, seed), of_task in zip(tasks, scores, strict=True):
         names = dict.fromkeys(name.rpartition(" ")[0] for name in of_task)
         for name in names:
             outputs = {"rlm": row, "kernel": "kernel" if row == "rlm" else f"kernel, {row}"}

@@ -1,8 +1,8 @@
 """Forms of the output. Each reads the same hidden states and is trained on the same tasks.
 
-`Gaussian` and `Quantiles` are small networks; `Digits` is the RLM's decoder with new weights, and
-`SeparateDigits` writes each digit without knowing those before. Reader and encoder are frozen, so
-that the heads differ in nothing else. The reader was pretrained for digits.
+`Gaussian` and `Quantiles` are small networks, and `SeparateDigits` writes each digit without knowing
+those before. Reader and encoder are frozen. They were pretrained together with the RLM's own decoder,
+`Digits`, for many more steps, which favours it.
 
 Sizes in comments: q queries, D width, s quantiles, L tokens of a number.
 """
@@ -26,7 +26,6 @@ from predictors.rlm.decoder import (
     NUMBER_LENGTH,
     NUMBER_TOKENS,
     PLACE_VALUES,
-    START,
     NumberDecoder,
     grammar,
     sample_numbers,
@@ -115,20 +114,14 @@ class Quantiles(Head):
         return np.array(rows) + slopes[:, :1] * below + slopes[:, 1:] * above
 
 
-class Digits(Head):
-    """The RLM's decoder: each digit is conditioned on those before."""
+class Digits:
+    """The RLM's decoder, as it is: each digit is conditioned on those before."""
 
-    def __init__(self, config: ContextConfig, decoder: NumberDecoder | None = None) -> None:
-        super().__init__()
-        self.decoder = decoder or NumberDecoder(config)
-
-    def loss(self, hidden: Tensor, z: Tensor) -> Tensor:
-        tokens = torch.from_numpy(write_numbers(z.numpy()))  # (q, L)
-        before = torch.cat([torch.full_like(tokens[:, :1], START), tokens[:, :-1]], 1)
-        logits = self.decoder(self.decoder.conditions(hidden), before)
-        return _digit_loss(logits, tokens)
+    def __init__(self, decoder: NumberDecoder) -> None:
+        self.decoder = decoder
 
     def quantiles(self, hidden: Tensor) -> np.ndarray:
+        """Quantiles (q, s) at `LEVELS` for hidden states (q, D)."""
         count = len(hidden)
         rows = np.repeat(np.arange(count), len(LEVELS))
         drawn = sample_numbers(
@@ -148,7 +141,11 @@ class SeparateDigits(Head):
         return self.network(hidden).unflatten(-1, (NUMBER_LENGTH, NUMBER_TOKENS))
 
     def loss(self, hidden: Tensor, z: Tensor) -> Tensor:
-        return _digit_loss(self._logits(hidden), torch.from_numpy(write_numbers(z.numpy())))
+        tokens = torch.from_numpy(write_numbers(z.numpy()))  # (q, L)
+        # Weighted as in pretraining, under the number grammar.
+        logits = self._logits(hidden).masked_fill(~ALLOWED, -1e9)
+        losses = functional.cross_entropy(logits.mT, tokens, reduction="none")
+        return (losses * TOKEN_WEIGHTS).sum(1).mean()
 
     def quantiles(self, hidden: Tensor) -> np.ndarray:
         # 1. Probabilities of all sizes, 0.00 to 9.99, and of both signs.              (q, 1000)
@@ -167,17 +164,9 @@ class SeparateDigits(Head):
         return numbers[reached.numpy()]
 
 
-def _digit_loss(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Mean cross-entropy of tokens (q, L) under the number grammar, weighted as in pretraining."""
-    masked = logits.masked_fill(~ALLOWED, -1e9)
-    losses = functional.cross_entropy(masked.mT, tokens, reduction="none")
-    return (losses * TOKEN_WEIGHTS).sum(1).mean()
-
-
 HEADS: dict[str, type[Head]] = {
     "Gaussian": Gaussian,
     "quantiles": Quantiles,
-    "digits": Digits,
     "digits, each alone": SeparateDigits,
 }
 

@@ -125,3 +125,11 @@ def test_the_ablation_has_a_row_per_part_and_resumes(
 
     ablation.main(**options, as_json=True)
     assert capsys.readouterr().out == printed
+
+
+@pytest.mark.slow
+def test_a_plain_transformer_of_the_same_size_is_timed(capsys: pytest.CaptureFixture[str]) -> None:
+    importlib.import_module("experiments.ablation.transformer").main(quick=True, as_json=True)
+    ours, plain = json.loads(capsys.readouterr().out)["encoders"]
+    assert plain["weights"] == pytest.approx(ours["weights"], rel=0.05)
+    assert plain["s per step"] > 0 < ours["s per step"]
