@@ -18,7 +18,7 @@ from nas.cli.console import print_json, print_table
 from nas.cli.progress import progress_bar
 from nas.evaluation.journal import Journal
 from predictors.registry import version
-from search_spaces.common.errors import unknown
+from search_spaces.common.errors import InputError, unknown
 from search_spaces.common.files import replacing
 
 Task = tuple[Any, ...]
@@ -76,6 +76,14 @@ def chosen(names: str, known: Sequence[str]) -> list[str]:
         if name not in known:
             raise unknown("row", name, known)
     return names.split(",")
+
+
+def integers(numbers: str) -> list[int]:
+    """Split comma-separated whole numbers. Raises InputError for anything else."""
+    for number in numbers.split(","):
+        if not number.isdecimal() or int(number) == 0:
+            raise InputError(f"{number!r} in {numbers!r} is no whole number from 1")
+    return [int(number) for number in numbers.split(",")]
 
 
 def summarize(tasks: Sequence[Task], rows: Sequence[Scores]) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ import typer
 
 from experiments.family_tables import FAMILIES, available, labelled
 from experiments.runner import AsJson, FirstSeed, Jobs, Quick, Seeds, run_command
-from experiments.tables import Scores, chosen, compute, pivot, publish, show, summarize
+from experiments.tables import Scores, chosen, compute, integers, pivot, publish, show, summarize
 
 PREDICTORS = ("rlm", "rlm+gp", "gnn", "gp", "gp-choices", "forest", "ridge")
 RIVALS = ("experiments/rivals.py:LightGBM", "experiments/rivals.py:Graf")  # of `.[rivals]`
@@ -105,9 +105,9 @@ def main(
         chosen(only, (*PREDICTORS, *RIVALS)),
         chosen(families or ",".join(available(metric)), FAMILIES[metric]),
     )
-    sizes, tested = tuple(int(size) for size in labels.split(",")), most_tested
+    sizes, tested = integers(labels), most_tested
     if quick:
-        sizes, tested, tables, seeds = QUICK_SIZES, QUICK_TESTED, tables[:1], 1
+        sizes, tested, tables, seeds = list(QUICK_SIZES), QUICK_TESTED, tables[:1], 1
     numbers = range(first_seed, first_seed + seeds)
     tasks = [
         (p, f, n, tested, metric.value, s)

@@ -39,7 +39,17 @@ from experiments.ablation.heads import (
 from experiments.ablation.readers import load_model, metrics_of, stored_states, without
 from experiments.family_tables import FAMILIES, available
 from experiments.runner import AsJson, Quick, Seeds, run_command
-from experiments.tables import Scores, Task, chosen, compute, pivot, publish, show, summarize
+from experiments.tables import (
+    Scores,
+    Task,
+    chosen,
+    compute,
+    integers,
+    pivot,
+    publish,
+    show,
+    summarize,
+)
 from predictors.rlm.kernel_regression import Projection
 from predictors.transforms import TargetTransform
 
@@ -213,7 +223,7 @@ def main(
 ) -> None:
     """Learn, predict and compare; print a table of means over the families."""
     rows, learned = chosen(only, list(STATES)), chosen(metrics, list(FAMILIES))
-    sizes = [int(size) for size in labels.split(",")] if labels else None
+    sizes = integers(labels) if labels else None
     some = chosen(families, FAMILIES["accuracy"]) if families else None
     spaces, draws, steps = SPACES, DRAWS, STEPS
     tasks = _tasks(str(out), rows, learned, sizes, some, networks, seeds)

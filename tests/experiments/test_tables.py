@@ -9,7 +9,7 @@ import pytest
 
 import predictors
 from experiments import tables
-from experiments.tables import chosen, compute, pivot, publish, summarize
+from experiments.tables import chosen, compute, integers, pivot, publish, summarize
 from search_spaces import InputError, get_space
 
 TASKS = [("rlm", 16, 0), ("rlm", 16, 1), ("gnn", 16, 0)]
@@ -74,3 +74,10 @@ def test_unknown_names_are_refused() -> None:
     assert chosen("gnn,rlm", ("rlm", "gnn")) == ["gnn", "rlm"]
     with pytest.raises(InputError, match="gmn"):
         chosen("rlm,gmn", ("rlm", "gnn"))
+
+
+def test_numbers_of_labels_are_whole() -> None:
+    assert integers("16,50") == [16, 50]
+    for wrong in ("16,fifty", "0", "16,", "-5"):
+        with pytest.raises(InputError, match="is no whole number from 1"):
+            integers(wrong)
