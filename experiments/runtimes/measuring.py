@@ -11,11 +11,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ from nas.evaluation.journal import Journal
 from nas.evaluation.latency import LatencyTask, time_serialized, with_batch
 from nas.evaluation.runtimes import RUNTIMES
 from nas.evaluation.runtimes.child import JOB, RESULT, STEP
+from nas.evaluation.runtimes.measuring import CHILD
 from search_spaces import Architecture, SearchSpace, get_space
 from search_spaces.common.errors import InputError
 
@@ -46,6 +48,7 @@ SPACES: dict[str, dict[str, Any]] = {
     f"{OWN / 'transformer.py'}:build": {},
 }
 TABLE = "measurements.jsonl"
+MIN_NETWORKS = 20
 
 Step = Callable[[str, int, int], None]
 
@@ -62,13 +65,14 @@ class Candidate(NamedTuple):
         return f"{self.label} {self.space.format(self.architecture)}"
 
 
-def candidates(count: int) -> list[Candidate]:
-    """`count` distinct random networks, the spaces in turn; the same in every call."""
+def candidates() -> Iterator[Candidate]:
+    """Distinct random networks without end, the spaces in turn; the same in every call."""
     drawn: list[Iterator[Candidate]] = []
     for name, options in SPACES.items():
         label = Path(name.removesuffix(":build")).stem
         drawn.append(_distinct(label, get_space(name, **options)))
-    return [next(drawn[number % len(drawn)]) for number in range(count)]
+    for of_space in cycle(drawn):
+        yield next(of_space)
 
 
 def _distinct(label: str, space: SearchSpace) -> Iterator[Candidate]:
@@ -88,9 +92,8 @@ def measure_table(folder: Path, count: int, runtimes: list[str], step: Step) -> 
     """
     journal = Journal(folder / TABLE)
     workers = {name: _Worker(name) for name in runtimes if name != BASE}
-    networks = candidates(count)
     try:
-        for done, network in enumerate(networks):
+        for done, network in enumerate(islice(candidates(), count)):
             for runtime in runtimes:
                 key = f"{runtime} {network.name}"
                 if key in journal.known:
@@ -126,8 +129,9 @@ class _Worker:
             (folder / JOB).write_text(json.dumps(job))
             process = self._started()
             assert process.stdin is not None
-            process.stdin.write(f"{folder}\n")
-            process.stdin.flush()
+            with suppress(BrokenPipeError):  # it has ended
+                process.stdin.write(f"{folder}\n")
+                process.stdin.flush()
             result, begun = folder / RESULT, time.monotonic()
             while not result.exists():
                 if process.poll() is not None:
@@ -145,7 +149,7 @@ class _Worker:
     def _started(self) -> subprocess.Popen[str]:
         if self._process is None or self._process.poll() is not None:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "nas.evaluation.runtimes.child"],
+                CHILD,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -181,21 +185,26 @@ class Table(NamedTuple):
     failed: dict[str, int]
 
 
-def read_table(folder: Path, count: int, runtimes: list[str]) -> Table:
+def read_table(folder: Path, runtimes: list[str]) -> Table:
     """The table of a folder.
 
     Raises:
-        InputError: it has fewer than 30 complete networks.
+        InputError: fewer than `MIN_NETWORKS` networks are complete.
     """
     measured = Journal(folder / TABLE).known
     rows, networks, failed = [], [], dict.fromkeys(runtimes, 0)
-    for network in candidates(count):
+    for network in candidates():
         values = [measured.get(f"{runtime} {network.name}", {}) for runtime in runtimes]
+        if not any(values):
+            break
         for runtime, value in zip(runtimes, values, strict=True):
             failed[runtime] += "error" in value
         if all("ms" in value for value in values):
             networks.append(network)
             rows.append([value["ms"][0] for value in values])
-    if len(rows) < 30:
-        raise InputError(f"{folder / TABLE}: {len(rows)} complete networks, 30 are needed")
+    if len(rows) < MIN_NETWORKS:
+        raise InputError(
+            f"{folder / TABLE}: {len(rows)} networks have values in all of {', '.join(runtimes)}; "
+            f"{MIN_NETWORKS} are needed"
+        )
     return Table(networks, runtimes, np.array(rows), failed)

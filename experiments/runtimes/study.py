@@ -1,0 +1,199 @@
+"""A new runtime from few measurements: the RLM and its rivals on a table of measured networks.
+
+Some random networks are measured in the new runtime; all networks have been measured in the others.
+Judged are the predictions for all further networks, in per cent and in ranks.
+
+    rlm          reads the networks' texts, and learns ratios to the known runtimes
+                 (`nas.new_device`); the measured networks are its only examples
+    rlm-alone    reads texts and exact costs; knows no other runtime
+    regression   ridge regression on logarithms of latencies in the known runtimes
+    gp           Gaussian process of BoTorch on the same and on logarithms of the costs
+    forest       random forest on the same inputs as gp
+    log-linear   linear regression on the logarithm of the FLOPs
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from experiments.runtimes.measuring import Table, read_table
+from experiments.tables import Scores, spearman
+
+METHODS = ("rlm", "rlm-alone", "regression", "gp", "forest", "log-linear")
+COUNTS = (5, 10, 20, 40)  # measurements in the new runtime
+TARGETS = (0.05, 0.1)  # median errors, for the number of measurements that reach them
+SAMPLES = 32
+TREES = 300
+PENALTIES = np.logspace(-3, 3, 13)
+
+
+class Split(NamedTuple):
+    """One new runtime, n networks.
+
+    Attributes:
+        texts: of the networks.
+        costs: (n, 2) logarithms of parameters and FLOPs.
+        known: (n, d) logarithms of latencies in the other runtimes.
+        target: (n,) those in the new one.
+        measured: rows of the networks that were measured in the new runtime.
+        others: rows of all others.
+        seed: of the methods.
+    """
+
+    texts: list[str]
+    costs: np.ndarray
+    known: np.ndarray
+    target: np.ndarray
+    measured: np.ndarray
+    others: np.ndarray
+    seed: int
+
+
+def score(
+    method: str, runtime: str, measured: int, folder: str, runtimes: str, seed: int
+) -> Scores:
+    """Spearman's correlation, median error, and share of errors below 10 %, on all networks that
+    were not measured.
+    """
+    split = _split(method, runtime, measured, folder, runtimes, seed)
+    predicted = _PREDICT[method](split)
+    true = split.target[split.others]
+    errors = np.abs(np.exp(predicted - true) - 1)
+    return {
+        "rho": spearman(predicted, true),
+        "error": 100 * float(np.median(errors)),
+        "within10": float((errors <= 0.1).mean()),
+        "networks": float(len(true)),
+    }
+
+
+@cache
+def _table(folder: str, runtimes: str) -> tuple[Table, np.ndarray]:
+    """A table, and the logarithms (n, 2) of its networks' parameters and FLOPs."""
+    table = read_table(Path(folder), runtimes.split(","))
+    costs = [
+        (n.space.params(n.architecture), n.space.flops(n.architecture)) for n in table.networks
+    ]
+    return table, np.log(np.array(costs, float))
+
+
+def _split(
+    method: str, runtime: str, measured: int, folder: str, runtimes: str, seed: int
+) -> Split:
+    names = runtimes.split(",")
+    table, costs = _table(folder, runtimes)
+    logs, new = np.log(table.latency), names.index(runtime)
+    order = np.random.default_rng(seed).permutation(len(table.networks))
+    reads_texts = method.startswith("rlm")
+    texts = [one.space.to_text(one.architecture) for one in table.networks] if reads_texts else []
+    return Split(
+        texts,
+        costs,
+        np.delete(logs, new, axis=1),
+        logs[:, new],
+        order[:measured],
+        order[measured:],
+        seed,
+    )
+
+
+# --- methods: logarithms of the latencies of `others`
+
+
+def _rlm(split: Split) -> np.ndarray:
+    import predictors
+    from nas.new_device import relative_samples
+
+    drawn = relative_samples(
+        predictors.create("rlm", seed=split.seed),
+        [split.texts[i] for i in split.measured],
+        np.exp(split.target[split.measured]),
+        np.exp(split.known[split.measured]),
+        [split.texts[i] for i in split.others],
+        np.exp(split.known[split.others]),
+        SAMPLES,
+        split.seed,
+    )  # (others, SAMPLES)
+    return np.log(np.median(drawn, axis=1))
+
+
+def _rlm_alone(split: Split) -> np.ndarray:
+    import predictors
+
+    costs = dict(zip(("params", "flops"), np.exp(split.costs).T, strict=True))
+    metric = "new_latency_ms"
+    model = predictors.create("rlm", seed=split.seed).fit(
+        [split.texts[i] for i in split.measured],
+        {
+            **{name: values[split.measured] for name, values in costs.items()},
+            metric: np.exp(split.target[split.measured]),
+        },
+    )
+    predicted = model.predict(
+        [split.texts[i] for i in split.others],
+        [metric],
+        given={name: values[split.others] for name, values in costs.items()},
+        samples=SAMPLES,
+        seed=split.seed,
+    )
+    return np.log(predicted.median[:, 0])
+
+
+def _regression(split: Split) -> np.ndarray:
+    from sklearn.linear_model import RidgeCV
+
+    inputs, targets = _scaled(split.known, split.measured), split.target[split.measured]
+    fitted = RidgeCV(PENALTIES).fit(inputs[split.measured], targets)
+    return fitted.predict(inputs[split.others])
+
+
+def _gp(split: Split) -> np.ndarray:
+    import torch
+    from botorch.fit import fit_gpytorch_mll
+    from botorch.models import SingleTaskGP
+    from gpytorch.mlls import ExactMarginalLogLikelihood
+
+    torch.manual_seed(split.seed)
+    plain = np.hstack([split.known, split.costs])
+    low, high = plain.min(axis=0), plain.max(axis=0)
+    inputs = torch.from_numpy((plain - low) / np.maximum(high - low, 1e-9))  # in the unit cube
+    targets = torch.from_numpy(split.target[split.measured])[:, None]
+    model = SingleTaskGP(inputs[split.measured], targets)
+    fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+    with torch.no_grad():
+        return model.posterior(inputs[split.others]).mean[:, 0].numpy()
+
+
+def _forest(split: Split) -> np.ndarray:
+    from sklearn.ensemble import RandomForestRegressor
+
+    inputs = np.hstack([split.known, split.costs])
+    forest = RandomForestRegressor(TREES, random_state=split.seed)
+    fitted = forest.fit(inputs[split.measured], split.target[split.measured])
+    return fitted.predict(inputs[split.others])
+
+
+def _log_linear(split: Split) -> np.ndarray:
+    flops = split.costs[:, 1]
+    slope, offset = np.polyfit(flops[split.measured], split.target[split.measured], 1)
+    return slope * flops[split.others] + offset
+
+
+def _scaled(inputs: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Inputs (n, k) with mean 0 and variance 1 over some rows."""
+    spread = np.maximum(inputs[rows].std(axis=0), 1e-9)
+    return (inputs - inputs[rows].mean(axis=0)) / spread
+
+
+_PREDICT = {
+    "rlm": _rlm,
+    "rlm-alone": _rlm_alone,
+    "regression": _regression,
+    "gp": _gp,
+    "forest": _forest,
+    "log-linear": _log_linear,
+}

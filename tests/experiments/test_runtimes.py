@@ -1,0 +1,94 @@
+"""The experiment of networks and runtimes, on a made-up table and on one real measurement."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments.runtimes import measuring, study
+from experiments.runtimes.__main__ import main
+from experiments.runtimes.measuring import TABLE, candidates, measure_table, read_table
+from nas.evaluation.journal import Journal
+from search_spaces.common.errors import InputError
+
+RUNTIMES = ["onnxruntime", "openvino", "ncnn"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table in which the runtimes differ by a power of the latency and a little noise."""
+    out = tmp_path_factory.mktemp("table")
+    journal, rng = Journal(out / TABLE), np.random.default_rng(0)
+    for network in islice(candidates(), 24):
+        arch = network.architecture
+        flops, params = network.space.flops(arch), network.space.params(arch)
+        base = (flops / 1e8) ** 0.7 * (params / 1e6) ** 0.2
+        for power, runtime in zip((1.0, 0.9, 1.2), RUNTIMES, strict=True):
+            ms = 2 * base**power * float(np.exp(rng.normal(0, 0.02)))
+            journal.append(f"{runtime} {network.name}", {"ms": [ms, ms, ms]})
+    return out
+
+
+def test_networks_are_distinct_take_turns_and_are_the_same_again() -> None:
+    names = [network.name for network in islice(candidates(), 40)]
+    assert len(set(names)) == 40
+    assert names == [network.name for network in islice(candidates(), 40)]
+    labels = [network.label for network in islice(candidates(), 20)]
+    assert labels[:10] == labels[10:]
+    assert len(set(labels)) == 10
+
+
+@pytest.mark.parametrize("method", ["regression", "forest", "log-linear"])
+def test_rivals_predict_a_new_runtime_from_ten_measurements(method: str, folder: Path) -> None:
+    scores = study.score(method, "ncnn", 10, str(folder), ",".join(RUNTIMES), 0)
+    assert scores["networks"] == 14
+    if method == "regression":
+        assert scores["rho"] > 0.97
+        assert scores["error"] < 15
+    else:
+        assert scores["rho"] > 0.5
+
+
+@pytest.mark.slow
+def test_the_rlm_reads_texts_and_known_runtimes(folder: Path) -> None:
+    scores = study.score("rlm", "openvino", 10, str(folder), ",".join(RUNTIMES), 0)
+    assert scores["rho"] > 0.9
+
+
+def test_the_command_judges_a_stored_table(folder: Path) -> None:
+    only, methods = ",".join(RUNTIMES), "regression,log-linear"
+    main(folder, networks=0, only=only, methods=methods, seeds=2, first_seed=0, jobs=1)
+    summary = json.loads((folder / "summary.json").read_text())
+    better, worse = summary["rows"]
+    assert better["error in %, 10"] < worse["error in %, 10"]
+    assert summary["failed measurements"] == dict.fromkeys(RUNTIMES, 0)
+
+
+def test_a_table_that_is_too_small_says_so(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="0 networks have values in all of ncnn; 20 are needed"):
+        read_table(tmp_path, ["ncnn"])
+
+
+def test_a_measured_table_continues_and_keeps_crashes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that ends at once is a crash; the next network gets a new one."""
+    pytest.importorskip("openvino", reason="OpenVINO is not installed")
+    monkeypatch.setattr(measuring, "CHILD", ["false"])
+    measure_table(tmp_path, 1, ["openvino"], lambda *step: None)
+    (failed,) = Journal(tmp_path / TABLE).known.values()
+    assert failed["error"].startswith("crashed (1) while starting")
+
+    (tmp_path / TABLE).unlink()
+    monkeypatch.undo()
+    steps: list[str] = []
+    for _ in range(2):
+        measure_table(tmp_path, 1, ["openvino"], lambda name, done, total: steps.append(name))
+    (measured,) = Journal(tmp_path / TABLE).known.values()
+    low, median, high = (measured["ms"][i] for i in (1, 0, 2))
+    assert 0 < low <= median <= high
+    assert steps == ["nasbench201, openvino", "", ""]
