@@ -32,7 +32,7 @@ import torch
 from scipy.stats import kendalltau
 from torch import nn
 
-from experiments.sub_networks.images import CLASSES, write_images
+from experiments.images import CLASSES, write_images
 from experiments.sub_networks.models import EXAMPLE, FAMILIES
 from nas.evaluation.datasets import Dataset, load_dataset
 from nas.evaluation.latency import open_session, random_inputs

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.sub_networks import images
+from experiments import images
 from experiments.sub_networks.__main__ import main
 from experiments.sub_networks.comparison import Score, fastest, finalists
 from experiments.sub_networks.models import FAMILIES
