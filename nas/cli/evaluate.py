@@ -49,7 +49,7 @@ def evaluate(
     metrics: Annotated[
         str | None,
         typer.Option(
-            help="Comma-separated metrics; by default all that the data allow, except int8 and "
+            help="Comma-separated metrics; by default all that the data allow, except int8, energy and "
             "runtimes besides ONNX Runtime."
         ),
     ] = None,
@@ -79,6 +79,7 @@ def evaluate(
     """Measure a network: train it from scratch, time it, and count its parameters and FLOPs."""
     from nas.cli.measured import device_commands
     from nas.evaluation.devices import devices_of
+    from nas.evaluation.energy import METRIC as ENERGY
     from nas.evaluation.latency import LatencyTask
     from nas.evaluation.measurement import Measurement, known_metrics, metrics_of, trains
     from nas.evaluation.metrics import FIDELITY, LANGUAGE_METRICS
@@ -114,7 +115,7 @@ def evaluate(
     known = [
         metric
         for metric in known_metrics(timing, subject.data, commands)
-        if "int8" not in metric and metric not in (*RUNTIME_METRICS, *LANGUAGE_METRICS)
+        if "int8" not in metric and metric not in (*RUNTIME_METRICS, *LANGUAGE_METRICS, ENERGY)
     ]
     if subject.network.teacher is None or (subject.data and subject.data.labelled):
         # Fidelity needs a trained model, and its training is another one than that for labels.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from nas.evaluation import int8, memory
+from nas.evaluation import energy, int8, memory
 from nas.evaluation.datasets import Dataset, load_dataset
 from nas.evaluation.device_command import DeviceCommand, check_runtimes, measure_on_device
 from nas.evaluation.devices import PredictedDevice, device_of
@@ -110,6 +110,8 @@ class Measurement:
             raise InputError(
                 f"{taken.pop()} is measured on this machine: give the command another name"
             )
+        if energy.METRIC in self.metrics:
+            energy.check_energy()
         for command in self.commands:
             check_runtimes(command)
         if self.data and not self.data.labelled and self.data.metric in self.metrics:
@@ -256,6 +258,7 @@ class Measurement:
             memory.METRIC: lambda: _exact(
                 memory.measure_memory(model(), batch=batch, threads=threads)
             ),
+            energy.METRIC: lambda: Measured(*energy.measure_energy(model(), self.latency)),
             SIZE: lambda: _exact(model().ByteSize() / 1e6),
             **self._in_runtimes(model),
             **self._of_language(network),
@@ -387,6 +390,7 @@ def known_metrics(
         int8.LATENCY,
         memory.METRIC,
         SIZE,
+        energy.METRIC,
         *RUNTIME_METRICS,
         *LANGUAGE_METRICS,
         "params",
