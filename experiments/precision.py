@@ -1,22 +1,23 @@
 """Which blocks in 8-bit integers? All 4,096 answers of one trained network, and how searches find the
-best: `python -m experiments.precision OUT` (an hour, once; it resumes).
+best: `python -m experiments.precision OUT --study table` (an hour on an idle core; it
+resumes), then `python -m experiments.precision OUT`.
 
 1. A residual network of twelve blocks is trained on composed images of 30 classes: basic and inverted
    blocks in turns.
 2. Every assignment of fp32 or int8 to its blocks is quantized statically. Latency, accuracy on 200
-   images, and the signal-to-noise ratio (SQNR, dB) of the logits against the float network's are
-   those of that very ONNX file in ONNX Runtime. Ranges of activations are measured once, since all
+   images, and the relative error of the logits against the float network's are those of that very
+   ONNX file in ONNX Runtime. Ranges of activations are measured once, since all
    assignments share the float network; a check compares the file with that of
    `nas.evaluation.int8.quantize`. Latencies are measured in `ROUNDS` windows each, in turns with
    others, and each beside the reference network.
-3. Searches look the values up: SQNR up, latency down. The accuracy hardly changes with the
-   assignment, and so tells nothing apart. A row is a method's share of the hypervolume of the true
-   front, after some evaluations, and the evaluations to 95 % of it (`evaluations` + 1 if that is not
-   reached).
+3. Searches look the values up: error and latency down. The accuracy is the same for all assignments
+   that were measured, and so tells nothing apart; the error of the logits does. A row is a method's
+   share of the hypervolume of the true front, after some evaluations, and the evaluations to 95 % of
+   it (`evaluations` + 1 if that is not reached).
 
 `sensitivity` is what tools for mixed precision do: measure the float network and each block alone in
-int8, order the blocks by the SQNR that they lose per millisecond that they save, and quantize ever
-more of them in this order; then likewise by lost SQNR alone, and by saved time alone.
+int8, order the blocks by the error that they add per millisecond that they save, and quantize ever
+more of them in this order; then likewise by added error alone, and by saved time alone.
 """
 
 from __future__ import annotations
@@ -70,11 +71,10 @@ EXPANSION = 3  # of inverted blocks
 TRAIN_IMAGES, HELD_OUT = 6000, 1000
 IMAGES = 200  # of the validation part, on which files are scored
 TRAINING = TrainingTask(epochs=12, batch=50, learning_rate=0.05, shift=2, noise=0.0)
-SQNR, ACCURACY = "images_int8_sqnr_db", "images_int8_accuracy"
+ERROR, ACCURACY = "images_int8_error", "images_int8_accuracy"
 LATENCY = "cpu_int8_latency_ms"
-COLUMNS = ("blocks", SQNR, ACCURACY, LATENCY)
-OBJECTIVES = (Metric(SQNR, "accuracy", "max"), Metric(LATENCY))
-MAX_SQNR = 60.0  # dB, of outputs that equal those of the float network, which have none
+COLUMNS = ("blocks", ERROR, ACCURACY, LATENCY)
+OBJECTIVES = (Metric(ERROR, "accuracy", "min"), Metric(LATENCY))
 ROUNDS = 2  # windows of a latency
 TOGETHER = 16  # files whose latencies are measured in turns
 METHODS = ("rlm", "gp-choices", "nsga2", "tpe", "random", "sensitivity")
@@ -272,7 +272,7 @@ def measure(
             for row, quantized, latency in zip(some, files, times, strict=True):
                 logits = outputs(quantized, x)
                 accuracy = 100 * float((logits.argmax(1) == y).mean())
-                writer.writerow([row, sqnr(exact, logits), accuracy, latency.median])
+                writer.writerow([row, relative_error(exact, logits), accuracy, latency.median])
             file.flush()
 
 
@@ -284,11 +284,9 @@ def outputs(model: bytes, x: np.ndarray) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def sqnr(exact: np.ndarray, quantized: np.ndarray) -> float:
-    """Signal to quantization noise of logits in dB, at most `MAX_SQNR`."""
-    noise = float(((quantized - exact) ** 2).sum())
-    signal = float((exact**2).sum())
-    return min(MAX_SQNR, 10 * math.log10(signal / noise)) if noise else MAX_SQNR
+def relative_error(exact: np.ndarray, quantized: np.ndarray) -> float:
+    """Root of the mean squared error of logits, in % of that of the exact ones around zero."""
+    return 100 * math.sqrt(float(((quantized - exact) ** 2).sum() / (exact**2).sum()))
 
 
 def _parts(rows: Sequence[str], size: int) -> Iterator[Sequence[str]]:
@@ -308,7 +306,7 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 
 @cache
 def table_of(path: str, choices: int) -> dict[str, tuple[float, float]]:
-    """SQNR in dB and latency in ms by assignment.
+    """Relative error of the logits in % and latency in ms by assignment.
 
     The latencies are sums over blocks and pairs of neighbours, fitted to all measured ones: blocks
     differ by less than one measurement varies, and the front would be made of lucky ones.
@@ -322,7 +320,7 @@ def table_of(path: str, choices: int) -> dict[str, tuple[float, float]]:
         raise InputError(f"{path} lacks {len(missing)} assignments: run --study table first")
     measured = np.array([float(row[LATENCY]) for row in rows.values()])
     fitted = dict(zip(rows, fitted_latencies(list(rows), measured)[0], strict=True))
-    return {row: (float(rows[row][SQNR]), float(fitted[row])) for row in wanted}
+    return {row: (float(rows[row][ERROR]), float(fitted[row])) for row in wanted}
 
 
 def fitted_latencies(
@@ -353,7 +351,7 @@ def blocks_of(architecture: Architecture) -> str:
 class Lookup(Evaluator):
     """Looks the values of an assignment up."""
 
-    metrics = (SQNR, LATENCY)
+    metrics = (ERROR, LATENCY)
 
     def __init__(self, values: Mapping[str, tuple[float, float]]) -> None:
         self.values = values
@@ -370,7 +368,7 @@ def by_sensitivity(values: Mapping[str, tuple[float, float]], seed: int) -> Iter
     yield floats
     yield from alone
     # 1. What each block alone loses and saves. Noise may make it gain.
-    lost = np.array([values[floats][0] - values[row][0] for row in alone])
+    lost = np.array([values[row][0] - values[floats][0] for row in alone])
     saved = np.array([values[floats][1] - values[row][1] for row in alone])
     ratio = np.where(saved > 0, lost / np.maximum(saved, 1e-9), np.inf)
     # 2. Ever more blocks, in three orders.
@@ -408,14 +406,14 @@ def search_score(path: str, choices: int, method: str, evaluations: int, seed: i
 def describe(path: Path, choices: int) -> dict[str, Any]:
     """What the table says: the front, the ends, and how well latencies of blocks add up."""
     values, rows = table_of(str(path), choices), rows_of(path)
-    losses = np.array([(-ratio, latency) for ratio, latency in values.values()])
+    losses = np.array(list(values.values()))
     names = [row["blocks"] for row in rows]
     measured = np.array([float(row[LATENCY]) for row in rows])
     accuracies = [float(row[ACCURACY]) for row in rows]
     return {
         "assignments": len(values),
         "front": len({*map(tuple, losses[non_dominated(losses)])}),
-        "SQNR in dB": [float(-losses[:, 0].max()), float(-losses[:, 0].min())],
+        "error in %": [float(losses[:, 0].min()), float(losses[:, 0].max())],
         "latency in ms": [float(losses[:, 1].min()), float(losses[:, 1].max())],
         "accuracy in %": [min(accuracies), max(accuracies)],
         "median error of latency as a sum of blocks": fitted_latencies(names, measured, False)[1],

@@ -16,8 +16,8 @@ from experiments.precision import (
     blocks_of,
     by_sensitivity,
     fitted_latencies,
+    relative_error,
     search_score,
-    sqnr,
     table_of,
 )
 from search_spaces import InputError
@@ -25,7 +25,7 @@ from search_spaces import InputError
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """Four blocks are chosen; later ones cost more SQNR, and save less time."""
+    """Four blocks are chosen; later ones add more error, and save less time."""
     path = tmp_path / "table.csv"
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
@@ -34,7 +34,7 @@ def table(tmp_path: Path) -> Path:
             bits = [int(bit) for bit in row[4:8]]
             lost = sum(bit * (place + 1) for place, bit in enumerate(bits))
             saved = sum(bit * (8 - place) for place, bit in enumerate(bits))
-            writer.writerow([row, 60 - lost, 90.0, 1.0 - 0.01 * saved])
+            writer.writerow([row, 0.1 * lost, 90.0, 1.0 - 0.01 * saved])
     return path
 
 
@@ -82,7 +82,7 @@ def test_an_unfinished_table_is_not_searched(table: Path) -> None:
         table_of(str(table), 4)
 
 
-def test_sqnr_is_in_decibels() -> None:
-    exact = np.ones((4, 3))
-    assert sqnr(exact, exact + 0.1) == pytest.approx(20)
-    assert sqnr(exact, exact) == 60
+def test_the_error_is_relative_to_the_logits() -> None:
+    exact = np.full((4, 3), 2.0)
+    assert relative_error(exact, exact + 0.1) == pytest.approx(5)
+    assert relative_error(exact, exact) == 0
