@@ -11,7 +11,8 @@ searches and predictors stay the same.
 `optuna-gp` is Optuna's Gaussian process on choices. `gp` and `gp-choices` are this project's, on
 text and on choices, in the same sampler as `rlm` and `gnn`. `rlm-independent` ignores the relation
 between the metrics of a sample. `qlognehvi` is BoTorch's acquisition on one-hot choices, `smac` is
-SMAC3 with ParEGO (`experiments.rivals`): they run if `--only` names them.
+SMAC3 with ParEGO (`experiments.rivals`): they run if `--only` names them. So does `rlm measuring 5`,
+and the same of `gnn` and `gp-choices`: the costs of five networks per evaluation are known before the choice.
 """
 
 from __future__ import annotations
@@ -53,8 +54,10 @@ ABLATIONS = (
     "rlm by thompson",
     "rlm-independent",
 )  # run only if `--only` names them
+# Costs of so many networks per evaluation are known before the choice
+MEASURING = tuple(f"{name} measuring 5" for name in ("rlm", "gnn", "gp-choices"))
 RIVALS = ("qlognehvi", "smac")  # need `pip install '.[rivals]'`; run only if `--only` names them
-MARKS = (20, 50, 100, 200, 500)
+MARKS = (10, 20, 50, 100, 200, 500)
 SHARES = (0.90, 0.95, 0.99)
 DRAWN = 50  # points of a curve in the plot
 QUICK = ("random", "nsga2", "tpe")
@@ -72,6 +75,7 @@ def score(problem: str, name: str, evaluations: int, seed: int) -> Scores:
     metrics = [objective.name for objective in objectives]
     values = np.stack([table.values(metric) for metric in metrics], 1)
     reference = Reference.of_table(values, objectives, FLOORS.get(problem))
+    name, _, measured = name.partition(" measuring ")
     kind, _, acquisition = name.partition(" by ")
     options: dict[str, Any] = {"acquisition": acquisition} if acquisition else {}
     if kind.startswith("rlm"):
@@ -83,12 +87,14 @@ def score(problem: str, name: str, evaluations: int, seed: int) -> Scores:
             sampler = BotorchSampler(table.space, seed)
         elif sampler == "smac":
             sampler = SmacSampler(table.space, seed, Path(folder), evaluations)
+        costs = [o.name for o in objectives if o.kind != "accuracy"] if measured else None
         result = search(
-            Problem(table.space, TableEvaluator(table, metrics), objectives),
+            Problem(table.space, TableEvaluator(table, metrics, costs), objectives),
             sampler=sampler,
             evaluations=evaluations,
             seed=seed,
             sampler_options=options,
+            measure=int(measured) if measured else None,
         )
     return scores(reference.curve(result.evaluated.values))
 
@@ -156,7 +162,7 @@ def main(
     """Search; print means over the seeds and draw them."""
     if quick:
         evaluations, seeds, only = 100, 2, ",".join(QUICK)
-    names = chosen(only, (*SAMPLERS, *RIVALS, *ABLATIONS))
+    names = chosen(only, (*SAMPLERS, *MEASURING, *RIVALS, *ABLATIONS))
     tasks: list[Task] = [
         (problem, name, evaluations, seed)
         for problem in chosen(problems, [*PROBLEMS, *UNSEEN])

@@ -29,6 +29,7 @@ MAX_BOX_OBJECTIVES = 3  # regions with more objectives are estimated by rays
 RAYS = 1024  # of an estimated region
 # Candidates per numpy call, which bounds the memory of arrays (candidates, boxes or rays, m).
 _CHUNK = 64
+_RENEWED = 16  # candidates whose bounds are computed again at once when the next one is chosen
 
 
 # --- choosing a batch
@@ -65,7 +66,7 @@ def choose_batch(
         is_new = np.isneginf(gains)  # (n,), true for the chosen ones
         while not is_new[best := int(np.argmax(gains))]:
             by_bound = np.argsort(np.where(is_new, np.inf, -gains), kind="stable")
-            highest = by_bound[:_CHUNK]
+            highest = by_bound[:_RENEWED]
             highest = highest[~is_new[highest]]
             gains[highest] = expected_improvement(samples[highest], weights[highest], regions)
             is_new[highest] = True

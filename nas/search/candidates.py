@@ -35,6 +35,7 @@ def evolve(
     rank: Callable[[Sequence[Architecture]], np.ndarray],
     rng: np.random.Generator,
     accept: Callable[[Architecture], bool] = lambda _: True,
+    generations: int = GENERATIONS,
 ) -> list[Architecture]:
     """Evolve distinct new architectures towards the predicted front.
 
@@ -46,6 +47,7 @@ def evolve(
         rank: maps n architectures to predicted ranks (n,), lower is better.
         rng: source of randomness.
         accept: False for an architecture that is no candidate, such as one that cannot be built.
+        generations: number of generations, each of which is ranked once.
 
     Returns:
         Up to `size` architectures; all that are left in a small space.
@@ -60,10 +62,10 @@ def evolve(
 
     # 2. Each generation adds the same number of children of the best architectures so far.
     children: dict[Architecture, None] = {}  # an ordered set
-    for generation in range(1, GENERATIONS + 1):
+    for generation in range(1, generations + 1):
         best = best_first(rank(population), rng)[:PARENTS]
         parents = [population[i] for i in best]
-        target = size * generation // GENERATIONS
+        target = size * generation // generations
         for _ in range(MAX_TRIES * size):
             if len(children) >= target:
                 break

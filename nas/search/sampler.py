@@ -7,13 +7,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from optuna.trial import TrialState
 
 from nas.search.acquisition import ACQUISITIONS
-from nas.search.candidates import best_first, evolve, random_unseen, without_repetitions
+from nas.search.candidates import (
+    GENERATIONS,
+    best_first,
+    evolve,
+    random_unseen,
+    without_repetitions,
+)
 from nas.search.initial_design import initial_design
 from nas.search.objectives import (
     Constraint,
@@ -45,12 +51,19 @@ if TYPE_CHECKING:
     from predictors import Predictor
     from search_spaces import Architecture, SearchSpace
 
-MANY_STORED = 3000  # candidates, from which on a fit adds `fresh` / LATER_PART new ones
+# From so many stored candidates on, a fit adds `fresh` / LATER_PART new ones in fewer generations:
+# most of what evolution could find is stored, and a proposal stays within a second.
+MANY_STORED = 3000
 LATER_PART = 3
+LATER_GENERATIONS = 2
 # Of the stored candidates, a fit estimates so many of the best and of the others again.
-BEST_CANDIDATES = 400
-OTHER_CANDIDATES = 200
-MAX_SAMPLED_CANDIDATES = 200  # of the best candidates, for which samples are drawn
+BEST_CANDIDATES = 300
+OTHER_CANDIDATES = 100
+# Of the best candidates, samples are drawn for so many; once many are stored, for fewer, but for some
+# per network of the batch.
+MAX_SAMPLED_CANDIDATES = 200
+LATER_SAMPLED_CANDIDATES = 100
+SAMPLED_PER_CHOICE = 4
 EVALUATIONS_PER_REFIT_TRIAL = 20  # after n evaluations, the sampler refits every n / 20 trials
 
 
@@ -172,6 +185,10 @@ class PredictorSampler(ReplaySampler):
         # Mean and standard deviation per metric, of the batch.
         self._predicted: dict[Architecture, dict[str, list[float]]] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Omit what measures networks: it belongs to a search of this process."""
+        return super().__getstate__() | {"shortlist": None}
+
     def propose(self, study: Study) -> dict[Architecture, dict[str, list[float]]]:
         """The next choices for a study, best first, with predicted mean and standard deviation per
         metric.
@@ -273,6 +290,7 @@ class PredictorSampler(ReplaySampler):
         # 3. The stored candidates. The best of them and a random part of the others are estimated
         #    again; the rest keep their order.
         stored = [architecture for architecture in self._candidates if architecture not in taken]
+        is_late = len(stored) >= MANY_STORED
         best, others = stored[:BEST_CANDIDATES], stored[BEST_CANDIDATES:]
         picked = set(rng.permutation(len(others))[:OTHER_CANDIDATES].tolist())
         again = best + [one for i, one in enumerate(others) if i in picked]
@@ -284,10 +302,11 @@ class PredictorSampler(ReplaySampler):
             self.space,
             start=evaluated,
             seen={*taken, *stored},
-            size=self._new_candidates(len(stored)),
+            size=max(1, self.fresh // LATER_PART) if is_late else self.fresh,
             rank=self._rank,
             rng=rng,
             accept=surrogate.texts.can_be_written,
+            generations=LATER_GENERATIONS if is_late else GENERATIONS,
         )
         candidates = self._without_repetitions(new + again, evaluated)
 
@@ -298,7 +317,10 @@ class PredictorSampler(ReplaySampler):
             candidates = [candidates[i] for i in order]
         self._candidates = (candidates + rest)[: self.pool]
         surrogate.forget_all_but([*taken, *measured, *self._candidates])
-        candidates = candidates[:MAX_SAMPLED_CANDIDATES]
+        batch_size = max(self.refit_every, len(evaluated) // EVALUATIONS_PER_REFIT_TRIAL)
+        later_count = max(LATER_SAMPLED_CANDIDATES, SAMPLED_PER_CHOICE * batch_size)
+        sampled_count = later_count if is_late else MAX_SAMPLED_CANDIDATES
+        candidates = candidates[: min(sampled_count, MAX_SAMPLED_CANDIDATES)]
         if not candidates:
             return []
 
@@ -317,7 +339,6 @@ class PredictorSampler(ReplaySampler):
             return [candidates[i] for i in chosen]
 
         # 7. The batch; with a shortlist, from those of its networks that measurements leave.
-        batch_size = max(self.refit_every, len(evaluated) // EVALUATIONS_PER_REFIT_TRIAL)
         size = batch_size
         if self.shortlist is not None and measures:
             size = self.shortlist.size(batch_size, surrogate.fitted)
@@ -366,10 +387,6 @@ class PredictorSampler(ReplaySampler):
         estimates = self._surrogate.estimates(architectures)  # (n, M)
         losses, violations = self._reader.losses(estimates), self._reader.violation(estimates)
         return constrained_ranks(losses, violations)
-
-    def _new_candidates(self, stored: int) -> int:
-        """How many candidates a fit adds to the stored ones."""
-        return self.fresh if stored < MANY_STORED else max(1, self.fresh // LATER_PART)
 
     def _without_repetitions(
         self, candidates: list[Architecture], evaluated: dict[Architecture, np.ndarray]

@@ -48,6 +48,8 @@ class Surrogate:
         self.texts = Texts(space)
         self._exact: dict[str, list[float]] = {}  # given metrics by text
         self._measured: dict[str, np.ndarray] = {}  # (m,) known values by text
+        # (m,) values of evaluated and measured architectures, NaN where unknown
+        self._observed: dict[Architecture, np.ndarray] = {}
         self.fitted: Predictor | None = None
         self._seed = 0
         self._sampled: dict[str | Architecture, np.ndarray] = {}
@@ -57,7 +59,7 @@ class Surrogate:
         """Omit the fitted predictor and its predictions, which may be large: every proposal starts
         with a fit.
         """
-        return vars(self) | {"fitted": None, "_sampled": {}, "_estimated": {}}
+        return vars(self) | {"fitted": None, "_sampled": {}, "_estimated": {}, "_observed": {}}
 
     def fit(
         self,
@@ -76,6 +78,7 @@ class Surrogate:
         """
         self._seed = seed
         self._sampled, self._estimated, self._measured = {}, {}, {}
+        self._observed = dict(evaluated)
         self.condition(measured)
         if not self.predicted:
             return
@@ -90,9 +93,9 @@ class Surrogate:
         """Add known values (m,) of architectures to those of `fit`."""
         for text, values in zip(self.texts(measured), measured.values(), strict=True):
             self._measured[text] = values
+        self._observed.update(measured)
         for key in self._inputs_of(measured):
             self._sampled.pop(key, None)
-            self._estimated.pop(key, None)
 
     def samples(self, architectures: Sequence[Architecture]) -> np.ndarray:
         """Draw joint samples (n, SAMPLES, m) of the metrics of n architectures, in the metrics' own
@@ -112,15 +115,23 @@ class Surrogate:
 
     def estimates(self, architectures: Sequence[Architecture]) -> np.ndarray:
         """Point estimates (n, m) of the metrics of n architectures. They cost far less than
-        samples.
+        samples. What has been observed of an architecture is not estimated.
         """
 
         def estimate(predictor: Predictor, new: Sequence[Architecture]) -> np.ndarray:
             inputs = self._inputs(predictor, new)
-            estimates = predictor.estimate(inputs, self.predicted, given=self._known(new))
+            estimates = predictor.estimate(inputs, self.predicted, given=self._exact_metrics(new))
             return estimates[:, None]  # (n, 1, predicted)
 
-        return self._cached(architectures, self._estimated, 1, estimate)[:, 0]
+        unknown = np.full(len(self.metrics), np.nan)
+        values = np.array([self._observed.get(one, unknown) for one in architectures])  # (n, m)
+        values = values.reshape(-1, len(self.metrics))
+        rows = np.flatnonzero(np.isnan(values).any(axis=1))
+        if len(rows):
+            new = [architectures[row] for row in rows]
+            estimated = self._cached(new, self._estimated, 1, estimate)[:, 0]  # (rows, m)
+            values[rows] = np.where(np.isnan(values[rows]), estimated, values[rows])
+        return values
 
     def forget_all_but(self, architectures: Iterable[Architecture]) -> None:
         """Drop the texts and exact costs of all other architectures."""

@@ -86,3 +86,18 @@ def test_equal_ranks_are_shuffled_after_lower_ones() -> None:
     orders = {tuple(best_first(ranks, np.random.default_rng(seed)).tolist()) for seed in range(20)}
     assert {frozenset(order[:2]) for order in orders} == {frozenset({1, 4})}
     assert len(orders) > 5
+
+
+def test_each_generation_is_ranked_once() -> None:
+    start = [SPACE.sample(np.random.default_rng(seed)) for seed in range(10)]
+    for generations in (1, 2, 5):
+        ranked: list[int] = []
+
+        def rank(some: Sequence[Architecture], ranked: list[int] = ranked) -> np.ndarray:
+            ranked.append(len(some))
+            return flops(some)
+
+        rng = np.random.default_rng(0)
+        found = evolve(SPACE, start, {*start}, 20, rank, rng, generations=generations)
+        assert len(found) == 20
+        assert len(ranked) == generations

@@ -19,9 +19,10 @@ from optuna.trial import TrialState
 
 from nas import PredictorSampler, create_sampler, list_samplers
 from nas.search import sampler
-from nas.search.candidates import random_unseen
+from nas.search.candidates import GENERATIONS, evolve, random_unseen
 from nas.search.initial_design import DRAWS_PER_ARCHITECTURE, initial_design
 from nas.search.pareto import hypervolume, infer_reference_point
+from nas.search.sampler import LATER_GENERATIONS
 from nas.search.study.load import read_study
 from predictors import Predictions, create
 from predictors.metrics import decoding_order
@@ -345,12 +346,20 @@ def test_fits_become_rarer_as_evaluations_become_many() -> None:
     assert Oracle.fits == 2  # a twentieth of 56 is 2, as of 58
 
 
-def test_a_fit_adds_fewer_candidates_once_many_are_stored() -> None:
-    many, some = sampler.MANY_STORED, guided(fresh=30)
-    assert (
-        some._new_candidates(0) == some._new_candidates(many - 1) == 30 > some._new_candidates(many)
-    )
-    assert guided(fresh=1)._new_candidates(many) == 1, "a search goes on looking"
+def test_a_fit_adds_fewer_candidates_once_many_are_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    requested: list[tuple[int, int]] = []
+
+    def recorded(*arguments: Any, **options: Any) -> list[Architecture]:
+        requested.append((options["size"], options["generations"]))
+        return evolve(*arguments, **options)
+
+    monkeypatch.setattr(sampler, "evolve", recorded)
+    monkeypatch.setattr(sampler, "MANY_STORED", 40)
+    study_of(guided(fresh=30), 30)
+    assert requested[0] == (30, GENERATIONS)
+    assert requested[-1] == (10, LATER_GENERATIONS), "a search goes on looking"
 
 
 @pytest.mark.slow

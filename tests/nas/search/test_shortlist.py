@@ -4,6 +4,7 @@ them is trained.
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -302,3 +303,10 @@ def test_a_violator_in_a_study_of_the_users_own_is_not_trained_and_teaches_the_s
     assert len(trained) + len(pruned) == 20
     assert pruned
     assert any(np.isnan(columns).any() for columns in seen), "it learns from partial values"
+
+
+def test_a_sampler_of_the_user_can_be_copied_after_a_search_that_measured() -> None:
+    sampler = PredictorSampler(Widths(), Ridge, GOAL)
+    search(Problem(Widths(), Board(), GOAL), sampler=sampler, evaluations=14)
+    assert sampler.shortlist is not None
+    assert pickle.loads(pickle.dumps(sampler)).shortlist is None

@@ -125,3 +125,19 @@ def test_networks_of_one_text_are_predicted_once() -> None:
     duplicates = surrogate.samples([DUPLICATE, OTHER_DUPLICATE, DUPLICATE])
     assert asked == [SPACE.to_text(DUPLICATE)]
     np.testing.assert_array_equal(duplicates[0], duplicates[1])
+
+
+def test_what_has_been_observed_is_not_estimated() -> None:
+    surrogate, guess = _surrogate({STRANGER: 61.0}, ("test_accuracy", "board_ms"))
+    estimated: list[int] = []
+
+    def estimate(texts: Sequence[str], metrics: Sequence[str], given: object) -> np.ndarray:
+        estimated.append(len(texts))
+        return np.full((len(texts), len(metrics)), 50.0)
+
+    guess.estimate = estimate  # type: ignore[attr-defined]
+    assert surrogate.estimates([STRANGER]).tolist() == [[61.0, 61.0]]
+    assert not estimated
+    surrogate.condition({DUPLICATE: np.array([np.nan, 3.0])})
+    assert surrogate.estimates([DUPLICATE, STRANGER]).tolist() == [[50.0, 3.0], [61.0, 61.0]]
+    assert estimated == [1]
