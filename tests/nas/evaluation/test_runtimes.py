@@ -66,6 +66,7 @@ def openvino() -> str:
 # --- every runtime
 
 
+@pytest.mark.slow
 def test_a_converted_network_computes_the_same_and_is_timed(installed: str) -> None:
     runtime = RUNTIMES[installed]
     result = measure_in_runtime(network(), installed, QUICK)
