@@ -23,7 +23,7 @@ from nas.evaluation.datasets import Dataset
 from nas.evaluation.export import load_weights, preprocessing, trained_model
 from nas.evaluation.inheritance import imitated
 from nas.evaluation.int8 import InputRecorder, Samples
-from nas.evaluation.latency import LatencyTask, time_serialized
+from nas.evaluation.latency import CPU, time_serialized
 from nas.evaluation.measurement import Measurement, measurement_of
 from nas.evaluation.metrics import FIDELITY
 from nas.evaluation.onnx_module import OnnxModule, output_structure
@@ -228,7 +228,8 @@ def _quantize(
             method = f"{epochs} quantization-aware epochs, {count} calibration samples"
 
     # 4. Latencies of these very files, measured together.
-    times = time_serialized([floating.SerializeToString(), model], LatencyTask())
+    task = replace(run.latency, provider=CPU)
+    times = time_serialized([floating.SerializeToString(), model], task)
     values = {int8.int8_metric(metric): score for metric, score in scores.items()}
     values |= {int8.LATENCY: times[1].median}
     values |= {**float_scores, "cpu_latency_ms": times[0].median}
@@ -251,6 +252,7 @@ class _BuiltIn:
         self.measurement = replace(measurement, training=task)
         self.settings = {name: self.measurement.settings[name] for name in ("seeds", "training")}
         self.settings["data"] = self.measurement.settings["data"]["sha256"]
+        self.latency = self.measurement.latency
 
     def __call__(
         self,
@@ -329,6 +331,7 @@ class _Own:
             space, source["evaluator"], how.function, options
         )
         self.settings = {name: self.evaluator.settings[name] for name in ("sha256", "options")}
+        self.latency = self.evaluator.measurement.latency
 
     def __call__(
         self,

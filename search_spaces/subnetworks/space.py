@@ -236,11 +236,14 @@ class Subnetworks(TorchSpace):
         return self._resized(sizes)
 
     def initial_designs(self, count: int) -> list[Architecture]:
-        """The whole model, then what pruning proposes at ever fewer FLOPs: by importance and with
-        equal shares, in turns.
+        """The whole model, with `precision` also in each single precision, then what pruning
+        proposes at ever fewer FLOPs: by importance and with equal shares, in turns.
         """
         rankings = (self.ranked, self.uniform)
         designs = [self.whole]
+        for precision in self._precisions[1:]:
+            uniform = {f"precision.{block}": precision for block in self.precision_blocks}
+            designs.append(self.architecture(self.whole.as_dict() | uniform))
         for i, aim in enumerate(np.linspace(*DESIGN_FLOPS, max(count - 1, 0)).tolist()):
             # Sizes are rounded, so that rankings may agree; then the other one proposes.
             in_turn = (self._with_flops(rankings[(i + j) % 2], aim) for j in range(2))

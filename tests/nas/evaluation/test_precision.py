@@ -177,6 +177,9 @@ def test_blocks_of_a_trained_model_choose_their_precision() -> None:
     for name in [name for name in without if "blocks.1" in name and not name.startswith("depth")]:
         del without[name]
     assert to_text(space.to_onnx(space.architecture(without))).count("precision") == 4
+    floats, integers = space.initial_designs(2)
+    assert floats == space.whole
+    assert len(quantized_nodes(space.to_onnx(integers)) or ()) == 6
     plain = nas.Subnetworks(Net(), x)
     assert "precision" not in plain.to_text(plain.whole)
     assert "precision" not in plain.options
