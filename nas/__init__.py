@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         EvaluatorError,
         Infeasible,
         InputError,
+        MeasurementError,
         NasError,
         StorageError,
     )
@@ -74,6 +75,7 @@ _MODULES = {
     "InputError": "search_spaces.common.errors",
     "MeasuredEvaluator": "nas.search.evaluators",
     "Measurement": "nas.evaluation.measurement",
+    "MeasurementError": "search_spaces.common.errors",
     "Metric": "predictors.metrics",
     "NasError": "search_spaces.common.errors",
     "OnnxModule": "nas.evaluation.onnx_module",
@@ -116,6 +118,7 @@ __all__ = [
     "InputError",
     "MeasuredEvaluator",
     "Measurement",
+    "MeasurementError",
     "Metric",
     "NasError",
     "OnnxModule",

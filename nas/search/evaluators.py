@@ -137,6 +137,10 @@ class Evaluator:
         Args:
             architecture: the network.
             log: takes what else is known, such as the spread of a latency.
+
+        Raises:
+            MeasurementError: the network has no value of a metric. It is then not trained, and a
+                search stores the reason.
         """
         return {}
 
