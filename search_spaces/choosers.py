@@ -32,11 +32,23 @@ class Trial(Protocol):
     def suggest_categorical(self, name: str, choices: Sequence[Choice]) -> Choice: ...
 
     def suggest_int(
-        self, name: str, low: int, high: int, *, step: int = 1, log: bool = False
+        self,
+        name: str,
+        low: int,
+        high: int,
+        *,
+        step: int = 1,
+        log: bool = False,
     ) -> int: ...
 
     def suggest_float(
-        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
+        self,
+        name: str,
+        low: float,
+        high: float,
+        *,
+        step: float | None = None,
+        log: bool = False,
     ) -> float: ...
 
 
@@ -83,12 +95,24 @@ class Chooser:
         return self.answer(name, domains.categories(name, choices))
 
     def suggest_int(
-        self, name: str, low: int, high: int, *, step: int = 1, log: bool = False
+        self,
+        name: str,
+        low: int,
+        high: int,
+        *,
+        step: int = 1,
+        log: bool = False,
     ) -> int:
         return self.answer(name, domains.integers(name, low, high, step, log))
 
     def suggest_float(
-        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
+        self,
+        name: str,
+        low: float,
+        high: float,
+        *,
+        step: float | None = None,
+        log: bool = False,
     ) -> float:
         return self.answer(name, domains.floats(name, low, high, step, log))
 

@@ -114,13 +114,25 @@ def categories(name: str, choices: Sequence[Choice]) -> Domain:
     return choices if isinstance(choices, range) else tuple(choices)
 
 
-def integers(name: str, low: int, high: int, step: int, log: bool) -> Domain:
+def integers(
+    name: str,
+    low: int,
+    high: int,
+    step: int,
+    log: bool,
+) -> Domain:
     """The domain of `suggest_int`; InputError for bad bounds or steps."""
     _check(name, low, high, step, log and step != 1, log and low < 1)
     return Interval(low, high, log=True, whole=True) if log else range(low, high + 1, step)
 
 
-def floats(name: str, low: float, high: float, step: float | None, log: bool) -> Domain:
+def floats(
+    name: str,
+    low: float,
+    high: float,
+    step: float | None,
+    log: bool,
+) -> Domain:
     """The domain of `suggest_float`; InputError for bad bounds or steps."""
     _check(name, low, high, step, log and step is not None, log and low <= 0)
     if step is None:

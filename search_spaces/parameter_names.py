@@ -70,7 +70,13 @@ def _name_with_distribution(name: str, distribution: Any) -> str:
     return _with_range(name, low, high, distribution.step, distribution.log)
 
 
-def _with_range(name: str, low: float, high: float, step: float | None, log: bool) -> str:
+def _with_range(
+    name: str,
+    low: float,
+    high: float,
+    step: float | None,
+    log: bool,
+) -> str:
     # An integer has step 1 if it has no other, a float none: a range of integers and one of floats
     # have other texts.
     shows_step = step not in (None, 1) or isinstance(step, float)

@@ -119,7 +119,12 @@ def _of_function(reference: str, build: Callable[..., Any], **options: Any) -> S
     return space
 
 
-def _of_supernet(name: str, start: str, sha256: str = "", **options: Any) -> TorchSpace:
+def _of_supernet(
+    name: str,
+    start: str,
+    sha256: str = "",
+    **options: Any,
+) -> TorchSpace:
     """A space whose modules start with the weights of a supernet."""
     space = get_space(name, **options)
     if not isinstance(space, TorchSpace):

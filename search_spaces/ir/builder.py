@@ -426,7 +426,13 @@ class Network:
         activation = self.hard_sigmoid if gate == "hard_sigmoid" else self.sigmoid
         return self.mul(x, activation(weights))
 
-    def slice(self, x: Tensor, axis: int, start: int, end: int) -> Tensor:
+    def slice(
+        self,
+        x: Tensor,
+        axis: int,
+        start: int,
+        end: int,
+    ) -> Tensor:
         """Elements start to end - 1 along an axis (1: channels, 2: rows, 3: columns)."""
         if (start, end) == (0, x.shape[axis]):
             return x

@@ -303,7 +303,12 @@ def can_fill(fill: float, element: str) -> bool:
     return element == "float" or int(np.float32(fill)) == fill
 
 
-def add_filled(emit: Emit, fill: float, target: tuple[int, ...], element: str) -> int:
+def add_filled(
+    emit: Emit,
+    fill: float,
+    target: tuple[int, ...],
+    element: str,
+) -> int:
     """Add a constant filled with one number; `target` is its shape, with 0 for the batch size."""
     filled = emit("Expand", (), (("input", number(fill)), ("shape", target)))
     return _cast(emit, filled, "float", element)
@@ -375,7 +380,12 @@ def _add_triangle(emit: Emit, array: np.ndarray, element: str) -> int | None:
     return None
 
 
-def _cast(emit: Emit, value: int, source: str, target: str) -> int:
+def _cast(
+    emit: Emit,
+    value: int,
+    source: str,
+    target: str,
+) -> int:
     """The value with another element type."""
     if source == target:
         return value

@@ -257,7 +257,12 @@ _ONE: Attrs = (("B", 1),)
 _ROOT: Attrs = (("B", shortest(2**0.5)),)
 
 
-def _swapped(before: Shape, split: Shape, perm: Any, after: Shape) -> tuple[str, Attrs]:
+def _swapped(
+    before: Shape,
+    split: Shape,
+    perm: Any,
+    after: Shape,
+) -> tuple[str, Attrs]:
     """The operator equal to a Reshape, a Transpose and a Reshape.
 
     Args:

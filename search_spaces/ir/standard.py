@@ -220,7 +220,12 @@ def call(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Call:
     return Call(tuple(operands), tuple(values.items()), output)
 
 
-def arrange(op: str, inputs: dict[int, int], attrs: dict[str, Any], count: int) -> tuple[int, ...]:
+def arrange(
+    op: str,
+    inputs: dict[int, int],
+    attrs: dict[str, Any],
+    count: int,
+) -> tuple[int, ...]:
     """The inputs of a node in order; the inverse of `call`.
 
     A constant first operand of a symmetric operator becomes the second.
@@ -459,7 +464,13 @@ def _whole(value: Any) -> Value:
     return number(value)
 
 
-def _from_front(op: str, name: str, value: Any, rank: int, default: object) -> Value:
+def _from_front(
+    op: str,
+    name: str,
+    value: Any,
+    rank: int,
+    default: object,
+) -> Value:
     """The value of an attribute, with axes counted from the front."""
     if op == "Flatten" and isinstance(value, int):  # its axis may also be the rank
         return value + rank if value < 0 else value
@@ -475,7 +486,12 @@ def _from_front(op: str, name: str, value: Any, rank: int, default: object) -> V
     return value
 
 
-def _is_omitted(op: str, name: str, value: object, rank: int) -> bool:
+def _is_omitted(
+    op: str,
+    name: str,
+    value: object,
+    rank: int,
+) -> bool:
     """True for values without a default in ONNX's schema that are equivalent to omitting them."""
     if (op, name) in _OPERAND_DEFAULTS:
         return _OPERAND_DEFAULTS[op, name] == value

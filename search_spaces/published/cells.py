@@ -49,7 +49,11 @@ class _Nodes:
     """
 
     def __init__(
-        self, net: Network, inputs: tuple[Tensor, Tensor], stride: int, affine: bool
+        self,
+        net: Network,
+        inputs: tuple[Tensor, Tensor],
+        stride: int,
+        affine: bool,
     ) -> None:
         self.net, self.stride, self.affine = net, stride, affine
         self.values: list[Tensor | None] = [*inputs]
@@ -129,7 +133,13 @@ class _Nodes:
         return self.pools[operation, source]
 
 
-def apply(net: Network, operation: str, x: Tensor, stride: int, affine: bool) -> Tensor:
+def apply(
+    net: Network,
+    operation: str,
+    x: Tensor,
+    stride: int,
+    affine: bool,
+) -> Tensor:
     """Apply an operation by its name, such as `sep_conv_3x3`; it keeps the number of channels."""
     if operation == "skip_connect":
         return factorized_reduce(net, x, int(x.shape[1]), affine)
@@ -170,7 +180,13 @@ def _separable(
         return net.conv_bn(x, kernel=1, affine=affine)
 
 
-def _factorized(net: Network, x: Tensor, kernel: int, stride: int, affine: bool) -> Tensor:
+def _factorized(
+    net: Network,
+    x: Tensor,
+    kernel: int,
+    stride: int,
+    affine: bool,
+) -> Tensor:
     """A 1 × kernel convolution, then a kernel × 1 convolution: `conv_7x1_1x7`."""
     with net.block("factorized"):
         x = net.op("Conv", net.relu(x), attrs=_line((1, kernel), (1, stride)))
@@ -186,7 +202,12 @@ def _line(kernel: tuple[int, int], strides: tuple[int, int]) -> Attrs:
     return attrs if strides == (1, 1) else (*attrs, ("strides", strides))
 
 
-def factorized_reduce(net: Network, x: Tensor, channels: int, affine: bool = True) -> Tensor:
+def factorized_reduce(
+    net: Network,
+    x: Tensor,
+    channels: int,
+    affine: bool = True,
+) -> Tensor:
     """Halve the size: half of the channels read the even rows and columns, the other half the odd
     ones.
 

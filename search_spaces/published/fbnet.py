@@ -169,7 +169,13 @@ def _block_name(block: object) -> str:
     return name
 
 
-def _layer(net: Network, x: Tensor, block: Block | None, channels: int, stride: int) -> Tensor:
+def _layer(
+    net: Network,
+    x: Tensor,
+    block: Block | None,
+    channels: int,
+    stride: int,
+) -> Tensor:
     """Build a block; a skip is an operator only if the shape changes."""
     keeps_shape = stride == 1 and channels == x.shape[1]
     if block is None:

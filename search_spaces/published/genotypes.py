@@ -105,7 +105,12 @@ def _genotype(value: Any) -> Genotype:
     return _from_fields(**value)
 
 
-def _from_fields(normal: list, normal_concat: list, reduce: list, reduce_concat: list) -> Genotype:
+def _from_fields(
+    normal: list,
+    normal_concat: list,
+    reduce: list,
+    reduce_concat: list,
+) -> Genotype:
     return Genotype(
         _edges(normal), _numbers(normal_concat), _edges(reduce), _numbers(reduce_concat)
     )

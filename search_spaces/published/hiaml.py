@@ -94,7 +94,12 @@ class HiAML(Family):
         return repr([chosen[f"stage{stage}"] for stage in range(STAGES)])
 
 
-def _block(net: Network, x: Tensor, name: str, reduce: bool) -> Tensor:
+def _block(
+    net: Network,
+    x: Tensor,
+    name: str,
+    reduce: bool,
+) -> Tensor:
     """Build one block; with `reduce` it doubles the channels and halves the size.
 
     The first operation on every path from the input reduces; where the input itself is added, a 1×1
@@ -125,7 +130,12 @@ def _block(net: Network, x: Tensor, name: str, reduce: bool) -> Tensor:
     return net.relu(total(outputs))
 
 
-def _convolve(net: Network, x: Tensor, operation: str, reduce: bool) -> Tensor:
+def _convolve(
+    net: Network,
+    x: Tensor,
+    operation: str,
+    reduce: bool,
+) -> Tensor:
     stride = 2 if reduce else 1
     channels = stride * int(x.shape[1])
     if operation == "inception_s":

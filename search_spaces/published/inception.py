@@ -222,7 +222,13 @@ def _count_paths(length: int, outer: int) -> int:
 # --- network
 
 
-def _block(net: Network, x: Tensor, paths: list[Path], channels: int, stride: int) -> Tensor:
+def _block(
+    net: Network,
+    x: Tensor,
+    paths: list[Path],
+    channels: int,
+    stride: int,
+) -> Tensor:
     ys = [_path(net, x, path, stride) for path in paths]
     y = net.concat(*ys) if len(ys) > 1 else ys[0]
     if y.shape[1] != channels:
@@ -230,7 +236,12 @@ def _block(net: Network, x: Tensor, paths: list[Path], channels: int, stride: in
     return net.add(x, y) if y.shape == x.shape else y
 
 
-def _path(net: Network, x: Tensor, path: Path, stride: int) -> Tensor:
+def _path(
+    net: Network,
+    x: Tensor,
+    path: Path,
+    stride: int,
+) -> Tensor:
     """Build the operations of a path; the first convolution has the stride."""
     strided = next(i for i, name in enumerate(path.operations) if name in CONVOLUTIONS)
     resizing = [i for i, name in enumerate(path.operations) if name in RESIZING]
@@ -244,7 +255,13 @@ def _path(net: Network, x: Tensor, path: Path, stride: int) -> Tensor:
     return x
 
 
-def _operation(net: Network, x: Tensor, name: str, channels: int, stride: int) -> Tensor:
+def _operation(
+    net: Network,
+    x: Tensor,
+    name: str,
+    channels: int,
+    stride: int,
+) -> Tensor:
     kernel = int(name[-1])
     square, row, column = (kernel, kernel), (1, kernel), (kernel, 1)
     if name == "avgpool3x3":

@@ -205,7 +205,12 @@ def _name(source: int, target: int) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _cell(edges: Edges, operations: Operations, channels: tuple[int, ...], canonical: bool) -> Cell:
+def _cell(
+    edges: Edges,
+    operations: Operations,
+    channels: tuple[int, ...],
+    canonical: bool,
+) -> Cell:
     """The cell with its vertices' channels, in an order that isomorphic cells with equal channels
     share.
 
@@ -289,7 +294,13 @@ def _widths(cell: Cell, channels: int) -> list[int]:
     return widths
 
 
-def _module(net: Network, x: Tensor, cell: Cell, stack: int, channels: int) -> Tensor:
+def _module(
+    net: Network,
+    x: Tensor,
+    cell: Cell,
+    stack: int,
+    channels: int,
+) -> Tensor:
     """Build a cell: inner vertices add their predecessors, the output concatenates them;
     projections add the input.
 
@@ -306,7 +317,12 @@ def _module(net: Network, x: Tensor, cell: Cell, stack: int, channels: int) -> T
         return _body(net, cell, widths, projected)
 
 
-def _body(net: Network, cell: Cell, widths: list[int], projected: dict[int, Tensor]) -> Tensor:
+def _body(
+    net: Network,
+    cell: Cell,
+    widths: list[int],
+    projected: dict[int, Tensor],
+) -> Tensor:
     values: dict[int, Tensor] = {}
     cut: dict[tuple[int, int], Tensor] = {}  # first channels of a vertex, for narrower successors
     for vertex in range(1, cell.output):

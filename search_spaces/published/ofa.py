@@ -204,7 +204,11 @@ def _ask_layer(trial: Trial, layer: int) -> tuple[int, int]:
 
 
 def _inverted_residual(
-    net: Network, x: Tensor, stage: Stage, kernel: int, expansion: int
+    net: Network,
+    x: Tensor,
+    stage: Stage,
+    kernel: int,
+    expansion: int,
 ) -> Tensor:
     """1×1 convolution to `expansion` times the channels, depthwise one, 1×1 convolution to the
     stage's width.
@@ -371,7 +375,13 @@ class OFAResNet50(_OnceForAll):
         return net.classifier(x)
 
 
-def _bottleneck(net: Network, x: Tensor, channels: int, middle: int, stride: int) -> Tensor:
+def _bottleneck(
+    net: Network,
+    x: Tensor,
+    channels: int,
+    middle: int,
+    stride: int,
+) -> Tensor:
     """The bottleneck block of ResNet-D (arXiv 1812.01187), whose shortcut halves the size by
     average pooling.
     """

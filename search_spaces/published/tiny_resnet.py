@@ -41,7 +41,12 @@ class TinyResNet(SearchSpace):
         return net.classifier(x)
 
 
-def _residual(net: Network, x: Tensor, kernel: int, bottleneck: bool) -> Tensor:
+def _residual(
+    net: Network,
+    x: Tensor,
+    kernel: int,
+    bottleneck: bool,
+) -> Tensor:
     channels = int(x.shape[1])
     inner = channels // 2 if bottleneck else channels
     y = net.conv_bn_relu(x, inner, kernel=1 if bottleneck else kernel)

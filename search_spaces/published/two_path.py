@@ -138,7 +138,12 @@ def _path(net: Network, x: Tensor, path: Path) -> Tensor:
     return x
 
 
-def _block(net: Network, x: Tensor, operations: list[str], reduce: bool) -> Tensor:
+def _block(
+    net: Network,
+    x: Tensor,
+    operations: list[str],
+    reduce: bool,
+) -> Tensor:
     y = x
     for name in operations:
         reducing = reduce and name in CONVOLUTIONS
@@ -148,7 +153,12 @@ def _block(net: Network, x: Tensor, operations: list[str], reduce: bool) -> Tens
     return net.add(x, y) if y.shape == x.shape else y
 
 
-def _operation(net: Network, x: Tensor, name: str, factor: int) -> Tensor:
+def _operation(
+    net: Network,
+    x: Tensor,
+    name: str,
+    factor: int,
+) -> Tensor:
     """Apply an operation whose stride is `factor` and which multiplies the channels by `factor`."""
     kind, *sizes = name.split("-")
     kernel = int(name[-1])

@@ -202,7 +202,12 @@ def _norms(
     return made, read
 
 
-def _squares(reading: Reading, value: int, axes: Sequence[Axis], atom: Atom) -> np.ndarray | None:
+def _squares(
+    reading: Reading,
+    value: int,
+    axes: Sequence[Axis],
+    atom: Atom,
+) -> np.ndarray | None:
     """Sums of squares (size,) of a weight's elements at each position of an atom."""
     tensor = reading.numbers[value]()
     if not tensor.is_floating_point():

@@ -247,7 +247,12 @@ def _noting_calls(module: nn.Module, recorder: LinkedRecorder) -> Iterator[None]
 
         return hook
 
-    def after(layer: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def after(
+        layer: nn.Module,
+        args: Any,
+        kwargs: Any,
+        output: Any,
+    ) -> None:
         call = open_calls.pop()
         call.end = len(recorder.nodes)
         call.results = tuple([recorder.number_of(x) for x in _tensors_in(output)])

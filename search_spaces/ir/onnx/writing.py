@@ -342,7 +342,12 @@ def _attributes(op: str, attrs: Attrs) -> tuple[onnx.AttributeProto, ...]:
     return tuple(attributes)
 
 
-def _attribute(op: str, name: str, value: Value, kind: int) -> onnx.AttributeProto:
+def _attribute(
+    op: str,
+    name: str,
+    value: Value,
+    kind: int,
+) -> onnx.AttributeProto:
     try:
         return helper.make_attribute(name, value, attr_type=kind)
     except (TypeError, ValueError) as error:

@@ -220,7 +220,12 @@ def _alias(reader: Importer, names: Iterable[str], outputs: Iterable[str]) -> No
     )
 
 
-def _stack(reader: Importer, parts: list[str], name: str, axis: int) -> None:
+def _stack(
+    reader: Importer,
+    parts: list[str],
+    name: str,
+    axis: int,
+) -> None:
     """Stack the values of all steps along a new axis; what nobody reads is left out."""
     if not name or name not in reader.used:
         return

@@ -146,7 +146,11 @@ def _read_matmul(reader: Importer, node: onnx.NodeProto) -> int | None:
 
 
 def _add_linear(
-    reader: Importer, node: onnx.NodeProto, inputs: int, features: int, bias: bool
+    reader: Importer,
+    node: onnx.NodeProto,
+    inputs: int,
+    features: int,
+    bias: bool,
 ) -> int | None:
     x = reader.value(node.input[0])
     shape = reader.shapes[x]

@@ -195,7 +195,13 @@ def _add_scale_and_shift(reader: Importer, node: onnx.NodeProto, x: int) -> int:
 # --- to ONNX
 
 
-def write_norm(exporter: Exporter, name: str, attrs: Attrs, inputs: list[str], output: str) -> None:
+def write_norm(
+    exporter: Exporter,
+    name: str,
+    attrs: Attrs,
+    inputs: list[str],
+    output: str,
+) -> None:
     """Add a BatchNormalization; `inputs` are the value and its four weights."""
     epsilon = tuple([(key, value) for key, value in attrs if key == "epsilon"])
     exporter.add("BatchNormalization", name, inputs, output, epsilon)

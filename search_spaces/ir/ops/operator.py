@@ -160,7 +160,14 @@ class ExportedNode(NamedTuple):
 class Exporter(Protocol):
     """The writer of an ONNX model, as operators see it: `search_spaces.ir.onnx.writing.Outline`."""
 
-    def add(self, op: str, name: str, inputs: list[str], output: str, attrs: Attrs = ()) -> None:
+    def add(
+        self,
+        op: str,
+        name: str,
+        inputs: list[str],
+        output: str,
+        attrs: Attrs = (),
+    ) -> None:
         """Add a node with one output."""
 
     def add_constant(self, name: str, array: np.ndarray, output: str) -> None:

@@ -27,7 +27,12 @@ def _relu6(r: Recorder, input: Tensor) -> Tensor:
 
 
 @handles("hardtanh")
-def _hardtanh(r: Recorder, input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
+def _hardtanh(
+    r: Recorder,
+    input: Tensor,
+    min_val: float = -1.0,
+    max_val: float = 1.0,
+) -> Tensor:
     return clamp(r, input, min_val, max_val)
 
 
@@ -59,7 +64,12 @@ def _prelu(r: Recorder, input: Tensor, weight: Tensor) -> Tensor:
 
 
 @handles("threshold")
-def _threshold(r: Recorder, input: Tensor, threshold: float, value: float) -> Tensor:
+def _threshold(
+    r: Recorder,
+    input: Tensor,
+    threshold: float,
+    value: float,
+) -> Tensor:
     return r.add("Where", r.add("Greater", input, threshold), input, value)
 
 
@@ -124,7 +134,12 @@ def _logsigmoid(r: Recorder, input: Tensor) -> Tensor:
 
 
 @handles("softplus")
-def _softplus(r: Recorder, input: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
+def _softplus(
+    r: Recorder,
+    input: Tensor,
+    beta: float = 1,
+    threshold: float = 20,
+) -> Tensor:
     if threshold != 20:
         raise InputError("softplus with another threshold than 20 is not supported")
     scaled = multiply(r, input, beta)

@@ -61,7 +61,12 @@ def _conv(
     return y if owns_bias else plus_bias(r, y, bias, rank)
 
 
-def _check_convolution(r: Recorder, x: Tensor, weight: Tensor, groups: int) -> None:
+def _check_convolution(
+    r: Recorder,
+    x: Tensor,
+    weight: Tensor,
+    groups: int,
+) -> None:
     """InputError if weights (channels, inputs of a group, kernel) and input (N, inputs, …) do not
     fit.
     """
@@ -148,7 +153,12 @@ def _unfold(
     return permuted(r, windows, *others, axis + 1)
 
 
-def _window_places(length: int, size: int, step: int, dilation: int = 1) -> Tensor:
+def _window_places(
+    length: int,
+    size: int,
+    step: int,
+    dilation: int = 1,
+) -> Tensor:
     """Positions (windows, size) of the elements of every window."""
     starts = torch.arange(0, length - dilation * (size - 1), step)
     return starts[:, None] + torch.arange(0, dilation * size, dilation)

@@ -64,7 +64,12 @@ def _getitem(r: Recorder, input: Tensor, index: Any) -> Tensor:
     return part
 
 
-def _range(r: Recorder, x: Tensor, axis: int, item: slice) -> Tensor:
+def _range(
+    r: Recorder,
+    x: Tensor,
+    axis: int,
+    item: slice,
+) -> Tensor:
     """The elements of a slice along an axis; its numbers may be tensors of one element."""
     bounds = []
     for bound in (item.start, item.stop, item.step):
@@ -87,7 +92,12 @@ def _full_index(x: Tensor, index: Any) -> list[Any]:
     return items
 
 
-def gathered(r: Recorder, x: Tensor, axis: int, index: Any) -> Tensor:
+def gathered(
+    r: Recorder,
+    x: Tensor,
+    axis: int,
+    index: Any,
+) -> Tensor:
     """Elements at these indices along an axis.
 
     Args:
@@ -235,12 +245,23 @@ def _flat_places(r: Recorder, tensors: list[Tensor], sizes: Sequence[int]) -> Te
 
 
 @handles("index_select")
-def _index_select(r: Recorder, input: Tensor, dim: int, index: Tensor) -> Tensor:
+def _index_select(
+    r: Recorder,
+    input: Tensor,
+    dim: int,
+    index: Tensor,
+) -> Tensor:
     return gathered(r, input, dim % input.dim(), index)
 
 
 @handles("gather")
-def _gather(r: Recorder, input: Tensor, dim: int, index: Tensor, **_: Any) -> Tensor:
+def _gather(
+    r: Recorder,
+    input: Tensor,
+    dim: int,
+    index: Tensor,
+    **_: Any,
+) -> Tensor:
     return r.add_node("GatherElements", input, index, axis=dim % input.dim())
 
 
@@ -273,7 +294,12 @@ def _cut(sizes: Sequence[int], place: int) -> tuple[list[int], list[int]]:
 
 
 @handles("__setitem__")
-def _setitem(r: Recorder, input: Tensor, index: Any, value: Any) -> None:
+def _setitem(
+    r: Recorder,
+    input: Tensor,
+    index: Any,
+    value: Any,
+) -> None:
     """Set elements in place: the tensor becomes a concatenation of kept and new parts."""
     items = _full_index(input, index)
     _allow_change_of_part(r, input, items, value)
@@ -317,7 +343,12 @@ def _cuts(x: Tensor, items: list[Any]) -> tuple[list[Cut], list[int]]:
     return cuts, shape
 
 
-def _allow_change_of_part(r: Recorder, x: Tensor, items: list[Any], value: Any) -> None:
+def _allow_change_of_part(
+    r: Recorder,
+    x: Tensor,
+    items: list[Any],
+    value: Any,
+) -> None:
     """`x[part] += y` changes the part before it sets it: the part may be set although it is a view
     of what has changed.
     """
@@ -329,7 +360,12 @@ def _allow_change_of_part(r: Recorder, x: Tensor, items: list[Any], value: Any) 
         r.allow_change(x, value)
 
 
-def _masked(r: Recorder, x: Tensor, mask: Tensor, value: Any) -> Tensor:
+def _masked(
+    r: Recorder,
+    x: Tensor,
+    mask: Tensor,
+    value: Any,
+) -> Tensor:
     """The tensor with one value, or one for each element of the last axes, where a mask of the
     first axes is true.
     """
@@ -346,7 +382,12 @@ def _masked(r: Recorder, x: Tensor, mask: Tensor, value: Any) -> Tensor:
     return r.call(torch.where, mask, new, r.as_value(x))
 
 
-def _set_in_each_sample(r: Recorder, x: Tensor, items: list[Any], value: Any) -> Tensor:
+def _set_in_each_sample(
+    r: Recorder,
+    x: Tensor,
+    items: list[Any],
+    value: Any,
+) -> Tensor:
     """The tensor (samples, places) with a number at one place in each sample: `x[samples, places] =
     1`.
     """
@@ -397,7 +438,12 @@ def _fitted(
     return r.call(Tensor.expand, value, shape)
 
 
-def _patched(r: Recorder, x: Tensor, cuts: list[Cut], value: Tensor) -> Tensor:
+def _patched(
+    r: Recorder,
+    x: Tensor,
+    cuts: list[Cut],
+    value: Tensor,
+) -> Tensor:
     """The tensor with a value at the places of all cuts."""
     if not cuts:
         return r.tensor(r.value(value))
@@ -505,7 +551,13 @@ def _scatter(
 
 
 @handles("scatter_add")
-def _scatter_add(r: Recorder, input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+def _scatter_add(
+    r: Recorder,
+    input: Tensor,
+    dim: int,
+    index: Tensor,
+    src: Tensor,
+) -> Tensor:
     return _scattered(r, input, dim, index, src, "add")
 
 

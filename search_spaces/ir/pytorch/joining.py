@@ -59,7 +59,12 @@ def _stack(r: Recorder, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 
 
 @handles("repeat", "tile")
-def _repeat(r: Recorder, input: Tensor, *repeats: Any, dims: Any = None) -> Tensor:
+def _repeat(
+    r: Recorder,
+    input: Tensor,
+    *repeats: Any,
+    dims: Any = None,
+) -> Tensor:
     times = sizes_of(repeats if dims is None else (dims,))
     times = [1] * (input.dim() - len(times)) + times
     x = input
@@ -74,7 +79,12 @@ def _repeat(r: Recorder, input: Tensor, *repeats: Any, dims: Any = None) -> Tens
     return r.add_node("Tile", x, repeats=tuple(times))
 
 
-def _repeated(r: Recorder, x: Tensor, axis: int, times: int) -> Tensor:
+def _repeated(
+    r: Recorder,
+    x: Tensor,
+    axis: int,
+    times: int,
+) -> Tensor:
     """The tensor this many times in a row along an axis; `times` is the batch size or a
     multiple.
     """
@@ -114,7 +124,12 @@ def _repeat_interleave(
 
 
 @handles("roll")
-def _roll(r: Recorder, input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
+def _roll(
+    r: Recorder,
+    input: Tensor,
+    shifts: Any,
+    dims: Any = None,
+) -> Tensor:
     if dims is None:
         flat = reshaped(r, input, [-1])
         return reshaped(r, _roll(r, flat, shifts, 0), list(input.shape))
@@ -161,12 +176,24 @@ def _ones_like(r: Recorder, input: Tensor, **options: Any) -> Tensor:
 
 
 @handles("new_zeros", "new_empty")
-def _new_zeros(r: Recorder, input: Tensor, *size: Any, dtype: Any = None, **_: Any) -> Tensor:
+def _new_zeros(
+    r: Recorder,
+    input: Tensor,
+    *size: Any,
+    dtype: Any = None,
+    **_: Any,
+) -> Tensor:
     return r.call(torch.zeros, sizes_of(size), dtype=dtype or input.dtype)
 
 
 @handles("new_ones")
-def _new_ones(r: Recorder, input: Tensor, *size: Any, dtype: Any = None, **_: Any) -> Tensor:
+def _new_ones(
+    r: Recorder,
+    input: Tensor,
+    *size: Any,
+    dtype: Any = None,
+    **_: Any,
+) -> Tensor:
     return r.call(torch.ones, sizes_of(size), dtype=dtype or input.dtype)
 
 
@@ -183,7 +210,13 @@ def _new_full(
 
 
 @handles("new_tensor")
-def _new_tensor(r: Recorder, input: Tensor, data: Any, dtype: Any = None, **_: Any) -> Tensor:
+def _new_tensor(
+    r: Recorder,
+    input: Tensor,
+    data: Any,
+    dtype: Any = None,
+    **_: Any,
+) -> Tensor:
     return torch.tensor(data, dtype=dtype or input.dtype)
 
 
@@ -227,7 +260,12 @@ def _outer(r: Recorder, input: Tensor, vec2: Tensor) -> Tensor:
 
 
 @handles("cross", "linalg_cross")
-def _cross(r: Recorder, input: Tensor, other: Tensor, dim: int = -1) -> Tensor:
+def _cross(
+    r: Recorder,
+    input: Tensor,
+    other: Tensor,
+    dim: int = -1,
+) -> Tensor:
     """a₂ b₃ - a₃ b₂ and so on: rotations by one and two places line the factors up."""
     a1, a2 = (r.call(torch.roll, input, -steps, dim) for steps in (1, 2))
     b1, b2 = (r.call(torch.roll, other, -steps, dim) for steps in (1, 2))

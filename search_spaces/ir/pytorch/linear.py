@@ -29,7 +29,12 @@ def owned(r: Recorder, *weights: Tensor | None) -> list[tuple[int, ...] | None] 
     return [None if w is None else r.take(w) for w in weights]
 
 
-def plus_bias(r: Recorder, x: Tensor, bias: Tensor | None, spatial: int) -> Tensor:
+def plus_bias(
+    r: Recorder,
+    x: Tensor,
+    bias: Tensor | None,
+    spatial: int,
+) -> Tensor:
     """Add a bias per channel that the layer does not own; `spatial` axes stand behind the
     channels.
     """
@@ -44,7 +49,12 @@ def plus_bias(r: Recorder, x: Tensor, bias: Tensor | None, spatial: int) -> Tens
 
 
 @handles("linear")
-def _linear(r: Recorder, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def _linear(
+    r: Recorder,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+) -> Tensor:
     if weight.dim() != 2 or weight.shape[1] != input.shape[-1]:
         raise InputError(
             f"a linear layer with weights {list(weight.shape)} has an input of shape "

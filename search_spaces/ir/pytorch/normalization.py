@@ -35,7 +35,12 @@ def _per_channel(
     return plus_bias(r, x, bias, spatial)
 
 
-def _per_element(r: Recorder, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+def _per_element(
+    r: Recorder,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+) -> Tensor:
     """Apply scale and shift of the shape of the last axes."""
     if weight is not None:
         x = r.call(torch.mul, x, weight)

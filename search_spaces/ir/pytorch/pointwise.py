@@ -98,7 +98,12 @@ _CONVERSIONS = {
 
 
 def _conversion(dtype: torch.dtype) -> Handler:
-    def handler(r: Recorder, input: Tensor, *_: Any, **__: Any) -> Tensor:
+    def handler(
+        r: Recorder,
+        input: Tensor,
+        *_: Any,
+        **__: Any,
+    ) -> Tensor:
         return cast(r, input, dtype)
 
     return handler
@@ -138,7 +143,13 @@ def _binary(
     def is_neutral(r: Recorder, x: Number) -> bool:
         return neutral is not None and _is_number(r, x, neutral)
 
-    def handler(r: Recorder, input: Number, other: Number, *, out: None = None) -> Tensor:
+    def handler(
+        r: Recorder,
+        input: Number,
+        other: Number,
+        *,
+        out: None = None,
+    ) -> Tensor:
         a, b = _same_type(r, input, other, floating=floating)
         if isinstance(a, Tensor) and is_neutral(r, b):
             return r.tensor(r.value(a))
@@ -168,19 +179,37 @@ def multiply(r: Recorder, input: Number, other: Number) -> Tensor:
 
 
 @handles("add", "__add__", "__radd__")
-def add(r: Recorder, input: Number, other: Number, *, alpha: float = 1) -> Tensor:
+def add(
+    r: Recorder,
+    input: Number,
+    other: Number,
+    *,
+    alpha: float = 1,
+) -> Tensor:
     """The sum; the second operand times `alpha`."""
     return _plain_add(r, input, other if alpha == 1 else multiply(r, other, alpha))
 
 
 @handles("sub", "subtract", "__sub__")
-def subtract(r: Recorder, input: Number, other: Number, *, alpha: float = 1) -> Tensor:
+def subtract(
+    r: Recorder,
+    input: Number,
+    other: Number,
+    *,
+    alpha: float = 1,
+) -> Tensor:
     """The difference; the second operand times `alpha`."""
     return _plain_sub(r, input, other if alpha == 1 else multiply(r, other, alpha))
 
 
 @handles("rsub", "__rsub__")
-def _rsub(r: Recorder, input: Number, other: Number, *, alpha: float = 1) -> Tensor:
+def _rsub(
+    r: Recorder,
+    input: Number,
+    other: Number,
+    *,
+    alpha: float = 1,
+) -> Tensor:
     return subtract(r, other, input, alpha=alpha)
 
 
@@ -294,19 +323,34 @@ def _isfinite(r: Recorder, input: Tensor) -> Tensor:
 
 
 @handles("where")
-def where(r: Recorder, condition: Tensor, input: Number, other: Number) -> Tensor:
+def where(
+    r: Recorder,
+    condition: Tensor,
+    input: Number,
+    other: Number,
+) -> Tensor:
     """Elements of `input` where the condition is true, and of `other` elsewhere."""
     a, b = _same_type(r, input, other)
     return r.add("Where", condition, a, b)
 
 
 @handles("_where")
-def _method_where(r: Recorder, input: Tensor, condition: Tensor, other: Number) -> Tensor:
+def _method_where(
+    r: Recorder,
+    input: Tensor,
+    condition: Tensor,
+    other: Number,
+) -> Tensor:
     return where(r, condition, input, other)
 
 
 @handles("masked_fill")
-def _masked_fill(r: Recorder, input: Tensor, mask: Tensor, value: Number) -> Tensor:
+def _masked_fill(
+    r: Recorder,
+    input: Tensor,
+    mask: Tensor,
+    value: Number,
+) -> Tensor:
     if isinstance(value, Tensor) and r.is_constant(value):
         value = value.to(input.dtype)
     return r.add("Where", mask, value, input)
@@ -357,7 +401,12 @@ _UNARY = {
 def unary(op: str) -> Handler:
     """Handler of an operator with one operand; further arguments do not matter."""
 
-    def handler(r: Recorder, input: Tensor, *_: Any, **__: Any) -> Tensor:
+    def handler(
+        r: Recorder,
+        input: Tensor,
+        *_: Any,
+        **__: Any,
+    ) -> Tensor:
         return r.add(op, input)
 
     return handler
@@ -368,7 +417,12 @@ for _name, _op in _UNARY.items():
 
 
 @handles("contiguous", "detach", "cpu", "cuda")
-def _same(r: Recorder, input: Tensor, *_: Any, **__: Any) -> Tensor:
+def _same(
+    r: Recorder,
+    input: Tensor,
+    *_: Any,
+    **__: Any,
+) -> Tensor:
     return input
 
 
@@ -378,12 +432,22 @@ def _data(r: Recorder, input: Tensor) -> Tensor:
 
 
 @handles("clone")
-def _clone(r: Recorder, input: Tensor, *_: Any, **__: Any) -> Tensor:
+def _clone(
+    r: Recorder,
+    input: Tensor,
+    *_: Any,
+    **__: Any,
+) -> Tensor:
     return r.tensor(r.value(input))
 
 
 @handles("copy")
-def _copy(r: Recorder, input: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
+def _copy(
+    r: Recorder,
+    input: Tensor,
+    src: Tensor,
+    non_blocking: bool = False,
+) -> Tensor:
     """The content of `copy_`."""
     source = converted(r, src, input.dtype)
     wide = r.call(Tensor.expand_as, source, input)
@@ -480,7 +544,12 @@ def _addcmul(
 
 
 @handles("lerp")
-def _lerp(r: Recorder, input: Tensor, end: Tensor, weight: Number) -> Tensor:
+def _lerp(
+    r: Recorder,
+    input: Tensor,
+    end: Tensor,
+    weight: Number,
+) -> Tensor:
     way = subtract(r, end, input)
     return add(r, input, multiply(r, way, weight))
 

@@ -38,7 +38,12 @@ def _windows(
 
 
 @handles("max_pool1d", "max_pool2d", "max_pool3d", "_max_pool2d")
-def _max_pool(r: Recorder, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+def _max_pool(
+    r: Recorder,
+    input: Tensor,
+    *args: Any,
+    **kwargs: Any,
+) -> Tensor:
     attrs = _max_windows(input, *args, **kwargs)
     return r.add_node("MaxPool", input, **attrs)
 
@@ -151,7 +156,13 @@ def _adaptive_max_pool(
     return _adaptive(r, input, output_size, "MaxPool", "ReduceMax")
 
 
-def _adaptive(r: Recorder, x: Tensor, output_size: Any, pool: str, reduction: str) -> Tensor:
+def _adaptive(
+    r: Recorder,
+    x: Tensor,
+    output_size: Any,
+    pool: str,
+    reduction: str,
+) -> Tensor:
     """Pooling to a fixed size: one pooling operator if all windows are equal, otherwise window by
     window.
 

@@ -252,7 +252,12 @@ def _called(
         shared |= recorder.used_twice
 
 
-def _result(module: nn.Module, example: Example, batch: int | None, recorder: Recorder) -> Any:
+def _result(
+    module: nn.Module,
+    example: Example,
+    batch: int | None,
+    recorder: Recorder,
+) -> Any:
     """What the module returns for values of the shapes of the example."""
     # 1. Every tensor of the example becomes an input of the graph.
     leaves, structure = tree_flatten(arguments(example))

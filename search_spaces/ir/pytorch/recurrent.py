@@ -197,7 +197,12 @@ def _lstm_cell(
 
 
 @handles("gru_cell")
-def _gru_cell(r: Recorder, input: Tensor, hx: Tensor, *weights: Tensor) -> Tensor:
+def _gru_cell(
+    r: Recorder,
+    input: Tensor,
+    hx: Tensor,
+    *weights: Tensor,
+) -> Tensor:
     from_input, from_state = _projected(r, input, hx, weights)
     reset_input, update_input, new_input = r.call(torch.chunk, from_input, 3, -1)
     reset_state, update_state, new_state = r.call(torch.chunk, from_state, 3, -1)
@@ -210,7 +215,12 @@ def _gru_cell(r: Recorder, input: Tensor, hx: Tensor, *weights: Tensor) -> Tenso
 
 
 def _rnn_cell(activation: Callable[[Tensor], Tensor]) -> Handler:
-    def handler(r: Recorder, input: Tensor, hx: Tensor, *weights: Tensor) -> Tensor:
+    def handler(
+        r: Recorder,
+        input: Tensor,
+        hx: Tensor,
+        *weights: Tensor,
+    ) -> Tensor:
         total = r.call(torch.add, *_projected(r, input, hx, weights))
         return r.call(activation, total)
 

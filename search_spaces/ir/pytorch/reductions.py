@@ -31,7 +31,13 @@ def _axes(x: Tensor, dim: Axes) -> tuple[int, ...]:
     return tuple(sorted(d % x.dim() for d in dim))
 
 
-def reduced(r: Recorder, op: str, x: Tensor, dim: Any, keepdim: bool) -> Tensor:
+def reduced(
+    r: Recorder,
+    op: str,
+    x: Tensor,
+    dim: Any,
+    keepdim: bool,
+) -> Tensor:
     """Reduce dimensions; the mean over all spatial ones is recorded as global average pooling.
 
     Args:
@@ -84,7 +90,12 @@ for _name, _op in _REDUCTIONS.items():
     HANDLERS[_name] = _reduction(_op)
 
 
-def _extreme(op: str, arg: str, pairwise: str, result: Any) -> Handler:
+def _extreme(
+    op: str,
+    arg: str,
+    pairwise: str,
+    result: Any,
+) -> Handler:
     """Handler of `max` or `min`: of two tensors, of all elements, or along an axis with places."""
 
     def handler(
@@ -157,7 +168,13 @@ def _count_nonzero(r: Recorder, input: Tensor, dim: Any = None) -> Tensor:
 
 
 @handles("cumsum")
-def _cumsum(r: Recorder, input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
+def _cumsum(
+    r: Recorder,
+    input: Tensor,
+    dim: int,
+    *,
+    dtype: Any = None,
+) -> Tensor:
     if dtype is None and not input.is_floating_point():
         dtype = torch.int64
     return r.add_node("CumSum", cast(r, input, dtype), axis=dim % input.dim())
@@ -190,7 +207,12 @@ def _var(
 
 
 @handles("std")
-def _std(r: Recorder, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+def _std(
+    r: Recorder,
+    input: Tensor,
+    *args: Any,
+    **kwargs: Any,
+) -> Tensor:
     return r.add("Sqrt", _var(r, input, *args, **kwargs))
 
 
@@ -242,7 +264,12 @@ def _norm(
 
 
 @handles("_weight_norm")
-def _weight_norm(r: Recorder, v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
+def _weight_norm(
+    r: Recorder,
+    v: Tensor,
+    g: Tensor,
+    dim: int = 0,
+) -> Tensor:
     """A normalized weight that several layers read; dimension -1 stands for one norm of all
     numbers.
     """
@@ -345,7 +372,12 @@ def _argsort(
 
 
 @handles("median")
-def _median(r: Recorder, input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+def _median(
+    r: Recorder,
+    input: Tensor,
+    dim: int | None = None,
+    keepdim: bool = False,
+) -> Any:
     """The lower one of two middle elements."""
     if dim is None:
         return _median(r, r.call(torch.flatten, input), 0).values
@@ -354,11 +386,23 @@ def _median(r: Recorder, input: Tensor, dim: int | None = None, keepdim: bool = 
 
 
 @handles("kthvalue")
-def _kthvalue(r: Recorder, input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any:
+def _kthvalue(
+    r: Recorder,
+    input: Tensor,
+    k: int,
+    dim: int = -1,
+    keepdim: bool = False,
+) -> Any:
     return torch.return_types.kthvalue(_kth_smallest(r, input, k, dim, keepdim))
 
 
-def _kth_smallest(r: Recorder, x: Tensor, k: int, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
+def _kth_smallest(
+    r: Recorder,
+    x: Tensor,
+    k: int,
+    dim: int,
+    keepdim: bool,
+) -> tuple[Tensor, Tensor]:
     """The k-th smallest elements along a dimension, and their places."""
     check_apart(r, x.shape[dim], "an order along")
     axis = dim % x.dim()

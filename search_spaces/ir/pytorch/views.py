@@ -49,7 +49,12 @@ def sizes_of(args: tuple[Any, ...]) -> list[int]:
 
 
 @handles("reshape", "view", "_unsafe_view")
-def _reshape(r: Recorder, input: Tensor, *shape: Any, size: Any = None) -> Tensor:
+def _reshape(
+    r: Recorder,
+    input: Tensor,
+    *shape: Any,
+    size: Any = None,
+) -> Tensor:
     if shape and isinstance(shape[0], torch.dtype):
         return r.call(Tensor.to, input, shape[0])
     sizes = shape if size is None else (size,)
@@ -89,7 +94,12 @@ def _reshape_as(r: Recorder, input: Tensor, other: Tensor) -> Tensor:
 
 
 @handles("flatten", "ravel")
-def _flatten(r: Recorder, input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+def _flatten(
+    r: Recorder,
+    input: Tensor,
+    start_dim: int = 0,
+    end_dim: int = -1,
+) -> Tensor:
     if not input.dim():
         return reshaped(r, input, [1])
     start = start_dim % input.dim()
@@ -101,7 +111,12 @@ def _flatten(r: Recorder, input: Tensor, start_dim: int = 0, end_dim: int = -1) 
 
 
 @handles("unflatten")
-def _unflatten(r: Recorder, input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
+def _unflatten(
+    r: Recorder,
+    input: Tensor,
+    dim: int,
+    sizes: Sequence[int],
+) -> Tensor:
     axis = dim % input.dim()
     parts = list(sizes)
     if -1 in parts:
@@ -145,7 +160,12 @@ def permuted(r: Recorder, input: Tensor, *dims: Any) -> Tensor:
 
 
 @handles("transpose", "swapaxes", "swapdims")
-def _transpose(r: Recorder, input: Tensor, dim0: int, dim1: int) -> Tensor:
+def _transpose(
+    r: Recorder,
+    input: Tensor,
+    dim0: int,
+    dim1: int,
+) -> Tensor:
     order = list(range(input.dim()))
     order[dim0], order[dim1] = order[dim1], order[dim0]
     return permuted(r, input, order)
@@ -164,7 +184,12 @@ def _t(r: Recorder, input: Tensor) -> Tensor:
 
 
 @handles("movedim", "moveaxis")
-def _movedim(r: Recorder, input: Tensor, source: Any, destination: Any) -> Tensor:
+def _movedim(
+    r: Recorder,
+    input: Tensor,
+    source: Any,
+    destination: Any,
+) -> Tensor:
     def axes(dims: Any) -> list[int]:
         numbers = [dims] if isinstance(dims, int) else dims
         return [d % input.dim() for d in numbers]
@@ -181,7 +206,12 @@ def _movedim(r: Recorder, input: Tensor, source: Any, destination: Any) -> Tenso
 
 
 @handles("expand", "broadcast_to")
-def expanded(r: Recorder, input: Tensor, *sizes: Any, size: Any = None) -> Tensor:
+def expanded(
+    r: Recorder,
+    input: Tensor,
+    *sizes: Any,
+    size: Any = None,
+) -> Tensor:
     """Expand dimensions of size 1; -1 keeps a size."""
     after = sizes_of(sizes if size is None else (size,))
     inserted = len(after) - input.dim()
@@ -285,22 +315,43 @@ def sliced(
     return r.view_of(x, r.add_node("Slice", x, **attrs))
 
 
-def selected(r: Recorder, x: Tensor, axis: int, index: int) -> Tensor:
+def selected(
+    r: Recorder,
+    x: Tensor,
+    axis: int,
+    index: int,
+) -> Tensor:
     """The elements at one place along an axis, which is removed."""
     return r.view_of(x, r.add_node("Gather", x, axis=axis, indices=index))
 
 
 @handles("select")
-def _select(r: Recorder, input: Tensor, dim: int, index: int) -> Tensor:
+def _select(
+    r: Recorder,
+    input: Tensor,
+    dim: int,
+    index: int,
+) -> Tensor:
     return selected(r, input, dim % input.dim(), index)
 
 
 @handles("narrow")
-def _narrow(r: Recorder, input: Tensor, dim: int, start: int, length: int) -> Tensor:
+def _narrow(
+    r: Recorder,
+    input: Tensor,
+    dim: int,
+    start: int,
+    length: int,
+) -> Tensor:
     return sliced(r, input, dim % input.dim(), start, start + length)
 
 
-def _between(r: Recorder, x: Tensor, axis: int, ends: Sequence[int]) -> tuple[Tensor, ...]:
+def _between(
+    r: Recorder,
+    x: Tensor,
+    axis: int,
+    ends: Sequence[int],
+) -> tuple[Tensor, ...]:
     """The parts of a tensor that end at these places along an axis."""
     parts = []
     start = 0
@@ -332,7 +383,12 @@ def _split(
 
 
 @handles("chunk")
-def _chunk(r: Recorder, input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+def _chunk(
+    r: Recorder,
+    input: Tensor,
+    chunks: int,
+    dim: int = 0,
+) -> tuple[Tensor, ...]:
     size = -(-input.shape[dim] // chunks)  # rounded up
     return _split(r, input, size, dim)
 

@@ -132,7 +132,12 @@ def _for_all(factor: Any, rank: int) -> list[float]:
     return [factor] * rank if isinstance(factor, int | float) else list(factor)
 
 
-def _area(r: Recorder, x: Tensor, size: Any, scale_factor: Any) -> Tensor:
+def _area(
+    r: Recorder,
+    x: Tensor,
+    size: Any,
+    scale_factor: Any,
+) -> Tensor:
     """Means of areas: adaptive pooling."""
     rank = x.dim() - 2
     if size is None:

@@ -128,7 +128,11 @@ class Interpreter(Generic[AnyValue, Result]):
         raise NotImplementedError
 
     def block(
-        self, name: str, block: Block, values: list[AnyValue], results: list[Result]
+        self,
+        name: str,
+        block: Block,
+        values: list[AnyValue],
+        results: list[Result],
     ) -> Result:
         """The result of a block that has run; subclasses define this.
 
@@ -150,7 +154,11 @@ class Interpreter(Generic[AnyValue, Result]):
         return self._run("", self.program.main, inputs, ())
 
     def _run(
-        self, name: str, block: Block, inputs: Sequence[AnyValue], arguments: Attrs
+        self,
+        name: str,
+        block: Block,
+        inputs: Sequence[AnyValue],
+        arguments: Attrs,
     ) -> tuple[tuple[AnyValue, ...], Result]:
         values = list(inputs)
         results = []
@@ -179,7 +187,11 @@ class Interpreter(Generic[AnyValue, Result]):
         return self._outcomes[call]
 
     def _call(
-        self, name: str, function: Block, inputs: tuple[AnyValue, ...], arguments: Attrs
+        self,
+        name: str,
+        function: Block,
+        inputs: tuple[AnyValue, ...],
+        arguments: Attrs,
     ) -> tuple[tuple[AnyValue, ...], Result]:
         if len(inputs) != function.inputs:
             raise InputError(f"function {name} takes {function.inputs} inputs, not {len(inputs)}")
@@ -251,7 +263,13 @@ class _Expansion(Interpreter[int, None]):
         self.shapes.append(shape)
         return outputs, None
 
-    def block(self, name: str, block: Block, values: list[int], results: list[None]) -> None:
+    def block(
+        self,
+        name: str,
+        block: Block,
+        values: list[int],
+        results: list[None],
+    ) -> None:
         return None
 
 
@@ -299,7 +317,13 @@ class _Costing(Interpreter[Shape, Cost]):
     def operator(self, op: str, inputs: tuple[Shape, ...], attrs: Attrs) -> Outcome:
         return operator_outcome(op, inputs, attrs)
 
-    def block(self, name: str, block: Block, values: list[Shape], results: list[Cost]) -> Cost:
+    def block(
+        self,
+        name: str,
+        block: Block,
+        values: list[Shape],
+        results: list[Cost],
+    ) -> Cost:
         if not name:
             first = block.inputs
             for item, cost in zip(block.items, results, strict=True):
@@ -350,7 +374,11 @@ class _Counting(Interpreter[None, dict[str, int]]):
         return (None,), {}
 
     def block(
-        self, name: str, block: Block, values: list[None], results: list[dict[str, int]]
+        self,
+        name: str,
+        block: Block,
+        values: list[None],
+        results: list[dict[str, int]],
     ) -> dict[str, int]:
         total = {name: 1} if name else {}
         for runs in results:

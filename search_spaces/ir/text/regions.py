@@ -74,7 +74,12 @@ def placed_lines(graph: Graph) -> list[tuple[int, Line]]:
 
 
 @lru_cache(maxsize=16384)
-def _line(op: str, attrs: Attrs, inputs: tuple[int, ...], uses: tuple[int, ...]) -> Line:
+def _line(
+    op: str,
+    attrs: Attrs,
+    inputs: tuple[int, ...],
+    uses: tuple[int, ...],
+) -> Line:
     numbers = [value for name, value in attrs if name in PARAMETRIC]
     return Line(
         op,
