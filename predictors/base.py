@@ -77,7 +77,13 @@ class Predictions:
     def of_samples(cls, metrics: Sequence[str], samples: np.ndarray) -> Predictions:
         """Summarize samples (n, samples, m) by mean, median and standard deviation."""
         samples = np.asarray(samples, np.float64)
-        return cls(tuple(metrics), samples.mean(1), np.median(samples, 1), samples.std(1), samples)
+        return cls(
+            metrics=tuple(metrics),
+            mean=samples.mean(1),
+            median=np.median(samples, 1),
+            std=samples.std(1),
+            samples=samples,
+        )
 
     def __getitem__(self, metric: str) -> np.ndarray:
         """Point estimate (n,) of one metric: the median, which is robust to outliers among the

@@ -181,7 +181,8 @@ class RegressionPredictor(SamplingPredictor):
                 given = {name: observed[name][rows] for name in covariates[column]}
                 points = self._join(inputs[rows], given)
                 mean, std = regressions[column].predict(points)
-                z = mean[:, None] + std[:, None] * errors[:, :, j]
+                spread = std[:, None] * errors[:, :, j]
+                z = mean[:, None] + spread
                 transform = self._transforms[metrics[column]]
                 drawn[rows, :, column] = transform.to_values(z)
         return drawn

@@ -212,7 +212,14 @@ def widening_factors(
     for name in values:
         factors[name] = 1.0
         if name not in EXACT:
-            factors[name] = _factor(fit_rows, texts, name, values, folds, seed)
+            factors[name] = _factor(
+                fit_rows,
+                texts,
+                name,
+                values,
+                folds=folds,
+                seed=seed,
+            )
     return factors
 
 

@@ -57,7 +57,8 @@ class Network(nn.Module):
         self.numbers = Linear(members, NODE_NUMBERS, width)
         self.called = Linear(members, width, width)
         self.gates = Linear(members, width, config.layers * 2 * width)
-        self.layers = nn.ModuleList(FlowLayer(config) for _ in range(config.layers))
+        layers = [FlowLayer(config) for _ in range(config.layers)]
+        self.layers = nn.ModuleList(layers)
         self.pool = Linear(members, 3 * width, width)
         self.pool_norm = Norm(members, width)
         self.join = Linear(members, 2 * width + TEXT_NUMBERS, width)
@@ -268,9 +269,12 @@ class Linear(nn.Module):
 
     def split(self, x: Tensor, first: int) -> tuple[Tensor, Tensor]:
         """The `first` outputs and the others as two contiguous tensors."""
-        bias, weight = self.bias, self.weight
-        leading = torch.baddbmm(bias[..., :first], x, weight[..., :first])
-        trailing = torch.baddbmm(bias[..., first:], x, weight[..., first:])
+        outputs = []
+        for part in (slice(None, first), slice(first, None)):
+            bias = self.bias[..., part]
+            weight = self.weight[..., part]
+            outputs.append(torch.baddbmm(bias, x, weight))
+        leading, trailing = outputs
         return leading, trailing
 
 

@@ -64,8 +64,10 @@ def write_numbers(z: np.ndarray) -> np.ndarray:
 
 def read_numbers(tokens: np.ndarray) -> np.ndarray:
     """The z (…) of tokens (…, NUMBER_LENGTH)."""
-    size = ((tokens[..., 1:] - ZERO) * PLACE_VALUES).sum(-1)
-    return np.where(tokens[..., 0] == MINUS, -size, size)
+    digits = tokens[..., 1:] - ZERO
+    size = (digits * PLACE_VALUES).sum(-1)
+    is_negative = tokens[..., 0] == MINUS
+    return np.where(is_negative, -size, size)
 
 
 # --- the decoder

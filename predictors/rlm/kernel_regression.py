@@ -150,7 +150,13 @@ class Projection(NamedTuple):
         # 3. Axes of the covariates, which need no center: they are z.
         directions, _ = _principal_axes(_filled(covariates), COVARIATES)
         size = np.log2(len(states) / 64) / 4
-        return cls(tuple(axes), center, scale, directions, size)
+        return cls(
+            axes=tuple(axes),
+            common_center=center,
+            common_scale=scale,
+            covariate_directions=directions,
+            size=size,
+        )
 
     def __call__(self, states: np.ndarray, covariates: np.ndarray) -> np.ndarray:
         """Features (m, F), float32, of examples or queries; see `fit` for the arguments."""
@@ -331,7 +337,9 @@ class KernelRegression(nn.Module):
         super().__init__()
         heads = len(scales)
         # 1. From short to long kernels.
-        lengths = torch.logspace(math.log10(0.5), math.log10(5.0), heads)  # (h,)
+        shortest = math.log10(0.5)
+        longest = math.log10(5.0)
+        lengths = torch.logspace(shortest, longest, heads)  # (h,)
         log_lengths = lengths.log()
 
         # 2. Two heads never start as the same kernel.                                       (h, F)
@@ -376,7 +384,12 @@ class KernelRegression(nn.Module):
         # 4. How many other examples are near, and how near the nearest is.               (B, h, n)
         itself = torch.eye(features.shape[1], device=features.device)
         others = nearness - itself
-        return ExampleKernels(scaled, inverse, others.sum(-1), others.amax(-1))
+        return ExampleKernels(
+            scaled=scaled,
+            inverse=inverse,
+            density=others.sum(-1),
+            closest=others.amax(-1),
+        )
 
     def evidence(self, features: Tensor, targets: Tensor) -> Tensor:
         """Log marginal likelihood of targets (B, n) at features (B, n, F), per example.
@@ -411,7 +424,13 @@ class KernelRegression(nn.Module):
         # 3. Stack the heads.                                                     (B, n) and (B, h)
         stacked, weights = self._stack(predicted, errors, targets)
         fitted = FittedHeads(kernels.scaled, dual, errors, weights)
-        outputs = self._outputs(predicted, kernels.density, kernels.closest, fitted, stacked)
+        outputs = self._outputs(
+            predicted=predicted,
+            density=kernels.density,
+            closest=kernels.closest,
+            fitted=fitted,
+            stacked=stacked,
+        )
         return outputs, fitted
 
     def forward(self, features: Tensor, fitted: FittedHeads) -> Tensor:
@@ -433,7 +452,13 @@ class KernelRegression(nn.Module):
         stacked = (fitted.weights[:, None] @ predicted)[:, 0]  # (B, q)
         density = nearness.sum(-1)  # (B, h, q)
         closest = nearness.amax(-1)  # (B, h, q)
-        return self._outputs(predicted, density, closest, fitted, stacked)
+        return self._outputs(
+            predicted=predicted,
+            density=density,
+            closest=closest,
+            fitted=fitted,
+            stacked=stacked,
+        )
 
     def _scaled(self, features: Tensor) -> Tensor:
         """Features (B, m, F) in the scale of each head: (B, h, m, F)."""

@@ -58,9 +58,10 @@ class ModelConfig:
             InputError: if a size is not an integer from 1 to `MAX_SIZE`, or heads do not divide a
                 width.
         """
-        sizes = [value for part in config.values() for value in part.values()]
-        if not all(type(size) is int and 1 <= size <= MAX_SIZE for size in sizes):
-            raise InputError(f"sizes must be whole numbers from 1 to {MAX_SIZE}, not {sizes}")
+        sizes = [size for part in config.values() for size in part.values()]
+        for size in sizes:
+            if type(size) is not int or not 1 <= size <= MAX_SIZE:
+                raise InputError(f"sizes must be whole numbers from 1 to {MAX_SIZE}, not {sizes}")
         encoder = EncoderConfig(**config["encoder"])
         context = ContextConfig(**config["context"])
         if context.width % context.heads or context.number_width % NUMBER_HEADS:
@@ -186,7 +187,14 @@ def tune(
     # 1. The encoder learns states from which a linear function reads all metrics.
     if states is None:
         parameters, readout_loss = _readout(model, texts, targets, rng)
-        _descend(parameters, readout_loss, range(steps), 2 * steps, LEARNING_RATE, progress)
+        _descend(
+            parameters,
+            readout_loss,
+            steps=range(steps),
+            total=2 * steps,
+            rate=LEARNING_RATE,
+            progress=progress,
+        )
         states = model.states(texts)
     if len(texts) < 4:
         return
@@ -198,7 +206,14 @@ def tune(
 
     model.train()
     parameters = [*model.reader.parameters(), *model.decoder.parameters()]
-    _descend(parameters, loss, range(steps, 2 * steps), 2 * steps, LEARNING_RATE, progress)
+    _descend(
+        parameters,
+        loss,
+        steps=range(steps, 2 * steps),
+        total=2 * steps,
+        rate=LEARNING_RATE,
+        progress=progress,
+    )
     model.eval()
 
 
@@ -233,7 +248,14 @@ def fit_kernels(
         from_prior = torch.stack(distances).sum() / prior_weight
         return from_prior - torch.stack(evidence).mean()
 
-    _descend(parameters, loss, range(steps), steps, KERNEL_RATE, progress)
+    _descend(
+        parameters,
+        loss,
+        steps=range(steps),
+        total=steps,
+        rate=KERNEL_RATE,
+        progress=progress,
+    )
 
 
 def _draw_tasks(

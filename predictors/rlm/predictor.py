@@ -84,8 +84,11 @@ class RLM(SamplingPredictor):
         super().__init__(seed)
         if min(steps, kernel_steps) < 0:
             raise InputError(f"rlm: steps must be 0 or more, not {min(steps, kernel_steps)}")
-        self.base, self.backbone, self.progress = base, backbone, progress
-        self.steps, self.kernel_steps = steps, kernel_steps
+        self.base = base
+        self.backbone = backbone
+        self.progress = progress
+        self.steps = steps
+        self.kernel_steps = kernel_steps
         self._model: Model | None = None
         self._cache: dict[str, np.ndarray] = {}  # states by text
         self._fitted: FittedContext | None = None
@@ -138,14 +141,27 @@ class RLM(SamplingPredictor):
             states = self._read(texts) if self.backbone else None
             model = copy.deepcopy(model)
             self._model = model
-            tune(model, texts, values, self.steps, self.seed, states, self.progress)
+            tune(
+                model,
+                texts,
+                values,
+                steps=self.steps,
+                seed=self.seed,
+                states=states,
+                progress=self.progress,
+            )
             if not self.backbone:
                 self._reader = model
                 self._cache = {}
 
         # 3. Store the examples.
-        names = [fingerprint(text) for text in texts]
-        self._fitted = FittedContext(model, names, self._read(texts), values, self.seed)
+        self._fitted = FittedContext(
+            model=model,
+            fingerprints=[fingerprint(text) for text in texts],
+            states=self._read(texts),
+            values=values,
+            seed=self.seed,
+        )
 
         # 4. Fit the kernels of a copy to them.
         if self.kernel_steps:
@@ -165,7 +181,13 @@ class RLM(SamplingPredictor):
         values = as_targets(architectures, metrics)
         names = [fingerprint(text) for text in texts]
         states = self._read(texts)
-        nothing = FittedContext(self.model, [], states[:0], {}, self.seed)
+        nothing = FittedContext(
+            model=self.model,
+            fingerprints=[],
+            states=states[:0],
+            values={},
+            seed=self.seed,
+        )
         before = self._fitted or nothing
         self._fitted = before.extended(names, states, values)
 
@@ -211,8 +233,13 @@ class RLM(SamplingPredictor):
 
         _, numbers = np.unique(list(groups), return_inverse=True)
         group_of_text = numbers.ravel()  # (n,)
-        factors = widening_factors(fit_rows, texts, fitted.values, group_of_text, self.seed)
-        fitted.widening = factors
+        fitted.widening = widening_factors(
+            fit_rows,
+            texts,
+            fitted.values,
+            groups=group_of_text,
+            seed=self.seed,
+        )
         return self
 
     # --- reading
@@ -293,7 +320,14 @@ class RLM(SamplingPredictor):
             ordered = sorted(unknown_metrics, key=decoding_order)
             of_rows = [texts[i] for i in rows]
             states = self._read(of_rows)
-            sampled = self._fitted.sample(of_rows, states, ordered, given, samples, seed)
+            sampled = self._fitted.sample(
+                of_rows,
+                states,
+                ordered,
+                given=given,
+                samples=samples,
+                seed=seed,
+            )
             for column, name in enumerate(metrics):
                 if name in sampled:
                     drawn[rows, :, column] = sampled[name]
@@ -312,8 +346,11 @@ class RLM(SamplingPredictor):
         metric.
         """
         texts = as_texts(architectures)
-        medians = [self.predict(texts, [name], given, samples=1).median for name in metrics]
-        return np.concatenate(medians, 1) if medians else np.zeros((len(texts), 0))
+        medians = [np.zeros((len(texts), 0))]
+        for name in metrics:
+            predicted = self.predict(texts, [name], given, samples=1)
+            medians.append(predicted.median)  # (n, 1)
+        return np.concatenate(medians, 1)
 
     # --- checkpoints
 
@@ -362,8 +399,10 @@ class RLM(SamplingPredictor):
             return self
 
         # 2. The examples, which must fit to it.
-        states = np.concatenate([tensors["states"].astype(np.float32), tensors["common"]], 1)
-        if not self.backbone and states.shape[1:] != (sizes.encoder.outputs,):
+        learned = tensors["states"].astype(np.float32)
+        states = np.concatenate([learned, tensors["common"]], 1)  # (N, S)
+        expected_size = (sizes.encoder.outputs,)
+        if not self.backbone and states.shape[1:] != expected_size:
             raise InputError(
                 "damaged checkpoint: its examples do not have the size of its model's states"
             )
@@ -389,7 +428,14 @@ class RLM(SamplingPredictor):
             raise InputError(
                 "damaged checkpoint: the factors that widen its intervals are not numbers from 1"
             )
-        self._fitted = FittedContext(model, texts, states, values, self.seed, widening)
+        self._fitted = FittedContext(
+            model=model,
+            fingerprints=texts,
+            states=states,
+            values=values,
+            seed=self.seed,
+            widening=widening,
+        )
         return self
 
 

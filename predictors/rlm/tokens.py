@@ -151,8 +151,12 @@ def _tokenize_plain(text: str) -> Tokens:
             words[i] = bucket(part)
 
     # 2. A chain of tokens.
-    edges = np.stack([np.arange(n - 1), np.arange(1, n)])  # (2, n - 1)
-    sketches = [token_type_sketch(words[i : i + 1], numbers[i]) for i in range(n)]
+    producers = np.arange(n - 1)
+    edges = np.stack([producers, producers + 1])  # (2, n - 1)
+    sketches = []
+    for i in range(n):
+        word = words[i : i + 1]
+        sketches.append(token_type_sketch(word, numbers[i]))
     body = _NO_TOKENS._replace(
         words=words,
         lengths=np.ones(n, int),
@@ -233,8 +237,11 @@ class _Unroller(Interpreter[Shape, _Unrolled]):
 
             # 2. Note which tokens produce its outputs. An output may be an input passed through.
             for source in part.sources:
-                passed = source < 0
-                makers.append(makers[item.inputs[-1 - source]] if passed else source + count)
+                if source < 0:
+                    passed = item.inputs[-1 - source]
+                    makers.append(makers[passed])
+                else:
+                    makers.append(source + count)
             parts.append(part)
             shared += numbers
 
@@ -279,7 +286,8 @@ def _operator(
         _log2_product(values.get("strides", (1,))),
         log2(max(group, 1)) if isinstance(group, int) else 0.0,
     ]
-    numbers = np.array([[*np.log2(1 + costs), *sizes]], np.float32)  # (1, OPERATOR_NUMBERS)
+    log_costs = np.log2(1 + costs)
+    numbers = np.array([[*log_costs, *sizes]], np.float32)  # (1, OPERATOR_NUMBERS)
     return _Body(
         words=words,
         lengths=np.array([len(words)]),
