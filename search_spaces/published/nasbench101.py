@@ -221,20 +221,26 @@ def _cell(
         canonical: order the vertices before they share the channels.
     """
     # 1. The cell of the vertices that have an operation.
-    inner = [v for v in range(1, _OUTPUT) if operations[v - 1] != NONE]
-    number = {v: i for i, v in enumerate((0, *inner, _OUTPUT))}
+    inner = [vertex for vertex in range(1, _OUTPUT) if operations[vertex - 1] != NONE]
+    number = {vertex: i for i, vertex in enumerate((0, *inner, _OUTPUT))}
+    renumbered = [(number[source], number[target]) for source, target in edges]
     sources: list[list[int]] = [[] for _ in number]
-    for source, target in sorted((number[s], number[t]) for s, t in edges):
+    for source, target in sorted(renumbered):
         sources[target].append(source)
-    labels = [(OPERATIONS.index(operations[v - 1]),) for v in inner]
+    labels = []
+    for vertex in inner:
+        operation = operations[vertex - 1]
+        labels.append((OPERATIONS.index(operation),))
     cell = Cell(tuple(map(tuple, sources)), tuple(labels))
     if canonical:
         cell = _ordered(cell)
+
     # 2. The channels of its vertices depend on their order, and then tell vertices apart.
-    widths = [_widths(cell, c) for c in channels]
+    widths = [_widths(cell, count) for count in channels]
     wide_labels = []
     for vertex, label in enumerate(cell.labels, start=1):
-        wide_labels.append((*label, *[own[vertex] for own in widths]))
+        own_widths = [of_stack[vertex] for of_stack in widths]
+        wide_labels.append((*label, *own_widths))
     return _ordered(cell._replace(labels=tuple(wide_labels)))
 
 
@@ -245,25 +251,34 @@ def _ordered(cell: Cell) -> Cell:
     Matrices are ordered as binary numbers, column by column, with the first entry the least
     significant; equal matrices by their labels.
     """
-    edges = [(s, t) for t, sources in enumerate(cell.sources) for s in sources]
+    edges = []
+    for target, sources in enumerate(cell.sources):
+        edges += [(source, target) for source in sources]
+
+    # 1. The smallest matrix of all orders of the inner vertices.
     best: tuple[int, list[tuple[int, ...]]] | None = None
     for inner in permutations(range(1, cell.output)):
         number = (0, *inner, cell.output)
         matrix = 0
         for source, target in edges:
-            s, t = number[source], number[target]
+            s = number[source]
+            t = number[target]
             if s > t:
                 break  # no topological order
             matrix |= _bit(s, t)
         else:
             if best is None or matrix <= best[0]:
-                labels = [label for _, label in sorted(zip(inner, cell.labels, strict=True))]
-                best = (matrix, labels) if best is None else min(best, (matrix, labels))
+                numbered = sorted(zip(inner, cell.labels, strict=True))
+                labels = [label for _, label in numbered]
+                candidate = (matrix, labels)
+                best = candidate if best is None else min(best, candidate)
     assert best is not None
+
+    # 2. Its cell.
     matrix, labels = best
     ordered = []
     for t in range(cell.output + 1):
-        ordered.append(tuple(s for s in range(t) if matrix & _bit(s, t)))
+        ordered.append(tuple([s for s in range(t) if matrix & _bit(s, t)]))
     return Cell(tuple(ordered), tuple(labels))
 
 
@@ -323,18 +338,23 @@ def _body(
     widths: list[int],
     projected: dict[int, Tensor],
 ) -> Tensor:
+    """The cell's output, from the projections of its input that some vertices read."""
+    # 1. Each vertex adds what it reads.
     values: dict[int, Tensor] = {}
     cut: dict[tuple[int, int], Tensor] = {}  # first channels of a vertex, for narrower successors
     for vertex in range(1, cell.output):
+        width = widths[vertex]
         terms = [projected[vertex]] if vertex in projected else []
         for source in cell.sources[vertex]:
             if source:
-                part = source, widths[vertex]
+                part = (source, width)
                 if part not in cut:
-                    cut[part] = net.slice(values[source], 1, 0, widths[vertex])
+                    cut[part] = net.slice(values[source], 1, 0, width)
                 terms.append(cut[part])
-        operation = OPERATIONS[cell.labels[vertex - 1][0]]
-        values[vertex] = _operation(net, net.add(*terms), operation)
+        label = cell.labels[vertex - 1]
+        values[vertex] = _operation(net, net.add(*terms), OPERATIONS[label[0]])
+
+    # 2. The output joins the last ones.
     last = [values[source] for source in cell.sources[cell.output] if source]
     terms = [net.concat(*last)] if len(last) > 1 else last
     if cell.output in projected:

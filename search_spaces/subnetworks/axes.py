@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import accumulate, count
 from math import prod
 
 import numpy as np
@@ -88,14 +88,20 @@ def fresh(dim: Dim, reason: str = "") -> Axis:
 def product(factors: Sequence[Axis]) -> Axis:
     """The product of axes; factors of size 1 are dropped."""
     kept = [factor for factor in factors if factor.size != 1]
+    if not kept:
+        return Atom(1, "size 1")
     if len(kept) == 1:
         return kept[0]
-    return Product(tuple(kept), prod(factor.size for factor in kept)) if kept else Atom(1, "size 1")
+    size = prod(factor.size for factor in kept)
+    return Product(tuple(kept), size)
 
 
 def concat(terms: Sequence[Axis]) -> Axis:
     """The concatenation of axes."""
-    return terms[0] if len(terms) == 1 else Concat(tuple(terms), sum(term.size for term in terms))
+    if len(terms) == 1:
+        return terms[0]
+    size = sum(term.size for term in terms)
+    return Concat(tuple(terms), size)
 
 
 def resolve(axis: Axis) -> Axis:
@@ -123,7 +129,10 @@ def terms_of(axis: Axis) -> list[Axis]:
     if isinstance(axis, Product):
         first, *rest = factors_of(axis)
         if isinstance(first, Concat):
-            return [inner for term in terms_of(first) for inner in terms_of(product([term, *rest]))]
+            terms = []
+            for term in terms_of(first):
+                terms += terms_of(product([term, *rest]))
+            return terms
     return [axis]
 
 
@@ -156,13 +165,16 @@ def unify(a: Axis, b: Axis, reason: str) -> None:
         b: an axis.
         reason: why the atoms are fixed if there is no common refinement.
     """
-    a, b = resolve(a), resolve(b)
+    a = resolve(a)
+    b = resolve(b)
     if a is b or (is_fixed(a) and is_fixed(b)):
         return
     if a.size != b.size:
         fix(a, reason)
         fix(b, reason)
         return
+
+    # 1. An atom is replaced by the other axis; of two atoms, one that is not fixed.
     if isinstance(b, Atom) and not (isinstance(a, Atom) and b.fixed):
         a, b = b, a
     if isinstance(a, Atom):
@@ -170,7 +182,10 @@ def unify(a: Axis, b: Axis, reason: str) -> None:
             fix(b, a.fixed)
         a.bound = b
         return
-    left, right = terms_of(a), terms_of(b)
+
+    # 2. Expressions are refined until their parts are equal.
+    left = terms_of(a)
+    right = terms_of(b)
     if len(left) > 1 or len(right) > 1:
         _unify_terms(left, right, reason)
     else:
@@ -179,21 +194,25 @@ def unify(a: Axis, b: Axis, reason: str) -> None:
 
 def _unify_terms(left: list[Axis], right: list[Axis], reason: str) -> None:
     """Unify two concatenations of the same size from the first position on."""
+    # 1. Such as (a + a) and (2, n): equal terms side by side are a product with their number.
     if not _cuts_exist(left, right):
-        # Such as (a + a) and (2, n): equal terms side by side are a product with their number.
         for one, other in ((left, right), (right, left)):
-            if len(other) == 1 and len({term.size for term in one}) == 1:
-                for term in one[1:]:
-                    unify(one[0], term, reason)
-                _unify_factors(
-                    [Atom(len(one), "a number of parts"), *factors_of(one[0])],
-                    factors_of(other[0]),
-                    reason,
-                )
+            are_equal = len({term.size for term in one}) == 1
+            if len(other) == 1 and are_equal:
+                first, *copies = one
+                for term in copies:
+                    unify(first, term, reason)
+                number = Atom(len(one), "a number of parts")
+                factors = [number, *factors_of(first)]
+                _unify_factors(factors, factors_of(other[0]), reason)
                 return
-    left, right = left[::-1], right[::-1]  # the next term is the last item
+
+    # 2. Term by term: the longer one of two is cut. The next term is the last item.
+    left = left[::-1]
+    right = right[::-1]
     while left and right:
-        x, y = left.pop(), right.pop()
+        x = left.pop()
+        y = right.pop()
         size = min(x.size, y.size)
         for term, rest in ((x, left), (y, right)):
             if term.size > size:
@@ -213,19 +232,17 @@ def _unify_terms(left: list[Axis], right: list[Axis], reason: str) -> None:
 
 def _cuts_exist(left: list[Axis], right: list[Axis]) -> bool:
     """True if both concatenations can be cut where the other one has a border."""
-    borders = [
-        {sum(term.size for term in terms[: i + 1]) for i in range(len(terms))}
-        for terms in (left, right)
-    ]
-    for terms, others in ((left, borders[1]), (right, borders[0])):
+    borders_of_left = set(accumulate(term.size for term in left))
+    borders_of_right = set(accumulate(term.size for term in right))
+    for terms, borders in ((left, borders_of_right), (right, borders_of_left)):
         start = 0
         for term in terms:
-            inside = [border - start for border in others if 0 < border - start < term.size]
-            factors = factors_of(term)
-            inner = term.size // factors[0].size
-            if any(border % inner for border in inside) or (
-                inside and not isinstance(factors[0], Atom)
-            ):
+            inside = [border - start for border in borders if 0 < border - start < term.size]
+            first = factors_of(term)[0]
+            inner = term.size // first.size
+            if inside and not isinstance(first, Atom):
+                return False
+            if any(border % inner for border in inside):
                 return False
             start += term.size
     return True
@@ -235,20 +252,30 @@ def _unify_factors(left: list[Axis], right: list[Axis], reason: str) -> None:
     """Unify two products of the same size, from the slowest factor on, and from the fastest where
     that fails.
     """
-    left, right = list(left), list(right)
+    left = list(left)
+    right = list(right)
     for end in (0, -1):
         while left and right:
-            x, y = left[end], right[end]
+            x = left[end]
+            y = right[end]
             if x.size == y.size:
                 unify(x, y, reason)
                 left.pop(end)
                 right.pop(end)
                 continue
-            large, small, factors = (x, y, left) if x.size > y.size else (y, x, right)
+            # The larger one is split, so that its outermost part is as large as the other.
+            if x.size > y.size:
+                factors, large, small = left, x, y
+            else:
+                factors, large, small = right, y, x
             parts = _factorized(large, small.size, outer=end == 0)
             if parts is None:
                 break
-            factors[end:] = parts if end == -1 else [*parts, *factors[1:]]
+            factors.pop(end)
+            if end == 0:
+                factors[:0] = parts
+            else:
+                factors += parts
     for axis in (*left, *right):
         fix(axis, reason)
 
@@ -261,16 +288,18 @@ def _factorized(axis: Axis, size: int, outer: bool) -> list[Axis] | None:
     if axis.size % size:
         return None
     rest = axis.size // size
+    first, second = (size, rest) if outer else (rest, size)
     if isinstance(axis, Atom):
-        first, second = (size, rest) if outer else (rest, size)
-        axis.bound = product([Atom(first, axis.fixed), Atom(second, axis.fixed)])
+        parts = [Atom(first, axis.fixed), Atom(second, axis.fixed)]
+        axis.bound = product(parts)
         return factors_of(axis)
+    # Equal terms side by side are a product with their number.
     terms = terms_of(axis)
-    number = size if outer else rest
-    if len(terms) == number and len({term.size for term in terms}) == 1:
+    are_equal = len({term.size for term in terms}) == 1
+    if len(terms) == first and are_equal:
         for term in terms[1:]:
             unify(terms[0], term, "parts of a concatenation")
-        return [Atom(number, "a number of parts"), terms[0]]
+        return [Atom(first, "a number of parts"), terms[0]]
     return None
 
 
@@ -278,28 +307,35 @@ def cut(axis: Axis, position: int) -> tuple[Axis, Axis] | None:
     """The axis before and from a position inside of it; None if the cut is inside of a product's
     inner factors.
     """
-    terms, start = terms_of(axis), 0
+    terms = terms_of(axis)
+    start = 0
     for i, term in enumerate(terms):
+        before = terms[:i]
+        behind = terms[i + 1 :]
         inside = position - start
         if inside == 0:
-            return concat(terms[:i]), concat(terms[i:])
+            return concat(before), concat([term, *behind])
         if inside < term.size:
             halves = _cut_term(term, inside)
             if halves is None:
                 return None
-            return concat([*terms[:i], halves[0]]), concat([halves[1], *terms[i + 1 :]])
+            left, right = halves
+            return concat([*before, left]), concat([right, *behind])
         start += term.size
     return None
 
 
 def _cut_term(term: Axis, position: int) -> tuple[Axis, Axis] | None:
+    """A term before and from a position: its slowest factor is cut."""
     first, *rest = factors_of(term)
     inner = prod(factor.size for factor in rest)
     if position % inner or not isinstance(first, Atom):
         return None
-    parts = Atom(position // inner, first.fixed), Atom(first.size - position // inner, first.fixed)
-    first.bound = Concat(parts, first.size)
-    return product([parts[0], *rest]), product([parts[1], *rest])
+    size = position // inner
+    left = Atom(size, first.fixed)
+    right = Atom(first.size - size, first.fixed)
+    first.bound = Concat((left, right), first.size)
+    return product([left, *rest]), product([right, *rest])
 
 
 # --- sizes and positions of a choice
@@ -322,13 +358,16 @@ def positions_of(axis: Axis, kept: Kept) -> np.ndarray:
     if isinstance(axis, Atom):
         return kept[axis] if axis in kept else np.arange(axis.size)
     if isinstance(axis, Concat):
-        starts = np.cumsum([0, *[term.size for term in axis.terms]])
-        return np.concatenate(
-            [s + positions_of(t, kept) for s, t in zip(starts, axis.terms, strict=False)]
-        )
+        start = 0
+        parts = []
+        for term in axis.terms:
+            parts.append(start + positions_of(term, kept))
+            start += term.size
+        return np.concatenate(parts)
     positions = np.zeros(1, dtype=int)
     for factor in axis.factors:
-        positions = (positions[:, None] * factor.size + positions_of(factor, kept)).reshape(-1)
+        starts = positions[:, None] * factor.size
+        positions = (starts + positions_of(factor, kept)).reshape(-1)
     return positions
 
 

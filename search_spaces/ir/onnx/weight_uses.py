@@ -210,6 +210,7 @@ class _Finder:
     # --- where tensors are read
 
     def _follow(self) -> None:
+        """Follow every stored tensor to the nodes that use it."""
         for name in self.tensors:
             self.origins[name] = frozenset({(name, None)})
         for number, node in enumerate(self.nodes):
@@ -218,31 +219,37 @@ class _Finder:
             if node.op_type == "Constant":
                 self._follow_constant(node)
                 continue
+
             # 2. Sizes of stored tensors are known, but hold none of their numbers.
+            operands = [name for name in node.input if name]
             if node.op_type in _SHAPES_ONLY:
-                if all(name in self.origins for name in node.input if name):
-                    self.origins.update((name, frozenset()) for name in node.output)
+                if all(name in self.origins for name in operands):
+                    self.origins.update(dict.fromkeys(node.output, frozenset()))
                 continue
+
             # 3. The tensors that each operand holds, and who read them first.
             read: list[tuple[int, _Origins]] = []
             for position, name in enumerate(node.input):
                 if name in self.origins:
                     here = (number, position)
-                    first_reads = {(origin, at or here) for origin, at in self.origins[name]}
+                    first_reads = {(origin, use or here) for origin, use in self.origins[name]}
                     read.append((position, frozenset(first_reads)))
+
             # 4. Through a node that reads nothing else, the path goes on; its settings are uses.
             rules = get_operator(node.op_type)
-            reads_nothing_else = len(read) == sum(map(bool, node.input))
+            reads_nothing_else = len(read) == len(operands)
             if read and reads_nothing_else and not _has_body(node):
                 data = read[:1] if rules.rearranges else read
                 joined: _Origins = frozenset().union(*[origins for _, origins in data])
-                self.origins.update((name, joined) for name in node.output)
-                read = [(position, o) for position, o in read if position in rules.settings]
+                self.origins.update(dict.fromkeys(node.output, joined))
+                read = [operand for operand in read if operand[0] in rules.settings]
+
             # 5. Elsewhere it ends: the tensors are used.
             for position, origins in read:
-                for origin, at in origins:
-                    assert at is not None
-                    self.uses[origin].append(_Use(number, position, at))
+                for origin, first_read in origins:
+                    assert first_read is not None
+                    use = _Use(number, position, first_read)
+                    self.uses[origin].append(use)
 
     def _follow_constant(self, node: onnx.NodeProto) -> None:
         name = node.output[0]

@@ -325,7 +325,11 @@ def _read_computed_kernel(
     return reader.values[node.output[0]]
 
 
-def explicit_pads(attrs: dict[str, Any], kernel: tuple[int, ...], shape: Shape) -> tuple[int, ...]:
+def explicit_pads(
+    attrs: dict[str, Any],
+    kernel: tuple[int, ...],
+    shape: Shape,
+) -> tuple[int, ...]:
     """The padding of a convolution or pooling, computed if ONNX's deprecated `auto_pad` is set.
 
     Args:
@@ -336,22 +340,30 @@ def explicit_pads(attrs: dict[str, Any], kernel: tuple[int, ...], shape: Shape) 
     Raises:
         InputError: if `auto_pad` needs a size that is not fixed.
     """
-    mode, rank = attrs.get("auto_pad", "NOTSET"), len(kernel)
+    mode = attrs.get("auto_pad", "NOTSET")
+    rank = len(kernel)
+    none = (0,) * 2 * rank
     if mode == "NOTSET":
-        return attrs.get("pads", (0,) * 2 * rank)
+        return attrs.get("pads", none)
     if mode == "VALID":
-        return (0,) * 2 * rank
-    strides = attrs.get("strides", (1,) * rank)
-    dilations = attrs.get("dilations", (1,) * rank)
-    begins, ends = [], []
-    for size, k, stride, dilation in zip(shape[2:], kernel, strides, dilations, strict=True):
+        return none
+    ones = (1,) * rank
+    strides = attrs.get("strides", ones)
+    dilations = attrs.get("dilations", ones)
+    begins = []
+    ends = []
+    axes = zip(shape[2:], kernel, strides, dilations, strict=True)
+    for size, width, stride, dilation in axes:
         if isinstance(size, str):
             raise InputError(
                 f"auto_pad = {mode} needs a fixed image size: export the model with one"
             )
-        windows = -(-size // stride)
-        total = max(0, (windows - 1) * stride + dilation * (k - 1) + 1 - size)
-        begin = total // 2 if mode == "SAME_UPPER" else total - total // 2
+        windows = -(-size // stride)  # rounded up
+        reach = dilation * (width - 1) + 1
+        last_end = (windows - 1) * stride + reach
+        total = max(0, last_end - size)
+        smaller = total // 2
+        begin = smaller if mode == "SAME_UPPER" else total - smaller
         begins.append(begin)
         ends.append(total - begin)
     return (*begins, *ends)
@@ -385,15 +397,23 @@ def _write(exporter: Exporter, node: ExportedNode) -> None:
     """Conv, for ConvBn also BatchNormalization, for ConvBnRelu6 also Clip."""
     attrs = _onnx_attrs(convolution(node.attrs, node.shapes[0]))
     if node.op == "Conv":
-        exporter.add("Conv", node.name, [*node.inputs, *node.weights], node.output, attrs)
+        operands = [*node.inputs, *node.weights]
+        exporter.add("Conv", node.name, operands, node.output, attrs)
         return
-    # The last four weights are those of the normalization.
+
+    # 1. The convolution. The last four weights are those of the normalization.
+    own = node.weights[:-4]
+    norm = node.weights[-4:]
     convolved = f"{node.name}.conv_out"
-    own, norm = node.weights[:-4], node.weights[-4:]
     exporter.add("Conv", f"{node.name}.conv", [*node.inputs, *own], convolved, attrs)
-    normalized = node.output if node.op == "ConvBn" else f"{node.name}.norm_out"
+
+    # 2. The normalization.
+    is_last = node.op == "ConvBn"
+    normalized = node.output if is_last else f"{node.name}.norm_out"
     write_norm(exporter, f"{node.name}.norm", node.attrs, [convolved, *norm], normalized)
-    if node.op == "ConvBnRelu6":
+
+    # 3. The activation.
+    if not is_last:
         bounds = [exporter.constant(np.array(bound, np.float32)) for bound in (0, 6)]
         exporter.add("Clip", f"{node.name}.relu6", [normalized, *bounds], node.output)
 

@@ -66,18 +66,49 @@ def compute(
     """
     if "device" in kwargs:
         kwargs = {**kwargs, "device": "cpu"}
-    at = _FACTORIES.get(name)
-    if at is not None:
-        sizes: tuple[Any, ...] = kwargs.get("size", args[at:])
-        is_list = len(sizes) and isinstance(sizes[0], tuple | list)
-        sizes = tuple(sizes[0]) if is_list else tuple(sizes)
-        if any(isinstance(size, int) and _holds(size, batch) for size in sizes):
-            rest = args[at + 1 :] if len(args) > at and isinstance(args[at], tuple | list) else ()
-            one_sample = [1 if _holds(size, batch) else size for size in sizes]
-            options = {key: value for key, value in kwargs.items() if key != "size"}
-            return func(*args[:at], one_sample, *rest, **options).expand(sizes)
-    of_two = _of_two_samples(batch, name, func, args, kwargs) if batch else None
-    return func(*args, **kwargs) if of_two is None else of_two
+    if name in _FACTORIES:
+        made = _of_one_sample(batch, _FACTORIES[name], func, args, kwargs)
+        if made is not None:
+            return made
+    if batch:
+        made = _of_two_samples(batch, name, func, args, kwargs)
+        if made is not None:
+            return made
+    return func(*args, **kwargs)
+
+
+def _of_one_sample(
+    batch: int | None,
+    place: int,
+    func: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """A tensor of batch size, filled for one sample and expanded; None if it has no such size.
+
+    Args:
+        batch: the batch size.
+        place: the place of the sizes among the arguments.
+        func: a function that makes a tensor.
+        args: its arguments.
+        kwargs: its keyword arguments.
+    """
+    # 1. Sizes are one list, or the remaining arguments.
+    argument = kwargs.get("size", args[place:])
+    is_list = len(argument) and isinstance(argument[0], tuple | list)
+    sizes = tuple(argument[0]) if is_list else tuple(argument)
+    if not any(isinstance(size, int) and _holds(size, batch) for size in sizes):
+        return None
+
+    # 2. The other arguments stay.
+    before = args[:place]
+    behind: tuple[Any, ...] = ()
+    if len(args) > place and isinstance(args[place], tuple | list):
+        behind = args[place + 1 :]
+    options = {key: value for key, value in kwargs.items() if key != "size"}
+    one_sample = [1 if _holds(size, batch) else size for size in sizes]
+    sample = func(*before, one_sample, *behind, **options)
+    return sample.expand(sizes)
 
 
 def joins_batch(
@@ -124,39 +155,47 @@ def _of_two_samples(
     """
     # 1. The arguments have samples, and no number that may be the batch size by its meaning.
     tensors = list(tensors_in((args, kwargs)))
-    if not any(batch in x.shape for x in tensors) or any(x.is_meta for x in tensors):
+    has_samples = any(batch in x.shape for x in tensors)
+    if not has_samples or any(x.is_meta for x in tensors):
         return None
-    has_number = any(type(x) is int and x == batch for x in tree_leaves((args, kwargs)))
+    leaves = tree_leaves((args, kwargs))
+    has_number = any(type(x) is int and x == batch for x in leaves)
     if has_number and name not in _SIZED:
         return None
+
     # 2. The result is large, and has one axis of samples.
     try:
         full = func(*mapped(without_data, args), **mapped(without_data, kwargs))
     except Exception:  # it needs numbers
         return None
-    if not isinstance(full, Tensor) or full.numel() < _LARGE or any(full is x for x in tensors):
+    if not isinstance(full, Tensor) or full.numel() < _LARGE:
         return None
-    axes = [i for i, size in enumerate(full.shape) if _holds(size, batch)]
+    if any(full is x for x in tensors):
+        return None
+    axes = [axis for axis, size in enumerate(full.shape) if _holds(size, batch)]
     if len(axes) != 1 or full.shape[axes[0]] != batch:
         return None
     if not all(_is_repeated(x, batch) for x in tensors):
         return None
+
     # 3. Two samples are computed, and are equal.
+    (axis,) = axes
     two = func(*_with_two(batch, args), **_with_two(batch, kwargs))
-    one = two.narrow(axes[0], 0, 1)
-    if two.shape[axes[0]] != 2 or not bool((two == one).all()):
+    one = two.narrow(axis, 0, 1)
+    if two.shape[axis] != 2 or not bool((two == one).all()):
         return None
     return one.expand(full.shape) if one.dtype == full.dtype else None
 
 
 def _is_repeated(x: Tensor, batch: int) -> bool:
     """True if a tensor has no batch dimension, or one along which all samples are equal."""
-    axes = [i for i, size in enumerate(x.shape) if _holds(size, batch)]
+    axes = [axis for axis, size in enumerate(x.shape) if _holds(size, batch)]
     if not axes:
         return True
     if len(axes) > 1 or x.shape[axes[0]] != batch:
         return False
-    return bool((one_of_each(x) == x.narrow(axes[0], 0, 1)).all())
+    first = x.narrow(axes[0], 0, 1)
+    return bool((one_of_each(x) == first).all())
 
 
 def _with_two(batch: int, x: Any) -> Any:
@@ -211,35 +250,42 @@ def _add_for_samples(recorder: Recorder, x: Tensor, batched: list[int]) -> int:
         batched: its dimensions of batch size. One of 3 N is written as N, 3 and then joined.
     """
     # 1. One sample, of which all are copies.
-    one, kind = x, element(x.dtype)
+    one = x
     for axis in batched:
         one = one.narrow(axis, 0, 1)
     if not bool((one_of_each(x) == one).all()):
         raise InputError("a constant differs between the samples of a batch")
-    # 2. Its shape, and the target, in which 0 is the batch size.
+
+    # 2. Its shape, the target, in which 0 is the batch size, and the target with -1 for joined
+    #    dimensions.
     source: list[int] = []
     target: list[int] = []
+    joined: list[int] = []
     for axis, size in enumerate(x.shape):
         if axis not in batched:
             source.append(size)
             target.append(size)
+            joined.append(size)
             continue
         times = recorder.multiple(size)
         split = [0] if times == 1 else [0, times]
         source += [1] * len(split)
         target += split
+        joined.append(-1)
+
     # 3. Filled with one number, or expanded from one sample.
-    fill = one.reshape(-1)[0].item()
-    if bool((one == fill).all()) and can_fill(fill, kind):
-        value = add_filled(recorder.emit, fill, tuple(target), kind)
+    kind = element(x.dtype)
+    number = one.reshape(-1)[0].item()
+    if bool((one == number).all()) and can_fill(number, kind):
+        value = add_filled(recorder.emit, number, tuple(target), kind)
     else:
         sample = add(recorder, one.reshape(source))
         value = recorder.emit("Expand", (sample,), (("shape", tuple(target)),))
+
     # 4. Split dimensions are joined.
     if len(target) == x.dim():
         return value
-    joined = tuple([-1 if axis in batched else size for axis, size in enumerate(x.shape)])
-    return recorder.emit("Reshape", (value,), (("shape", joined),))
+    return recorder.emit("Reshape", (value,), (("shape", tuple(joined)),))
 
 
 def _add_buffer(recorder: Recorder, x: Tensor, array: np.ndarray | None) -> int:

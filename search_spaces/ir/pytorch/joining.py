@@ -44,8 +44,9 @@ def _cat(
     parts = [x if x.dtype == dtype else r.call(Tensor.to, x, dtype) for x in parts]
     if len(parts) == 1:  # exporters may omit a concatenation of one tensor
         return r.tensor(r.value(parts[0]))
-    at = dim if axis is None else axis
-    return r.add_node("Concat", *parts, axis=at % parts[0].dim())
+    place = dim if axis is None else axis
+    rank = parts[0].dim()
+    return r.add_node("Concat", *parts, axis=place % rank)
 
 
 @handles("stack")
@@ -66,12 +67,17 @@ def _repeat(
     dims: Any = None,
 ) -> Tensor:
     times = sizes_of(repeats if dims is None else (dims,))
-    times = [1] * (input.dim() - len(times)) + times
+    # 1. Shorter shapes and numbers of repeats are filled up with ones.
+    missing_times = input.dim() - len(times)
+    missing_axes = -missing_times
+    times = [1] * missing_times + times
     x = input
-    if len(times) > x.dim():
-        x = reshaped(r, x, [1] * (len(times) - x.dim()) + list(x.shape))
+    if missing_axes > 0:
+        x = reshaped(r, x, [1] * missing_axes + list(x.shape))
+
+    # 2. `Tile` has numbers, and one of the batch size depends on the batch.
     for axis, number in enumerate(times):
-        if r.is_batch(number):  # `Tile` has numbers, and this one depends on the batch
+        if r.is_batch(number):
             x = _repeated(r, x, axis, number)
             times[axis] = 1
     if set(times) == {1}:
@@ -133,13 +139,16 @@ def _roll(
     if dims is None:
         flat = reshaped(r, input, [-1])
         return reshaped(r, _roll(r, flat, shifts, 0), list(input.shape))
+    steps = (shifts,) if isinstance(shifts, int) else shifts
+    axes = (dims,) if isinstance(dims, int) else dims
     x = input
-    steps, axes = ((v,) if isinstance(v, int) else v for v in (shifts, dims))
     for shift, dim in zip(steps, axes, strict=True):
-        size, axis = x.shape[dim], dim % x.dim()
-        if shift % size:
-            cut = size - shift % size
-            last, first = sliced(r, x, axis, cut, size), sliced(r, x, axis, 0, cut)
+        size = x.shape[dim]
+        axis = dim % x.dim()
+        shift = shift % size
+        if shift:
+            last = sliced(r, x, axis, size - shift, size)
+            first = sliced(r, x, axis, 0, size - shift)
             x = _cat(r, [last, first], dim)
     return x
 
@@ -149,9 +158,16 @@ def _flip(r: Recorder, input: Tensor, *dims: Any) -> Tensor:
     axes = tuple([d % input.dim() for d in sizes_of(dims)])
     for axis in axes:
         check_apart(r, input.shape[axis], "a flip of")
+    # A slice from the last element backwards to the first.
     count = len(axes)
-    last, first, backwards = (-1,) * count, (-_END,) * count, (-1,) * count
-    return r.add_node("Slice", input, axes=axes, starts=last, ends=first, steps=backwards)
+    return r.add_node(
+        "Slice",
+        input,
+        axes=axes,
+        starts=(-1,) * count,
+        ends=(-_END,) * count,
+        steps=(-1,) * count,
+    )
 
 
 # --- creation: tensors as another one
@@ -243,12 +259,13 @@ def _meshgrid(r: Recorder, *tensors: Any, indexing: str = "ij") -> tuple[Tensor,
     sizes = [x.numel() for x in vectors]
     axes = list(range(len(vectors)))
     if indexing == "xy" and len(vectors) > 1:
-        axes[:2], sizes[:2] = [1, 0], [sizes[1], sizes[0]]
+        axes[:2] = [1, 0]
+        sizes[:2] = sizes[1::-1]
     grids = []
     for axis, x in zip(axes, vectors, strict=True):
-        along = [1] * len(sizes)
-        along[axis] = -1
-        line = r.call(torch.reshape, x, along)
+        shape = [1] * len(sizes)
+        shape[axis] = -1
+        line = r.call(torch.reshape, x, shape)
         grids.append(r.call(Tensor.expand, line, sizes))
     return tuple(grids)
 

@@ -221,24 +221,34 @@ def _attention(
     scale's root multiplies both factors.
     """
     # 1. Groups of queries share keys and values, which are repeated for all heads.
-    if enable_gqa and key.shape[-3] != query.shape[-3]:
-        times = query.shape[-3] // key.shape[-3]
-        key, value = (r.call(torch.repeat_interleave, x, times, -3) for x in (key, value))
+    heads = query.shape[-3] if enable_gqa else 0
+    if enable_gqa and key.shape[-3] != heads:
+        times = heads // key.shape[-3]
+        key = r.call(torch.repeat_interleave, key, times, -3)
+        value = r.call(torch.repeat_interleave, value, times, -3)
+
     # 2. Scores (…, L, S).
-    factor = sqrt(1 / sqrt(query.shape[-1]) if scale is None else scale)
-    turned = r.call(torch.mul, r.call(Tensor.transpose, key, -2, -1), factor)
-    scores = r.call(torch.matmul, r.call(torch.mul, query, factor), turned)
+    width = query.shape[-1]
+    factor = sqrt(1 / sqrt(width) if scale is None else scale)
+    turned = r.call(Tensor.transpose, key, -2, -1)
+    scaled_keys = r.call(torch.mul, turned, factor)
+    scaled_queries = r.call(torch.mul, query, factor)
+    scores = r.call(torch.matmul, scaled_queries, scaled_keys)
+
     # 3. The mask hides keys from queries.
     if is_causal:
-        rows, columns = query.shape[-2], key.shape[-2]
-        attn_mask = torch.full((rows, columns), float("-inf")).triu(1)
+        hidden = torch.full((query.shape[-2], key.shape[-2]), float("-inf"))
+        attn_mask = hidden.triu(1)
     if attn_mask is not None:
         scores = r.call(torch.add, scores, _additive(r, attn_mask))
     weights = r.call(torch.softmax, scores, -1)
-    if attn_mask is not None and attn_mask.dtype == torch.bool and r.is_value(attn_mask):
+    is_boolean = attn_mask is not None and attn_mask.dtype == torch.bool
+    if is_boolean and r.is_value(attn_mask):
         # A row that the mask hides entirely, such as one of padding, attends to nothing instead of
         # being undefined.
-        weights = r.call(torch.where, r.call(torch.isnan, weights), 0.0, weights)
+        is_undefined = r.call(torch.isnan, weights)
+        weights = r.call(torch.where, is_undefined, 0.0, weights)
+
     # 4. Means of the values (…, L, E).
     return r.call(torch.matmul, weights, value)
 

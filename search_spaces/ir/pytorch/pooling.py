@@ -175,22 +175,28 @@ def _adaptive(
     """
     before = list(x.shape[2:])
     sizes = _adaptive_sizes(before, output_size)
+    pairs = list(zip(before, sizes, strict=True))
+
     # 1. Nothing to pool, or everything.
     if sizes == before:
         return x
     if set(sizes) == {1}:
-        return reduced(r, reduction, x, tuple(range(2, x.dim())), True)
+        axes = tuple(range(2, x.dim()))
+        return reduced(r, reduction, x, axes, True)
+
     # 2. Equal windows.
-    if all(n % size == 0 for n, size in zip(before, sizes, strict=True)):
-        kernel = tuple([n // size for n, size in zip(before, sizes, strict=True)])
+    if all(n % size == 0 for n, size in pairs):
+        kernel = tuple([n // size for n, size in pairs])
         return r.add_node(pool, x, kernel_shape=kernel, strides=kernel)
+
     # 3. Windows of several sizes, axis by axis.
-    for axis, (n, size) in enumerate(zip(before, sizes, strict=True), start=2):
+    for axis, (n, size) in enumerate(pairs, start=2):
         if n == size:
             continue
         windows = []
         for i in range(size):
-            start, end = i * n // size, -(-(i + 1) * n // size)
+            start = i * n // size
+            end = -(-(i + 1) * n // size)  # rounded up
             windows.append(sliced(r, x, axis, start, end))
         parts = [reduced(r, reduction, window, axis, True) for window in windows]
         x = r.add_node("Concat", *parts, axis=axis)

@@ -197,20 +197,20 @@ def _lstm_cell(
 
 
 @handles("gru_cell")
-def _gru_cell(
-    r: Recorder,
-    input: Tensor,
-    hx: Tensor,
-    *weights: Tensor,
-) -> Tensor:
+def _gru_cell(r: Recorder, input: Tensor, hx: Tensor, *weights: Tensor) -> Tensor:
+    """new + update · (state - new), with the gates of the input and of the state added."""
     from_input, from_state = _projected(r, input, hx, weights)
     reset_input, update_input, new_input = r.call(torch.chunk, from_input, 3, -1)
     reset_state, update_state, new_state = r.call(torch.chunk, from_state, 3, -1)
-    reset = r.call(torch.sigmoid, r.call(torch.add, reset_input, reset_state))
-    update = r.call(torch.sigmoid, r.call(torch.add, update_input, update_state))
+    reset = r.call(torch.add, reset_input, reset_state)
+    reset = r.call(torch.sigmoid, reset)
+    update = r.call(torch.add, update_input, update_state)
+    update = r.call(torch.sigmoid, update)
     remembered = r.call(torch.mul, reset, new_state)
-    new = r.call(torch.tanh, r.call(torch.add, new_input, remembered))
-    change = r.call(torch.mul, update, r.call(torch.sub, hx, new))
+    new = r.call(torch.add, new_input, remembered)
+    new = r.call(torch.tanh, new)
+    difference = r.call(torch.sub, hx, new)
+    change = r.call(torch.mul, update, difference)
     return r.call(torch.add, new, change)
 
 

@@ -36,11 +36,15 @@ def _pad(
     """
     if not any(pad):
         return input
-    begin, end = [0] * input.dim(), [0] * input.dim()
+    begins = [0] * input.dim()
+    ends = [0] * input.dim()
     for i in range(len(pad) // 2):
-        begin[-1 - i], end[-1 - i] = pad[2 * i], pad[2 * i + 1]
+        axis = -1 - i
+        begins[axis] = pad[2 * i]
+        ends[axis] = pad[2 * i + 1]
     attrs = {"constant_value": value} if value and mode == "constant" else {}
-    return r.add_node("Pad", input, mode=_PADDINGS[mode], pads=(*begin, *end), **attrs)
+    pads = (*begins, *ends)
+    return r.add_node("Pad", input, mode=_PADDINGS[mode], pads=pads, **attrs)
 
 
 # --- pixels and channels
@@ -53,11 +57,13 @@ def _pixel_shuffle(r: Recorder, input: Tensor, upscale_factor: int) -> Tensor:
 
 @handles("pixel_unshuffle")
 def _pixel_unshuffle(r: Recorder, input: Tensor, downscale_factor: int) -> Tensor:
-    n, c, h, w = input.shape
+    n, channels, height, width = input.shape
     f = downscale_factor
-    blocks = reshaped(r, input, [n, c, h // f, f, w // f, f])
-    pixels_first = permuted(r, blocks, 0, 1, 3, 5, 2, 4)
-    return reshaped(r, pixels_first, [n, c * f * f, h // f, w // f])
+    rows = height // f
+    columns = width // f
+    blocks = reshaped(r, input, [n, channels, rows, f, columns, f])
+    pixels_first = permuted(r, blocks, 0, 1, 3, 5, 2, 4)  # (n, channels, f, f, rows, columns)
+    return reshaped(r, pixels_first, [n, channels * f * f, rows, columns])
 
 
 @handles("channel_shuffle")
@@ -139,12 +145,17 @@ def _area(
     scale_factor: Any,
 ) -> Tensor:
     """Means of areas: adaptive pooling."""
-    rank = x.dim() - 2
+    before = x.shape[2:]
+    rank = len(before)
     if size is None:
         scales = _for_all(scale_factor, rank)
-        size = [int(n * scale) for n, scale in zip(x.shape[2:], scales, strict=True)]
-    pools = F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d
-    return r.call(pools[rank - 1], x, size)
+        size = [int(n * scale) for n, scale in zip(before, scales, strict=True)]
+    pools = {
+        1: F.adaptive_avg_pool1d,
+        2: F.adaptive_avg_pool2d,
+        3: F.adaptive_avg_pool3d,
+    }
+    return r.call(pools[rank], x, size)
 
 
 # --- grids of places
