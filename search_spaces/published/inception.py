@@ -152,22 +152,29 @@ def _widths(channels: int, paths: int, widest: int) -> list[int]:
 
 def _suggest_stage(trial: Trial, prefix: str, channels: int) -> tuple[int, list[Path]]:
     """Choose the number of blocks, and the paths of each."""
+    # 1. How many blocks and paths, and which path is the widest, if they cannot be equal.
     blocks = trial.suggest_int(f"{prefix}_blocks", MIN_BLOCKS, MAX_BLOCKS)
     count = trial.suggest_int(f"{prefix}_paths", 1, len(OPERATIONS))
-    differ = count == 3 and len(set(_widths(channels, 3, 0))) > 1
-    widest = trial.suggest_int(f"{prefix}_widest", 0, 2) if differ else 0
+    widest = 0
+    if count == 3 and len(set(_widths(channels, 3, 0))) > 1:
+        widest = trial.suggest_int(f"{prefix}_widest", 0, 2)
+
+    # 2. The operations of each path. The paths after it need their share of the operations.
     fewest, room = OPERATIONS[count]
     paths: list[Path] = []
     for p, outer in enumerate(_widths(channels, count, widest)):
         path = f"{prefix}_path{p}"
-        most = room - fewest * (count - p - 1)  # the paths after this one need their share
-        operations = suggest_operations(trial, path, fewest, most, CONVOLUTIONS, SUPPLEMENTS)
+        paths_after = count - p - 1
+        limit = room - fewest * paths_after
+        operations = suggest_operations(trial, path, fewest, limit, CONVOLUTIONS, SUPPLEMENTS)
         room -= len(operations)
+
+        # 3. Its inner width: half, equal or double.
         inner = outer
         if _resizable(operations):
-            low = -1 if outer >= 2 * MIN_WIDTH else 0
-            scale = trial.suggest_int(f"{path}_inner", low, 1)
-            inner = (outer // 2, outer, outer * 2)[scale + 1]
+            can_be_halved = outer >= 2 * MIN_WIDTH
+            scale = trial.suggest_int(f"{path}_inner", -1 if can_be_halved else 0, 1)
+            inner = {-1: outer // 2, 0: outer, 1: outer * 2}[scale]
         paths.append(Path(operations, inner, outer))
     return blocks, paths
 

@@ -161,17 +161,22 @@ def _operation(
 ) -> Tensor:
     """Apply an operation whose stride is `factor` and which multiplies the channels by `factor`."""
     kind, *sizes = name.split("-")
-    kernel = int(name[-1])
-    width = int(x.shape[1])
     if kind == "avgpool3x3":
         return net.batch_norm(net.avg_pool(x))
     if kind == "maxpool3x3":
         return net.batch_norm(net.max_pool(x))
+    kernel = int(name[-1])
+    width = int(x.shape[1])
+    channels = factor * width
     if kind.startswith("conv"):
-        return net.relu6(net.conv_bn(x, factor * width, kernel, stride=factor))
+        return net.relu6(net.conv_bn(x, channels, kernel, stride=factor))
     if kind.startswith("inception_s"):
-        x = net.relu6(net.conv_bn(x, factor * width, (1, kernel), stride=factor))
+        x = net.relu6(net.conv_bn(x, channels, (1, kernel), stride=factor))
         return net.relu6(net.conv_bn(x, kernel=(kernel, 1)))
-    inner = {"e2": 2 * width, "r2": width // 2, "r4": width // 4}[sizes[0]] if sizes else width
+
+    # Two convolutions with another width between them: expanded or reduced.
+    inner = width
+    if sizes:
+        inner = {"e2": 2 * width, "r2": width // 2, "r4": width // 4}[sizes[0]]
     x = net.relu6(net.conv_bn(x, inner, kernel, stride=factor))
-    return net.relu6(net.conv_bn(x, factor * width, kernel))
+    return net.relu6(net.conv_bn(x, channels, kernel))

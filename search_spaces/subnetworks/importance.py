@@ -74,9 +74,16 @@ class Importance:
             return self._taylor(module, reading, coupling, atoms)
         made, read = _norms(reading, coupling, atoms)
         if self.kind == "activation":
-            undefined = {atom: norm for atom, norm in made.items() if not np.isfinite(norm).all()}
-            made = self._activations(module, reading, coupling, atoms) | undefined
-        return {atom: made.get(atom, one) * read.get(atom, one) for atom, one in ones.items()}
+            activations = self._activations(module, reading, coupling, atoms)
+            # Norms that are not finite stay as they are.
+            for atom, norm in made.items():
+                if not np.isfinite(norm).all():
+                    activations[atom] = norm
+            made = activations
+        scores = {}
+        for atom, one in ones.items():
+            scores[atom] = made.get(atom, one) * read.get(atom, one)
+        return scores
 
     def _taylor(
         self,

@@ -269,20 +269,28 @@ def _count_transposed(node: CountedNode) -> int:
 
 def _read(reader: Importer, node: onnx.NodeProto) -> int | None:
     """Add a convolution, and the batch normalization that was folded into it."""
-    weight, attrs = weight_shape(reader, node, 1), node_attrs(node)
+    weight = weight_shape(reader, node, 1)
+    attrs = node_attrs(node)
     is_bias_computed = has_operand(node, 2) and weight_shape(reader, node, 2) is None
     if weight is None or is_bias_computed:
         return _read_computed_kernel(reader, node, attrs)
+
+    # 1. The kernel, which must fit the input.
     x = reader.value(node.input[0])
     shape = reader.shapes[x]
-    channels, inputs, *sizes = map(int, weight)
-    kernel, group, ones = tuple(sizes), attrs.get("group", 1), (1,) * len(sizes)
-    if len(shape) != len(weight) or inputs * group != shape[1]:
+    channels, inputs_of_group, *sizes = map(int, weight)
+    kernel = tuple(sizes)
+    ones = (1,) * len(kernel)
+    group = attrs.get("group", 1)
+    inputs = inputs_of_group * group
+    if len(shape) != len(weight) or inputs != shape[1]:
         raise InputError(f"weights {list(weight)} do not fit an input of shape {list(shape)}")
+
+    # 2. The bias, which may be that of a folded normalization.
     norm = folded_norm(node)
     has_bias = _has_bias(reader, node) or is_bias_left_out(node)
     conv = Convolution(
-        in_channels=inputs * group,
+        in_channels=inputs,
         channels=channels,
         kernel=kernel,
         strides=attrs.get("strides", ones),

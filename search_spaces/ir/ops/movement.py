@@ -180,14 +180,17 @@ def _slices(attrs: Attrs, shape: Shape) -> dict[int, tuple[int, int, int]]:
     They are counted from the front if the axis has a known size.
     """
     values: dict[str, Any] = dict(attrs)
-    starts, ends = values["starts"], values["ends"]
-    axes = values.get("axes", range(len(starts)))
-    steps = values.get("steps", (1,) * len(starts))
+    starts = values["starts"]
+    ends = values["ends"]
+    count = len(starts)
+    axes = values.get("axes", range(count))
+    steps = values.get("steps", (1,) * count)
+    rank = len(shape)
     ranges = {}
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        size = shape[axis]
-        if not -len(shape) <= axis < len(shape) or step == 0:
+        if not -rank <= axis < rank or step == 0:
             raise InputError(f"Slice along axis {axis} with step {step} does not fit shape {shape}")
+        size = shape[axis]
         if isinstance(size, int):
             start, end, _ = slice(start, end, step).indices(size)
             if not range(start, end, step):
@@ -196,7 +199,7 @@ def _slices(attrs: Attrs, shape: Shape) -> dict[int, tuple[int, int, int]]:
                 )
             if end < 0:  # backwards to the first element
                 end = -size - 1
-        ranges[axis % len(shape)] = (start, end, step)
+        ranges[axis % rank] = (start, end, step)
     return dict(sorted(ranges.items()))
 
 

@@ -162,22 +162,32 @@ def _read_batch_norm(reader: Importer, node: onnx.NodeProto) -> int | None:
         )
     x = reader.value(node.input[0])
     shape = reader.shapes[x]
-    operands = [reader.stored(name) for name in node.input[1:5]]
-    if any(known is None or tuple(known.shape) != tuple(shape[1:2]) for known in operands):
-        raise InputError(
-            "scale, shift, mean and variance must be weights that fit an input of shape "
-            f"{list(shape)}"
-        )
-    scale, shift = (known.static if known and not known.learned else None for known in operands[:2])
-    is_identity = (
-        scale is not None and shift is not None and (scale == 1).all() and (shift == 0).all()
-    )
-    is_shared = not all(name in reader.known for name in node.input[1:3])
+    channels = tuple(shape[1:2])
+    for name in node.input[1:5]:
+        stored = reader.stored(name)
+        if stored is None or tuple(stored.shape) != channels:
+            raise InputError(
+                "scale, shift, mean and variance must be weights that fit an input of shape "
+                f"{list(shape)}"
+            )
+
+    # Without scale and shift, or with those of several normalizations as operators of their own.
+    scale, shift = node.input[1:3]
+    is_identity = _is_constant(reader, scale, 1) and _is_constant(reader, shift, 0)
+    is_shared = scale not in reader.known or shift not in reader.known
     norm: dict[str, Value] = {"epsilon": attrs.get("epsilon", BATCH_NORM_EPSILON)}
     if is_identity or is_shared:
         norm["affine"] = 0
     normalized = reader.emit("BatchNorm", (x,), tuple(norm.items()))
     return _add_scale_and_shift(reader, node, normalized) if is_shared else normalized
+
+
+def _is_constant(reader: Importer, name: str, number: float) -> bool:
+    """True for a tensor that is not learned and has this number everywhere."""
+    stored = reader.stored(name)
+    if stored is None or stored.learned or stored.static is None:
+        return False
+    return bool((stored.static == number).all())
 
 
 def _add_scale_and_shift(reader: Importer, node: onnx.NodeProto, x: int) -> int:
