@@ -99,7 +99,7 @@ class RegressionPredictor(SamplingPredictor):
         self._points = points
         self._values = values
         self._metrics = tuple(values)
-        self._transforms = {}
+        self._transforms: dict[str, TargetTransform] = {}
         for name, column in values.items():
             observed = column[~np.isnan(column)]
             self._transforms[name] = TargetTransform.by_ranks(name, observed)

@@ -99,7 +99,7 @@ class GNN(SamplingPredictor):
         # 1. A network for these metrics and words, with the weights of the base.
         base = self._load_base()
         self._metrics = tuple(targets)
-        self._transforms = []
+        self._transforms: list[TargetTransform] = []
         for name, values in targets.items():
             observed = values[~np.isnan(values)]
             self._transforms.append(TargetTransform.by_ranks(name, observed))

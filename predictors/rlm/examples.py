@@ -255,7 +255,7 @@ class FittedContext:
     widening: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.transforms = {}
+        self.transforms: dict[str, TargetTransform] = {}
         for name, column in self.values.items():
             observed = column[~np.isnan(column)]
             self.transforms[name] = TargetTransform.for_metric(name, observed)

@@ -224,7 +224,8 @@ class _Finder:
             operands = [name for name in node.input if name]
             if node.op_type in _SHAPES_ONLY:
                 if all(name in self.origins for name in operands):
-                    self.origins.update(dict.fromkeys(node.output, frozenset()))
+                    nothing: _Origins = frozenset()
+                    self.origins.update(dict.fromkeys(node.output, nothing))
                 continue
 
             # 3. The tensors that each operand holds, and who read them first.
