@@ -19,12 +19,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nas.evaluation.runtimes import RUNTIMES
+
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
-PACKAGES = (
-    *("rlm-nas", "torch", "onnxruntime", "onnx", "optuna", "numpy"),
-    *("openvino", "ncnn", "pnnx", "MNN", "ai-edge-litert", "litert-torch", "executorch"),
+PACKAGES = dict.fromkeys(
+    [
+        *("rlm-nas", "torch", "onnxruntime", "onnx", "optuna", "numpy"),
+        *(package for runtime in RUNTIMES.values() for package in runtime.packages),
+    ]
 )
 MAX_WAIT_S = 120.0  # for the lock: a measurement that hangs must not stop everything else
 CHECK_EVERY_S = 0.05  # how often a training looks for a measurement; a look takes up to 0.3 ms

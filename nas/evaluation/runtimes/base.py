@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -69,17 +68,6 @@ class Runtime(ABC):
     tells_fallback: bool = False
     tells_memory: bool = True
     has_file: bool = True
-
-    @property
-    def version(self) -> str:
-        """The installed versions of its packages, "" for what is missing."""
-        versions = []
-        for package in self.packages:
-            try:
-                versions.append(f"{package} {version(package)}")
-            except PackageNotFoundError:
-                versions.append(f"{package} is missing")
-        return ", ".join(versions)
 
     @property
     def is_installed(self) -> bool:
