@@ -287,9 +287,11 @@ class PredictorSampler(ReplaySampler):
         # 2. Fit the predictor to all evaluations, and to networks that were only measured.
         surrogate.fit(history.examples, int(rng.integers(2**31)), measured)
 
-        # 3. The stored candidates. The best of them and a random part of the others are estimated
-        #    again; the rest keep their order.
-        stored = [architecture for architecture in self._candidates if architecture not in taken]
+        # 3. The stored candidates, and what another process or an interrupted one has measured. The
+        #    best of them and a random part of the others are estimated again; the rest keep their
+        #    order.
+        kept = dict.fromkeys([*self._candidates, *measured])  # an ordered set
+        stored = [architecture for architecture in kept if architecture not in taken]
         is_late = len(stored) >= MANY_STORED
         best, others = stored[:BEST_CANDIDATES], stored[BEST_CANDIDATES:]
         picked = set(rng.permutation(len(others))[:OTHER_CANDIDATES].tolist())
@@ -310,8 +312,8 @@ class PredictorSampler(ReplaySampler):
         )
         candidates = self._without_repetitions(new + again, evaluated)
 
-        # 5. Sort by rank, which also decides between equal expected improvements below, and store
-        #    the best for later fits.
+        # 5. Sort by rank, which also decides between equal expected improvements below, store the
+        #    best for later fits, and go on with the first ones.
         if candidates:
             order = best_first(self._rank(candidates), rng)
             candidates = [candidates[i] for i in order]
