@@ -26,6 +26,7 @@ from search_spaces.common.files import replacing
 
 INSTALLED = [BASE, *(name for name, runtime in RUNTIMES.items() if runtime.is_installed)]
 COMPILER = "torch_compile"  # half a minute for each network: only if it is named
+MEASURED = [name for name in INSTALLED if name != COMPILER]
 AVAILABLE = [name for name in METHODS if name != "gp" or find_spec("botorch")]
 QUICK_NETWORKS, QUICK_RUNTIMES, QUICK_METHODS = 30, 3, ("regression", "log-linear")
 
@@ -35,9 +36,7 @@ def main(
     networks: Annotated[
         int, typer.Option(min=0, help="Networks of the table; 0 measures nothing.")
     ] = 300,
-    only: Annotated[str, typer.Option(help="Runtimes, separated by commas.")] = ",".join(
-        name for name in INSTALLED if name != COMPILER
-    ),
+    only: Annotated[str, typer.Option(help="Runtimes, separated by commas.")] = ",".join(MEASURED),
     methods: Annotated[str, typer.Option(help="Methods, separated by commas.")] = ",".join(
         AVAILABLE
     ),

@@ -126,8 +126,8 @@ class Surrogate:
         unknown = np.full(len(self.metrics), np.nan)
         values = np.array([self._observed.get(one, unknown) for one in architectures])  # (n, m)
         values = values.reshape(-1, len(self.metrics))
-        rows = np.flatnonzero(np.isnan(values).any(axis=1))
-        if len(rows):
+        rows = np.flatnonzero(np.isnan(values).any(axis=1)).tolist()
+        if rows:
             new = [architectures[row] for row in rows]
             estimated = self._cached(new, self._estimated, 1, estimate)[:, 0]  # (rows, m)
             values[rows] = np.where(np.isnan(values[rows]), estimated, values[rows])
