@@ -6,7 +6,8 @@ of fine-tuning for every method:
 
 1. *rivals*: Torch-Pruning with uniform and global ratios, by magnitude, and by Taylor expansion.
 2. *searches*: the search of this project, TPE and NSGA-II in the space of sub-networks. They score a
-   network after `search_epochs`; the finalists are fine-tuned as long as the pruned networks, unless they were already.
+   network after `search_epochs`; the finalists are fine-tuned as long as the pruned networks, unless
+   they were already. The accuracy has a floor below the model's, which the samplers know.
 3. *fresh*: the same search, where every network is trained from new weights.
 4. *ranks*: Kendall's τ between scores after few epochs from inherited weights and a long training.
 
@@ -39,6 +40,7 @@ from nas.evaluation.latency import open_session, random_inputs
 from nas.evaluation.tasks import TrainingTask
 from nas.evaluation.trainable import Trainable
 from nas.evaluation.training import train
+from nas.search.objectives import parse_constraints
 from nas.search.samplers import create_sampler, is_guided
 from search_spaces import Architecture, Subnetworks, to_model
 from search_spaces.ir.pytorch import record, record_with_numbers
@@ -48,9 +50,10 @@ SAMPLERS = ("rlm", "tpe", "nsga2")
 DROPS = (0.5, 2.0)  # points of accuracy below the model
 WINDOWS, RUNS = 15, 12  # of a paired measurement, and inferences of each network per window
 TAYLOR_BATCHES = 8  # of 64 images
-FINALIST_MARGIN = 12.0  # points below the best: networks beyond are no finalists
-MAX_RATIO = 0.425  # of channels that Torch-Pruning removes; with more, the networks collapse
+FLOOR = 12.0  # points below the model: a search needs no networks beyond
+MAX_RATIO = 0.6375  # of channels that Torch-Pruning removes
 SHIFT = 2  # pixels, of training images
+VIT_LONGER = 4  # times the epochs of a ResNet, which learns faster from so few images
 
 
 class Size(NamedTuple):
@@ -59,7 +62,7 @@ class Size(NamedTuple):
     Attributes:
         images: training images.
         held_out: validation images; the test part has twice as many.
-        model_epochs: of the model.
+        model_epochs: of the model; `VIT_LONGER` times as many of a vision transformer.
         tune_epochs: of every network that is compared.
         ratios: networks per rival.
         evaluations: of each search, after `search_epochs` each.
@@ -89,7 +92,7 @@ class Size(NamedTuple):
 
 SIZES = {
     "full": Size(8000, 2000, 30, 4, 15, 40, 1, 5, 16, 30, (0, 1, 4), 16, 8),
-    "medium": Size(4000, 1000, 24, 4, 10, 24, 1, 5, 12, 20, (0, 1, 4), 12, 8),
+    "medium": Size(4000, 1000, 24, 4, 15, 40, 1, 5, 12, 20, (0, 1, 4), 12, 8),
     "small": Size(1500, 500, 16, 2, 6, 8, 2, 8, 8, 6, (0, 1), 4, 8),
     "quick": Size(256, 64, 1, 1, 1, 3, 0, 1, 1, 2, (0,), 1, 4),
 }
@@ -198,7 +201,8 @@ class Study:
             network = Trainable(
                 record(model, EXAMPLE), lambda: copy.deepcopy(model).train(), EXAMPLE
             )
-            task = self.task(self.size.model_epochs, fresh=True)
+            epochs = self.size.model_epochs * (VIT_LONGER if self.family == "vit" else 1)
+            task = self.task(epochs, fresh=True)
             trained = train(network, self.data, (self.seed,), task)
             assert trained.state is not None
             save_file({name: x.contiguous() for name, x in trained.state.items()}, file)
@@ -277,6 +281,11 @@ class Study:
         whole = Trainable.of(self.space, self.space.whole)
         return self.score("model", whole, 0)
 
+    @property
+    def floor(self) -> float:
+        """The lowest validation accuracy in % that a search needs."""
+        return self.model_score.validation - FLOOR
+
     # --- 1. rivals
 
     def pruned(self, rival: str) -> list[Score]:
@@ -336,12 +345,13 @@ class Study:
         """The finalists of a search, fine-tuned."""
         size = self.size
         archs, scores = explored(
-            self.seed, sampler, self.space, self._short_score, size.evaluations
+            self.seed, sampler, self.space, self._short_score, size.evaluations, self.floor
         )
         if size.search_epochs == size.tune_epochs:
             return scores
-        best = max(score.validation for score in scores)
-        near = [i for i, s in enumerate(scores) if s.validation >= best - FINALIST_MARGIN]
+        near = [i for i, s in enumerate(scores) if s.validation >= self.floor]
+        if not near:
+            return []
         losses = np.array([[-scores[i].validation, scores[i].latency] for i in near])
         ranks = moocore.pareto_rank(losses)
         order = np.lexsort((losses[:, 1], ranks))
@@ -396,17 +406,34 @@ def explored(
     space: Subnetworks,
     score: Callable[[Architecture], Score],
     evaluations: int,
+    floor: float | None = None,
 ) -> tuple[list[Architecture], list[Score]]:
-    """The networks of a search by accuracy and latency, and their scores."""
+    """The networks of a search by accuracy and latency, and their scores.
+
+    Args:
+        seed: of the sampler.
+        sampler: its name.
+        space: the sub-networks.
+        score: evaluates one.
+        evaluations: number of networks.
+        floor: the lowest validation accuracy in % that counts; None without one.
+    """
+    limits = [] if floor is None else [f"accuracy >= {floor:.2f}"]
+    constraints = parse_constraints(limits)
     startup = max(2, min(10, evaluations - 1))
     options = {"n_startup": startup, "refit_every": 2, "fresh": 100} if is_guided(sampler) else {}
-    chooser = create_sampler(sampler, space, ["accuracy", "cpu_latency_ms"], seed, **options)  # type: ignore[arg-type]
+    chooser = create_sampler(
+        sampler, space, ["accuracy", "cpu_latency_ms"], seed, constraints=constraints, **options
+    )  # type: ignore[arg-type]
     study = optuna.create_study(directions=["maximize", "minimize"], sampler=chooser)
     scores: dict[Architecture, Score] = {}
 
     def objective(trial: optuna.Trial) -> tuple[float, float]:
         arch = space.choose(trial)
         scores[arch] = score(arch)
+        for constraint in constraints:
+            violation = constraint.violation(np.array(scores[arch].validation))
+            trial.set_constraint(str(constraint), float(violation))
         return scores[arch].validation, scores[arch].latency
 
     study.optimize(objective, n_trials=evaluations)

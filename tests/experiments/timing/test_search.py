@@ -21,8 +21,8 @@ def test_a_guided_search_is_timed_with_its_fits_and_a_full_pool(
     pools: list[int] = []
     propose = PredictorSampler._propose
 
-    def watched(self: PredictorSampler, *args: Any) -> Any:
-        proposed = propose(self, *args)
+    def watched(self: PredictorSampler, *args: Any, **options: Any) -> Any:
+        proposed = propose(self, *args, **options)
         pools.append(len(self._candidates))
         started = time.process_time()
         while time.process_time() - started < 0.25:  # a slow fit
