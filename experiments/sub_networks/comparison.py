@@ -421,10 +421,10 @@ def explored(
     limits = [] if floor is None else [f"accuracy >= {floor:.2f}"]
     constraints = parse_constraints(limits)
     startup = max(2, min(10, evaluations - 1))
-    options = {"n_startup": startup, "refit_every": 2, "fresh": 100} if is_guided(sampler) else {}
-    chooser = create_sampler(
-        sampler, space, ["accuracy", "cpu_latency_ms"], seed, constraints=constraints, **options
-    )  # type: ignore[arg-type]
+    options: dict[str, Any] = {"constraints": constraints}
+    if is_guided(sampler):
+        options |= {"n_startup": startup, "refit_every": 2, "fresh": 100}
+    chooser = create_sampler(sampler, space, ["accuracy", "cpu_latency_ms"], seed, **options)
     study = optuna.create_study(directions=["maximize", "minimize"], sampler=chooser)
     scores: dict[Architecture, Score] = {}
 
