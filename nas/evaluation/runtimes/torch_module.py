@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
+from shutil import which
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nas.evaluation.runtimes.base import LoadedNetwork, Runtime, read_inputs
+from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -67,14 +71,31 @@ class TorchCompiled(TorchEager):
     name = "torch_compile"
     title = "torch.compile"
 
-    def _ready(self, module: nn.Module) -> nn.Module:
-        import os
+    @property
+    def is_installed(self) -> bool:
+        return super().is_installed and _can_compile()
 
+    def check_installed(self, metric: str) -> None:
+        super().check_installed(metric)
+        if not _can_compile():
+            raise InputError(
+                f"{metric} needs a C++ compiler and the headers of Python, for instance the "
+                "packages g++ and python3-dev"
+            )
+
+    def _ready(self, module: nn.Module) -> nn.Module:
         import torch
 
         os.environ[_COMPILER_THREADS] = "1"
         compiled: Any = torch.compile(module)
         return compiled
+
+
+def _can_compile() -> bool:
+    """True if there is what torch.compile runs: a C++ compiler, with the headers of Python."""
+    compilers = (os.environ.get("CXX"), "g++", "clang++", "c++")
+    headers = Path(sysconfig.get_paths()["include"], "Python.h")
+    return headers.is_file() and any(which(name) for name in compilers if name)
 
 
 class _Network(LoadedNetwork):

@@ -51,9 +51,10 @@ def without_kernel() -> onnx.ModelProto:
 
 @pytest.fixture(params=list(RUNTIMES))
 def installed(request: pytest.FixtureRequest) -> str:
-    runtime = RUNTIMES[request.param]
-    if not runtime.is_installed:
-        pytest.skip(f"{runtime.title} is not installed: pip install 'rlm-nas[{runtime.extra}]'")
+    try:
+        RUNTIMES[request.param].check_installed(f"{request.param}_latency_ms")
+    except InputError as error:
+        pytest.skip(str(error))
     return str(request.param)
 
 
@@ -61,6 +62,14 @@ def installed(request: pytest.FixtureRequest) -> str:
 def openvino() -> str:
     pytest.importorskip("openvino", reason="OpenVINO is not installed")
     return "openvino"
+
+
+def test_compiled_networks_need_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("CXX", raising=False)
+    assert not RUNTIMES["torch_compile"].is_installed
+    with pytest.raises(InputError, match=r"torch_compile_latency_ms needs a C\+\+ compiler"):
+        RUNTIMES["torch_compile"].check_installed("torch_compile_latency_ms")
 
 
 # --- every runtime
