@@ -80,11 +80,11 @@ def main(quick: Quick = False, as_json: AsJson = False) -> None:
         "the RLM's encoder": (encoder, lambda: encoder(collate(tokens))),
         "a plain Transformer": (plain, lambda: plain(padded)),
     }
-    found = []
+    encoders = []
     for name, (module, forward) in rows.items():
         seconds = step_seconds(module, forward, 1 if quick else REPEATS)
         per_step = seconds * PRETRAINING_TEXTS / len(texts)
-        found.append(
+        encoders.append(
             {
                 "encoder": name,
                 "weights": sum(weight.numel() for weight in module.parameters()),
@@ -94,10 +94,10 @@ def main(quick: Quick = False, as_json: AsJson = False) -> None:
         )
     median = float(torch.tensor([float(len(one)) for one in read]).median())
     if as_json:
-        print_json({"median tokens": median, "encoders": found})
+        print_json({"median tokens": median, "encoders": encoders})
         return
     print(f"median length: {median:.0f} tokens")
-    for row in found:
+    for row in encoders:
         print(
             f"{row['encoder']}: {row['weights']:,} weights, {row['s per step']:.2f} s per step of "
             f"{PRETRAINING_TEXTS} texts, {row['hours of pretraining']:.1f} hours for "
