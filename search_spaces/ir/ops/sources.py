@@ -24,7 +24,6 @@ from search_spaces.ir.constants import (
     sizes,
 )
 from search_spaces.ir.graph import Attrs, Shape, element_type, typed
-from search_spaces.ir.ops.movement import size_of
 from search_spaces.ir.ops.operator import (
     ExportedNode,
     Exporter,
@@ -34,6 +33,7 @@ from search_spaces.ir.ops.operator import (
     Weight,
     named,
 )
+from search_spaces.ir.ops.reshaping import size_of
 from search_spaces.ir.ops.training import check_alone
 
 if TYPE_CHECKING:
