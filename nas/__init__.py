@@ -28,12 +28,8 @@ if TYPE_CHECKING:
     from nas.evaluation.onnx_module import OnnxModule
     from nas.problem import Benchmark, Problem, load_benchmark
     from nas.profiling import profile
-    from nas.search.evaluators import (
-        Evaluator,
-        MeasuredEvaluator,
-        PredictionEvaluator,
-        TableEvaluator,
-    )
+    from nas.search.evaluators import Evaluator, PredictionEvaluator, TableEvaluator
+    from nas.search.measured_evaluator import MeasuredEvaluator
     from nas.search.objectives import Constraint, parse_constraints, parse_objectives
     from nas.search.own_evaluator import FunctionEvaluator
     from nas.search.pareto import Reference

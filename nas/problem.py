@@ -19,7 +19,8 @@ from nas.evaluation.latency import LatencyTask
 from nas.evaluation.measurement import Measurement, known_metrics, trains
 from nas.evaluation.metrics import check_metrics
 from nas.evaluation.subjects import fits
-from nas.search.evaluators import Evaluator, MeasuredEvaluator, TableEvaluator, as_evaluator
+from nas.search.evaluators import Evaluator, TableEvaluator, as_evaluator
+from nas.search.measured_evaluator import MeasuredEvaluator
 from nas.search.objectives import (
     ConstraintsLike,
     ObjectivesLike,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nas.comparison.runs import Budget
     from nas.comparison.studies import Studies
     from nas.evaluation.device_command import DeviceCommand
-    from nas.search.evaluators import MeasuredEvaluator
+    from nas.search.measured_evaluator import MeasuredEvaluator
     from nas.search.own_evaluator import FunctionEvaluator
 
 _SHOWN = 3  # paths of missing weights in a warning
@@ -47,7 +47,7 @@ def open_measured(
     from nas.evaluation.measurement import Measurement, known_metrics, metrics_of, trains
     from nas.evaluation.subjects import open_space
     from nas.evaluation.training import training_task
-    from nas.search.evaluators import MeasuredEvaluator
+    from nas.search.measured_evaluator import MeasuredEvaluator
     from nas.search.objectives import parse_constraints, parse_objectives
     from nas.search.own_evaluator import FunctionEvaluator
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,12 +11,9 @@ import typer
 
 from nas.cli.config import Config, is_given, written
 from nas.cli.console import (
-    print_json,
     print_sentence,
-    print_table,
     warn_if_seen,
     warn_of_directions,
-    with_arrows,
 )
 from nas.cli.options import (
     TRAINING,
@@ -56,12 +51,12 @@ from nas.cli.options import (
     split_names,
 )
 from nas.cli.progress import progress_bar
+from nas.cli.search_output import ending_prepared, show_search
 from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
 
 if TYPE_CHECKING:
     from nas.comparison.runs import Budget
-    from nas.comparison.studies import Studies
 
 REPEATS = "search.toml"  # file of the result folder: `nas search --config` with it is this search
 
@@ -403,7 +398,7 @@ def search(
     searches = [f"{name}-{seed}" for seed in numbers for name in names]
     chosen = _result_folder(out, new, str(benchmark or space), objectives, arguments, searches)
     warn_of_directions(objectives)
-    with chosen as folder, progress_bar("searching", quiet) as bar, _ending_prepared(as_json):
+    with chosen as folder, progress_bar("searching", quiet) as bar, ending_prepared(as_json):
         if benchmark is not None:
             warn_if_seen(benchmark, samplers)
             table = load_benchmark(benchmark, space, parse_settings(option, "--option"))
@@ -453,103 +448,10 @@ def search(
         with replacing(folder / REPEATS) as file:
             file.write_text(written(context), encoding="utf-8")
     warn_of_missing_weights(studies, folder)
-    _show(studies, limits, f"{objectives} on {benchmark or space}", as_json)
+    show_search(studies, limits, f"{objectives} on {benchmark or space}", as_json)
     for sentence in prospects.sentences:
         print_sentence(sentence)
     print(f"written to {folder}")
-
-
-@contextmanager
-def _ending_prepared(as_json: bool) -> Iterator[None]:
-    """End the command with status 0 if searches were only prepared; print how workers join them."""
-    from nas.comparison.runs import Prepared
-    from nas.search.study.provenance import without_passwords
-
-    try:
-        yield
-    except Prepared as prepared:
-        searches = [(str(storage), name) for storage, name in prepared.searches]
-        if as_json:
-            print_json(
-                {
-                    "prepared": [
-                        {"storage": without_passwords(storage), "study": name}
-                        for storage, name in searches
-                    ]
-                }
-            )
-        else:
-            for storage, name in searches:
-                print(
-                    without_passwords(
-                        f"prepared: nas worker --storage {shlex.quote(storage)} --study {name}"
-                    )
-                )
-        raise typer.Exit from None
-
-
-def _show(studies: Studies, constraints: list[str], problem: str, as_json: bool) -> None:
-    """Print the summary and the front; exit with JSON, or if no network satisfies the
-    constraints.
-    """
-    from nas.search.study.schema import sampler_label
-
-    front, failures = studies.front_rows, studies.failures
-    nearest = [] if front else studies.least_violating
-    if failures:
-        count = sum(failure["trials"] for failure in failures)
-        print(f"nas: {count} trials failed; the last: {failures[-1]['reason']}", file=sys.stderr)
-    if nearest:
-        print(f"nas: no network satisfies {' and '.join(constraints)}", file=sys.stderr)
-    if as_json:
-        print_json(
-            {
-                "summary": studies.table(),
-                "front": front,
-                "failures": failures,
-                "least_violating": nearest,
-            }
-        )
-        raise typer.Exit(bool(nearest))
-    if nearest:
-        print_table("The least violating networks; violations are relative to the bound", nearest)
-        raise typer.Exit(1)
-    truth = (
-        "the true hypervolume" if studies.benchmark else "the hypervolume of the best front found"
-    )
-    print_table(f"{problem}: share of {truth}", studies.table())
-    several, first = len(studies.searches), studies.first.settings
-    of = (
-        f"all {several} searches"
-        if several > 1
-        else f"{sampler_label(first['sampler'])}, seed {first['seed']}"
-    )
-    print_table(
-        f"Pareto front of {of}",
-        [with_arrows(row, studies.objectives) for row in _shown_front(studies)],
-    )
-
-
-def _shown_front(studies: Studies) -> list[dict[str, Any]]:
-    """Rows for display: networks by file name, because their choices may be long, and where each
-    comes from.
-
-    A single search needs no sampler and seed, and a front without repeated evaluations no number of
-    evaluations.
-    """
-    from nas.search.study.files import network_name
-
-    front = studies.front_networks
-    shown = ["sampler", "seed"] if len(studies.searches) > 1 else []
-    shown += ["evaluations"] if any(len(network.evaluations) > 1 for network in front) else []
-    return [
-        {"network": f"front/{network_name(place, len(front))}"}
-        | {objective.name: network.values[objective.name] for objective in studies.objectives}
-        | network.further
-        | network.again
-        | {name: network.origin[name] for name in shown}
-        for place, network in enumerate(front)
-    ]
 
 
 def _check_source(

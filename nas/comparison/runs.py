@@ -20,12 +20,8 @@ from nas.comparison.folders import claim, searched_table
 from nas.comparison.studies import Studies
 from nas.evaluation.journal import LOG_NAME, log_to
 from nas.search.confirming import check_confirm, confirm_front
-from nas.search.evaluators import (
-    Evaluator,
-    MeasuredEvaluator,
-    PredictionEvaluator,
-    TableEvaluator,
-)
+from nas.search.evaluators import Evaluator, PredictionEvaluator, TableEvaluator
+from nas.search.measured_evaluator import MeasuredEvaluator
 from nas.search.multi_fidelity import check_policy
 from nas.search.objectives import Constraint, parse_constraints, parse_objectives
 from nas.search.pareto import Reference

@@ -20,7 +20,7 @@ from nas.report.plots import metric_label
 from nas.report.proposals import propose
 from nas.report.runtimes import compare_runtimes
 from nas.search.objectives import parse_constraints
-from nas.search.planners import is_by_cost, read_runs
+from nas.search.policy_planner import is_by_cost, read_runs
 from nas.search.study.networks import ORIGIN_COLUMNS
 from nas.search.study.provenance import used_settings
 from nas.search.study.schema import IDENTITY_KEY, SETTINGS_KEY, SOURCE_KEY

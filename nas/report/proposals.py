@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from nas.report.collecting import Network, build
 from nas.search.evaluators import TableEvaluator
 from nas.search.multi_fidelity import BASELINES
-from nas.search.planners import is_by_cost, next_jobs
+from nas.search.policy_planner import is_by_cost, next_jobs
 from nas.search.rows import among_rows
 from nas.search.sampler import PredictorSampler
 from nas.search.samplers import create_sampler

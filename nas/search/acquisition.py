@@ -29,6 +29,7 @@ MAX_BOX_OBJECTIVES = 3  # regions with more objectives are estimated by rays
 RAYS = 1024  # of an estimated region
 # Candidates per numpy call, which bounds the memory of arrays (candidates, boxes or rays, m).
 _CHUNK = 64
+THRESHOLDS = 8  # plans per network of a search with fidelities
 _RENEWED = 16  # candidates whose bounds are computed again at once when the next one is chosen
 
 
@@ -103,6 +104,80 @@ def choose_by_thompson(
 
 
 ACQUISITIONS = {"ehvi": choose_batch, "thompson": choose_by_thompson}
+
+
+# --- choosing trainings by improvement per cost
+
+
+def choose_by_ratio(
+    losses: np.ndarray,
+    weights: np.ndarray,
+    region: Region,
+    order: np.ndarray,
+    segment_costs: np.ndarray,
+    rest_costs: np.ndarray,
+    count: int,
+) -> tuple[list[int], np.ndarray]:
+    """Choose networks greedily by improvement per cost; each chosen one counts as fully trained for
+    the next choice.
+
+    Args:
+        losses: (n, s, m) losses of samples at the last fidelity.
+        weights: (n, s) 0 for samples that break a constraint, else 1.
+        region: the region that is not dominated.
+        order, segment_costs, rest_costs: see `best_ratio`.
+        count: networks to choose.
+
+    Returns:
+        Rows of the chosen networks, best first, and a mask (n,) of networks of which no sample
+        improves the front.
+    """
+    sample_count = losses.shape[1]
+    regions = [region] * sample_count
+    chosen: list[int] = []
+    is_hopeless = np.zeros(len(losses), bool)
+    for _ in range(count):
+        gains = sample_improvements(losses, weights, regions)  # (n, s)
+        if not chosen:
+            is_hopeless = gains.max(axis=1) <= 0
+        ratios = best_ratio(gains, order, segment_costs, rest_costs)  # (n,)
+        ratios[chosen] = -1.0
+        best = int(ratios.argmax())
+        chosen.append(best)
+        for s in range(sample_count):
+            if weights[best, s] > 0:
+                regions[s] = regions[s].cut(losses[best, s])
+    return chosen, is_hopeless
+
+
+def best_ratio(
+    gains: np.ndarray, order: np.ndarray, segment_costs: np.ndarray, rest_costs: np.ndarray
+) -> np.ndarray:
+    """Highest expected gain per cost among plans that continue a training above a threshold.
+
+    Args:
+        gains: (n, s) hypervolume that each sample adds at the last fidelity.
+        order: (n, s) sample numbers, the best at the next fidelity first.
+        segment_costs: (n,) cost of the segment to the next fidelity.
+        rest_costs: (n,) cost of the rest of the training.
+
+    Returns:
+        (n,) ratio.
+    """
+    samples = gains.shape[1]
+
+    # 1. Each plan's threshold lets the best samples at the next fidelity pass, from an eighth of
+    #    them to all.
+    shares = np.arange(1, THRESHOLDS + 1) / THRESHOLDS
+    passing = np.maximum(1, (shares * samples).astype(int))  # (plans,)
+
+    # 2. Expected gain: only samples that pass are trained to the end.
+    gains_in_order = np.take_along_axis(gains, order, axis=1)  # (n, s)
+    expected_gains = gains_in_order.cumsum(axis=1)[:, passing - 1] / samples  # (n, plans)
+
+    # 3. Expected cost: the segment, and the rest as often as a sample passes.
+    expected_costs = segment_costs[:, None] + passing / samples * rest_costs[:, None]
+    return (expected_gains / expected_costs).max(axis=1)
 
 
 # --- improvements

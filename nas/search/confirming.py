@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nas.evaluation.measurement import Measured
-from nas.search.evaluators import NetworkEvaluator
+from nas.search.measured_evaluator import NetworkEvaluator
 from nas.search.study.schema import CONFIRMED_KEY
 from search_spaces.common.errors import InputError
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from nas.benchmarks import load_benchmark
 from nas.evaluation.measurement import measurement_of
-from nas.search.evaluators import MeasuredEvaluator, PredictionEvaluator, TableEvaluator
+from nas.search.evaluators import PredictionEvaluator, TableEvaluator
+from nas.search.measured_evaluator import MeasuredEvaluator
 from nas.search.multi_fidelity import check_policy
 from nas.search.objectives import parse_constraints
 from nas.search.own_evaluator import FunctionEvaluator

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from nas.search.acquisition import Region, free_region, sample_improvements
+from nas.search.acquisition import choose_by_ratio, free_region
 from nas.search.candidates import (
     Texts,
     best_first,
@@ -54,7 +54,6 @@ N_FULL = 4  # of these, networks that are trained fully before the first fit
 FRESH = 100  # new candidates per fit
 CANDIDATES = 64  # the best candidates, whose curves are sampled
 SAMPLES = 32  # curves per network
-THRESHOLDS = 8  # plans per network
 DECISIONS = 4  # jobs per fit, and one more per `NETWORKS_PER_DECISION` networks
 NETWORKS_PER_DECISION = 20
 EPOCH_COST = "epoch_cost"  # metric of the predictor: cost of an epoch, if networks differ in it
@@ -534,77 +533,3 @@ def _is_open(job: Job, runs: Runs) -> bool:
     if run is None:
         return job.begun == NEW
     return run.reached == job.begun and run.running is None and not run.ended
-
-
-# --- improvement per cost
-
-
-def choose_by_ratio(
-    losses: np.ndarray,
-    weights: np.ndarray,
-    region: Region,
-    order: np.ndarray,
-    segment_costs: np.ndarray,
-    rest_costs: np.ndarray,
-    count: int,
-) -> tuple[list[int], np.ndarray]:
-    """Choose networks greedily by improvement per cost; each chosen one counts as fully trained for
-    the next choice.
-
-    Args:
-        losses: (n, s, m) losses of samples at the last fidelity.
-        weights: (n, s) 0 for samples that break a constraint, else 1.
-        region: the region that is not dominated.
-        order, segment_costs, rest_costs: see `best_ratio`.
-        count: networks to choose.
-
-    Returns:
-        Rows of the chosen networks, best first, and a mask (n,) of networks of which no sample
-        improves the front.
-    """
-    sample_count = losses.shape[1]
-    regions = [region] * sample_count
-    chosen: list[int] = []
-    is_hopeless = np.zeros(len(losses), bool)
-    for _ in range(count):
-        gains = sample_improvements(losses, weights, regions)  # (n, s)
-        if not chosen:
-            is_hopeless = gains.max(axis=1) <= 0
-        ratios = best_ratio(gains, order, segment_costs, rest_costs)  # (n,)
-        ratios[chosen] = -1.0
-        best = int(ratios.argmax())
-        chosen.append(best)
-        for s in range(sample_count):
-            if weights[best, s] > 0:
-                regions[s] = regions[s].cut(losses[best, s])
-    return chosen, is_hopeless
-
-
-def best_ratio(
-    gains: np.ndarray, order: np.ndarray, segment_costs: np.ndarray, rest_costs: np.ndarray
-) -> np.ndarray:
-    """Highest expected gain per cost among plans that continue a training above a threshold.
-
-    Args:
-        gains: (n, s) hypervolume that each sample adds at the last fidelity.
-        order: (n, s) sample numbers, the best at the next fidelity first.
-        segment_costs: (n,) cost of the segment to the next fidelity.
-        rest_costs: (n,) cost of the rest of the training.
-
-    Returns:
-        (n,) ratio.
-    """
-    samples = gains.shape[1]
-
-    # 1. Each plan's threshold lets the best samples at the next fidelity pass, from an eighth of
-    #    them to all.
-    shares = np.arange(1, THRESHOLDS + 1) / THRESHOLDS
-    passing = np.maximum(1, (shares * samples).astype(int))  # (plans,)
-
-    # 2. Expected gain: only samples that pass are trained to the end.
-    gains_in_order = np.take_along_axis(gains, order, axis=1)  # (n, s)
-    expected_gains = gains_in_order.cumsum(axis=1)[:, passing - 1] / samples  # (n, plans)
-
-    # 3. Expected cost: the segment, and the rest as often as a sample passes.
-    expected_costs = segment_costs[:, None] + passing / samples * rest_costs[:, None]
-    return (expected_gains / expected_costs).max(axis=1)

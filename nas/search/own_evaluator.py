@@ -17,7 +17,8 @@ from nas.evaluation.int8 import InputRecorder, float_metric, int8_metric, quanti
 from nas.evaluation.machine import MeasurementPause
 from nas.evaluation.measurement import Measurement, measurement_of
 from nas.evaluation.trainable import State, Trainable
-from nas.search.evaluators import NetworkEvaluator, Values, spreads_of, values_of
+from nas.search.evaluators import Values
+from nas.search.measured_evaluator import NetworkEvaluator, spreads_of, values_of
 from nas.search.study.bound_values import FLOATS, BoundValues, bound_values
 from nas.search.study.schema import SCRIPT
 from nas.search.study.trial_logger import EvaluationLogger, plain_number, whole_epoch

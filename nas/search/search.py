@@ -29,7 +29,8 @@ from nas.search.objectives import (
     parse_constraints,
     parse_objectives,
 )
-from nas.search.planners import Planner, PolicyPlanner, SamplerPlanner
+from nas.search.planners import Planner, SamplerPlanner
+from nas.search.policy_planner import PolicyPlanner
 from nas.search.prior import PriorObservations, add_prior_observations
 from nas.search.progress import SearchProgress, watched
 from nas.search.rows import among_rows

@@ -15,7 +15,8 @@ from torch import nn
 
 import nas
 from nas import Problem, api, problem
-from nas.search.evaluators import Evaluator, MeasuredEvaluator, TableEvaluator
+from nas.search.evaluators import Evaluator, TableEvaluator
+from nas.search.measured_evaluator import MeasuredEvaluator
 from nas.search.own_evaluator import FunctionEvaluator
 from search_spaces import InputError, SearchSpace, get_space
 

@@ -62,6 +62,51 @@ DATA_DEPENDENT = frozenset(
     }
 )
 
+# Functions whose results do not depend on the numbers of a tensor.
+DATA_FREE = frozenset(
+    {
+        "__format__",
+        "__hash__",
+        "__len__",
+        "__repr__",
+        "can_cast",
+        "data_ptr",
+        "dim",
+        "element_size",
+        "get_device",
+        "is_complex",
+        "is_conj",
+        "is_contiguous",
+        "is_floating_point",
+        "is_inference",
+        "is_neg",
+        "is_same_size",
+        "is_signed",
+        "is_tensor",
+        "ndimension",
+        "nelement",
+        "numel",
+        "requires_grad_",
+        "result_type",
+        "size",
+        "storage_offset",
+        "stride",
+        "type",
+        "untyped_storage",
+    }
+)
+
+SIZES = frozenset({"shape", "size", "numel", "nelement", "__len__"})
+VIEWS = frozenset({"T", "mT", "data", "real"})  # attributes that are views of a tensor
+
+# Functions that draw other numbers in every call, and their operators.
+RANDOM = {
+    "rand": "RandomUniformLike",
+    "rand_like": "RandomUniformLike",
+    "randn": "RandomNormalLike",
+    "randn_like": "RandomNormalLike",
+}
+
 
 def function_name(func: Any) -> str:
     """The name of a function; for the getter of an attribute, the name of the attribute.

@@ -47,7 +47,11 @@ from search_spaces.ir.precision import PRECISION
 from search_spaces.ir.pytorch import constants
 from search_spaces.ir.pytorch.calls import (
     DATA_DEPENDENT,
+    DATA_FREE,
     DTYPES,
+    RANDOM,
+    SIZES,
+    VIEWS,
     element,
     function_name,
     is_in_place,
@@ -67,51 +71,7 @@ Handler = Callable[..., Any]
 Numbers = Callable[[], Tensor]
 """Returns the numbers of a weight or constant, which are computed only when they are written."""
 HANDLERS: dict[str, Handler] = {}
-"""By name of a torch function, the handler that adds its operators; it is called with recorder and
-arguments."""
-
-# Functions whose results do not depend on the numbers of a tensor.
-_DATA_FREE = frozenset(
-    {
-        "__format__",
-        "__hash__",
-        "__len__",
-        "__repr__",
-        "can_cast",
-        "data_ptr",
-        "dim",
-        "element_size",
-        "get_device",
-        "is_complex",
-        "is_conj",
-        "is_contiguous",
-        "is_floating_point",
-        "is_inference",
-        "is_neg",
-        "is_same_size",
-        "is_signed",
-        "is_tensor",
-        "ndimension",
-        "nelement",
-        "numel",
-        "requires_grad_",
-        "result_type",
-        "size",
-        "storage_offset",
-        "stride",
-        "type",
-        "untyped_storage",
-    }
-)
-_SIZES = frozenset({"shape", "size", "numel", "nelement", "__len__"})
-_VIEWS = frozenset({"T", "mT", "data", "real"})  # attributes that are views of a tensor
-# Functions that draw other numbers in every call, and their operators.
-_RANDOM = {
-    "rand": "RandomUniformLike",
-    "rand_like": "RandomUniformLike",
-    "randn": "RandomNormalLike",
-    "randn_like": "RandomNormalLike",
-}
+"""By name of a torch function, the handler that adds its operators to a recorder."""
 
 
 def handles(*names: str) -> Callable[[Handler], Handler]:
@@ -205,10 +165,10 @@ class Recorder(TorchFunctionMode):
         kwargs = kwargs or {}
         name = function_name(func)
         # 1. Shapes and types are known without data.
-        self.sizes_read |= name in _SIZES
-        if name in _DATA_FREE:
+        self.sizes_read |= name in SIZES
+        if name in DATA_FREE:
             return func(*args, **kwargs)
-        if func.__name__ == "__get__" and name not in _VIEWS:
+        if func.__name__ == "__get__" and name not in VIEWS:
             return torch.device("cpu") if name == "device" else func(*args, **kwargs)
         # 2. Values make values, weights make weights.
         tensors = list(tensors_in((args, kwargs)))
@@ -218,7 +178,7 @@ class Recorder(TorchFunctionMode):
             return self.weights.derive(func, args, kwargs)
         # 3. Constants become values where their numbers differ in every call, or where the batch
         #    is joined with another dimension, which a constant for one sample cannot show.
-        if name in _RANDOM:
+        if name in RANDOM:
             return self._random(name, func, args, kwargs)
         if name in HANDLERS and constants.joins_batch(self.batch, name, func, args, kwargs):
             return self._handled(func, (self.as_value(args[0]), *args[1:]), kwargs)
@@ -298,7 +258,7 @@ class Recorder(TorchFunctionMode):
         options = {k: v for k, v in kwargs.items() if k not in ("device", "generator")}
         drawn = without_numbers(func, *args, **options)
         zeros = self.call(torch.zeros, tuple(drawn.shape), dtype=drawn.dtype)
-        return self.add_node(_RANDOM[name], self.as_value(zeros))
+        return self.add_node(RANDOM[name], self.as_value(zeros))
 
     def _constant(
         self,

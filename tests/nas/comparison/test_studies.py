@@ -20,7 +20,7 @@ from nas.comparison.studies import Studies
 from nas.evaluation.latency import LatencyTask
 from nas.evaluation.measurement import Measured, Measurement, Measurements
 from nas.report.folders import save_studies
-from nas.search.evaluators import MeasuredEvaluator
+from nas.search.measured_evaluator import MeasuredEvaluator
 from search_spaces import SearchSpace
 from search_spaces.common.errors import InputError
 

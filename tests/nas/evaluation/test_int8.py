@@ -14,7 +14,7 @@ from nas.evaluation.latency import LatencyTask, open_session
 from nas.evaluation.measurement import Measurement, trains
 from nas.evaluation.tasks import TrainingTask
 from nas.evaluation.trainable import Trainable
-from nas.search.evaluators import MeasuredEvaluator
+from nas.search.measured_evaluator import MeasuredEvaluator
 from search_spaces import InputError, get_space
 
 SPACE = get_space("tiny-resnet", input_shape=(1, 8, 8), num_classes=10)

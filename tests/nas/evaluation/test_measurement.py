@@ -14,7 +14,7 @@ from nas.evaluation.latency import LatencyTask
 from nas.evaluation.measurement import Measurement
 from nas.evaluation.trainable import Trainable
 from nas.evaluation.training import Trained, TrainingTask
-from nas.search.evaluators import MeasuredEvaluator
+from nas.search.measured_evaluator import MeasuredEvaluator
 from search_spaces import SearchSpace, get_space
 from search_spaces.common.errors import InputError
 

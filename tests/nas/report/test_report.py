@@ -23,7 +23,8 @@ from nas.report import page_data
 from nas.report.drawing import draw_blocks
 from nas.report.folders import save_studies
 from nas.report.report import write_report
-from nas.search.evaluators import MeasuredEvaluator, TableEvaluator
+from nas.search.evaluators import TableEvaluator
+from nas.search.measured_evaluator import MeasuredEvaluator
 from nas.search.own_evaluator import FunctionEvaluator
 from search_spaces import SearchSpace, get_space, list_spaces
 from search_spaces.common.errors import InputError

@@ -27,10 +27,10 @@ from nas.evaluation.measurement import Measurement
 from nas.evaluation.tasks import TrainingTask
 from nas.evaluation.trainable import Trainable
 from nas.evaluation.training import train
-from nas.search import planners
-from nas.search.evaluators import MeasuredEvaluator
+from nas.search import policy_planner
+from nas.search.acquisition import best_ratio
 from nas.search.halving import Halving, best_order
-from nas.search.multi_fidelity import best_ratio
+from nas.search.measured_evaluator import MeasuredEvaluator
 from nas.search.own_evaluator import FunctionEvaluator
 from nas.search.study.result import SearchResult
 from nas.search.study.schema import BEGUN_KEY, COST_KEY, FAILED_KEY, UNTIL_KEY, VALUES_KEY
@@ -375,7 +375,7 @@ def test_the_last_fidelity_is_the_whole_training(tmp_path: Path) -> None:
 def test_a_training_goes_on_that_another_process_began_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    begin_trial, rivals = planners.begin_trial, []
+    begin_trial, rivals = policy_planner.begin_trial, []
 
     def second(study: optuna.Study, template: FrozenTrial) -> optuna.Trial:
         """Another process stores and finishes each first stretch before this one stores it."""
@@ -389,7 +389,7 @@ def test_a_training_goes_on_that_another_process_began_meanwhile(
             prune_trial(study, rival)
         return begin_trial(study, template)
 
-    monkeypatch.setattr(planners, "begin_trial", second)
+    monkeypatch.setattr(policy_planner, "begin_trial", second)
     study = _search("asha", 60).study
     reasons = [
         trial.user_attrs[FAILED_KEY] for trial in study.trials if FAILED_KEY in trial.user_attrs

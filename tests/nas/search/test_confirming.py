@@ -15,7 +15,7 @@ from nas.comparison.runs import open_studies
 from nas.evaluation.datasets import digits
 from nas.evaluation.latency import LatencyTask
 from nas.evaluation.training import TrainingTask
-from nas.search.evaluators import MeasuredEvaluator
+from nas.search.measured_evaluator import MeasuredEvaluator
 from nas.search.own_evaluator import FunctionEvaluator
 from nas.search.study.result import SearchResult
 from search_spaces import SearchSpace, get_space

@@ -114,7 +114,7 @@ def test_report_ends_a_training_that_diverges(
 def test_the_built_in_training_reports_its_curve(space: SearchSpace, tmp_path: Path) -> None:
     from nas.evaluation.datasets import digits
     from nas.evaluation.training import TrainingTask
-    from nas.search.evaluators import MeasuredEvaluator
+    from nas.search.measured_evaluator import MeasuredEvaluator
 
     measurement = Measurement(
         ("digits_accuracy",), digits(train_images=64), training=TrainingTask(2)

@@ -13,8 +13,8 @@ from nas.comparison.runs import open_studies
 from nas.evaluation.measurement import Measurement
 from nas.report.outlook import Prospects
 from nas.report.page_data import page_data
-from nas.search.evaluators import MeasuredEvaluator
 from nas.search.joining import join
+from nas.search.measured_evaluator import MeasuredEvaluator
 from nas.search.own_evaluator import FunctionEvaluator
 from nas.search.study.schema import SETTINGS_KEY, sampler_label
 from search_spaces import InputError, get_space

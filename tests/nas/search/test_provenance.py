@@ -16,12 +16,8 @@ from nas.comparison.runs import open_studies
 from nas.evaluation.datasets import digits
 from nas.evaluation.latency import LatencyTask
 from nas.evaluation.training import TrainingTask
-from nas.search.evaluators import (
-    MeasuredEvaluator,
-    PredictionEvaluator,
-    TableEvaluator,
-    as_evaluator,
-)
+from nas.search.evaluators import PredictionEvaluator, TableEvaluator, as_evaluator
+from nas.search.measured_evaluator import MeasuredEvaluator
 from nas.search.objectives import parse_objectives
 from nas.search.study import provenance
 from nas.search.study.load import read_search

@@ -18,7 +18,7 @@ from nas.evaluation.datasets import Dataset, digits
 from nas.evaluation.tasks import TrainingTask
 from nas.evaluation.trainable import Trainable
 from nas.evaluation.training import train
-from nas.search.evaluators import MeasuredEvaluator
+from nas.search.measured_evaluator import MeasuredEvaluator
 from nas.search.own_evaluator import FunctionEvaluator
 from nas.search.retraining import Retraining, retrain
 from search_spaces import Architecture, SearchSpace, get_space

@@ -19,7 +19,7 @@ import nas
 from nas import Problem, search
 from nas.benchmarks.table import Header, Table
 from nas.search.evaluators import Evaluator, Values
-from nas.search.planners import read_runs
+from nas.search.policy_planner import read_runs
 from nas.search.sampler import PredictorSampler
 from nas.search.shortlist import MAX_SHORTLIST, networks_per_training
 from nas.search.study.schema import (

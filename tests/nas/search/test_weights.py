@@ -20,8 +20,8 @@ from nas.evaluation.datasets import Dataset, digits
 from nas.evaluation.export import load_weights, save_weights
 from nas.evaluation.trainable import Trainable
 from nas.evaluation.training import TrainingTask
-from nas.search.evaluators import MeasuredEvaluator
 from nas.search.joining import join
+from nas.search.measured_evaluator import MeasuredEvaluator
 from nas.search.own_evaluator import FunctionEvaluator
 from nas.search.study.files import WeightFolder, find_weights, write_network, write_weights
 from nas.search.study.load import read_search
