@@ -12,6 +12,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -131,13 +132,18 @@ def search(
         StorageError: the storage cannot be read or written.
         EvaluatorError: the evaluation broke its contract.
     """
-    check_confirm(problem.evaluator, confirm)
+    evaluator = problem.evaluator
+    check_confirm(evaluator, confirm)
     label = sampler_label(sampler if isinstance(sampler, str) else type(sampler).__name__)
     folder = None if out is None else Path(out)
     if folder is not None and storage is None:
         storage = folder / "studies" / f"{label}-{seed}.journal"
-    if folder is not None and weights is None and problem.evaluator.keeps_weights:
-        weights = folder / "studies" / "weights" / f"{label}-{seed}"
+    if folder is not None and evaluator.keeps_weights:
+        if weights is None:
+            weights = folder / "studies" / "weights" / f"{label}-{seed}"
+        if evaluator.checkpoints is None:
+            evaluator = copy(evaluator)  # the problem may serve another search, in another folder
+            evaluator.checkpoints = folder / "studies" / "training"
     if fidelities is None:
         _refuse(budget=budget, predictor=predictor, cost=None if cost == EPOCHS else cost)
     else:
@@ -176,13 +182,13 @@ def search(
     result = run_search(
         problem.space,
         problem.objectives,
-        problem.evaluator,
+        evaluator,
         settings,
         constraints=problem.constraints,
         progress=progress,
         callbacks=callbacks,
     )
-    result = confirm_front(result, problem.evaluator, confirm)
+    result = confirm_front(result, evaluator, confirm)
     if folder is not None:
         result.save(folder)
     return result

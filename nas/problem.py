@@ -128,8 +128,8 @@ class Problem:
             `nas.search.objectives.parse_objectives`.
         constraints: such as `["cpu_latency_ms <= 8"]`, see
             `nas.search.objectives.parse_constraints`.
-        checkpoints: folder for the states of trainings, from which these resume; needed for
-            fidelities.
+        checkpoints: folder for the states of trainings, from which these resume. A search with
+            fidelities keeps them in its `out` by default.
 
     Attributes:
         space: the search space.

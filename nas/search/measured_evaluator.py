@@ -88,8 +88,8 @@ class NetworkEvaluator(Evaluator):
         """Raise InputError without a folder for paused trainings."""
         if self.checkpoints is None:
             raise InputError(
-                "paused trainings need a folder for their states: give the evaluator "
-                "checkpoints=FOLDER, or nas worker --checkpoints FOLDER"
+                "paused trainings need a folder for their states: give nas.search(out=FOLDER), "
+                "nas.Problem(checkpoints=FOLDER), or nas worker --checkpoints FOLDER"
             )
 
     def _pause_file(self, architecture: Architecture) -> Path:

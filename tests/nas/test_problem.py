@@ -15,6 +15,9 @@ from torch import nn
 
 import nas
 from nas import Problem, api, problem
+from nas.evaluation.datasets import load_dataset
+from nas.evaluation.measurement import Measurement
+from nas.evaluation.tasks import TrainingTask
 from nas.search.evaluators import Evaluator, TableEvaluator
 from nas.search.measured_evaluator import MeasuredEvaluator
 from nas.search.own_evaluator import FunctionEvaluator
@@ -123,6 +126,25 @@ def test_a_folder_keeps_the_search_and_its_result(tmp_path: Path) -> None:
         InputError, match="has the searches random-0, random-1: give the name of one"
     ):
         nas.load_search(tmp_path)
+
+
+def test_paused_trainings_are_kept_in_the_folder_of_the_search(tmp_path: Path) -> None:
+    task = TrainingTask(epochs=2, learning_rate=0.05)
+    measurement = Measurement(("digits_accuracy", "params"), load_dataset("digits"), training=task)
+
+    def images(trial: Any) -> nn.Module:
+        width = trial.suggest_categorical("width", [2, 4, 6, 8])
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
+
+    images.example_input = torch.zeros(1, 1, 8, 8)  # type: ignore[attr-defined]
+    goal = Problem(images, measurement, {"digits_accuracy": "max", "params": "min"})
+    budget = {"fidelities": [1, 2], "budget": 5, "sampler": "asha"}
+    with pytest.raises(InputError, match=r"paused trainings need a folder.*nas.search\(out="):
+        nas.search(goal, **budget)
+    result = nas.search(goal, **budget, out=tmp_path)
+    assert len(result.networks)
+    assert list((tmp_path / "studies" / "training").glob("paused-*"))
+    assert goal.evaluator.checkpoints is None, "another search has a folder of its own"
 
 
 @pytest.mark.parametrize(
