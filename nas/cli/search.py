@@ -57,6 +57,7 @@ from search_spaces.common.files import replacing
 
 if TYPE_CHECKING:
     from nas.comparison.runs import Budget
+    from nas.search.duration import Duration
 
 REPEATS = "search.toml"  # file of the result folder: `nas search --config` with it is this search
 
@@ -357,6 +358,13 @@ def search(
     }
     spending = _budget(fidelities, budget, cost)
     _check_limits(context, spending is not None)
+    durations: list[Duration] = []
+
+    def announce(duration: Duration) -> None:
+        durations.append(duration)
+        if not quiet:
+            print(f"nas: {duration.sentence}", file=sys.stderr)
+
     options = SearchOptions(
         known,
         **limited,
@@ -370,6 +378,7 @@ def search(
         confirm=confirm,
         measure=measure,
         cheap=None if cheap is None else tuple(split_names(cheap)),
+        announce=announce,
     )
     samplers, limits, numbers = split_names(sampler), constraint or [], range(seed, seed + seeds)
     if model is None and start is not None and start.endswith(SUPERNET):
@@ -448,7 +457,7 @@ def search(
         with replacing(folder / REPEATS) as file:
             file.write_text(written(context), encoding="utf-8")
     warn_of_missing_weights(studies, folder)
-    show_search(studies, limits, f"{objectives} on {benchmark or space}", as_json)
+    show_search(studies, limits, f"{objectives} on {benchmark or space}", as_json, durations)
     for sentence in prospects.sentences:
         print_sentence(sentence)
     print(f"written to {folder}")

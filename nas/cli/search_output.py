@@ -18,6 +18,7 @@ from nas.cli.console import (
 
 if TYPE_CHECKING:
     from nas.comparison.studies import Studies
+    from nas.search.duration import Duration
 
 
 @contextmanager
@@ -49,9 +50,18 @@ def ending_prepared(as_json: bool) -> Iterator[None]:
         raise typer.Exit from None
 
 
-def show_search(studies: Studies, constraints: list[str], problem: str, as_json: bool) -> None:
+def show_search(
+    studies: Studies,
+    constraints: list[str],
+    problem: str,
+    as_json: bool,
+    durations: list[Duration],
+) -> None:
     """Print the summary and the front; exit with JSON, or if no network satisfies the
     constraints.
+
+    Args:
+        durations: estimates that were announced, which JSON has, too.
     """
     from nas.search.study.schema import sampler_label
 
@@ -69,6 +79,7 @@ def show_search(studies: Studies, constraints: list[str], problem: str, as_json:
                 "front": front,
                 "failures": failures,
                 "least_violating": nearest,
+                "durations": [duration.summary for duration in durations],
             }
         )
         raise typer.Exit(bool(nearest))

@@ -20,6 +20,7 @@ from nas.comparison.folders import claim, searched_table
 from nas.comparison.studies import Studies
 from nas.evaluation.journal import LOG_NAME, log_to
 from nas.search.confirming import check_confirm, confirm_front
+from nas.search.duration import Announce, DurationForecast, workload
 from nas.search.evaluators import Evaluator, PredictionEvaluator, TableEvaluator
 from nas.search.measured_evaluator import MeasuredEvaluator
 from nas.search.multi_fidelity import check_policy
@@ -86,6 +87,8 @@ class SearchOptions(NamedTuple):
         confirm: fresh trainings of each network of the front at the end.
         measure: measured networks per training, see `nas.search`; of guided searches only.
         cheap: metrics of a table that count as measured (`nas.search.evaluators.TableEvaluator`).
+        announce: called with estimates of how long all searches will take
+            (`nas.search.duration`), which are also in the log.
     """
 
     prior: Path | None = None
@@ -101,6 +104,7 @@ class SearchOptions(NamedTuple):
     confirm: int = 0
     measure: int | None = None
     cheap: tuple[str, ...] | None = None
+    announce: Announce | None = None
 
     @property
     def prepares(self) -> bool:
@@ -466,6 +470,7 @@ def _run_all(
     trains = evaluator.keeps_weights
     with log_to(folder / LOG_NAME):
         log.info("%s", origin["identity"]["command"])
+        forecasts = _forecast(space, evaluator, evaluations, tasks, folder, options)
         for number, (sampler, name, seed) in enumerate(tasks):
             storage, study = options.kept(folder, name, seed)
             weights = folder / "studies" / "weights" / f"{name}-{seed}" if trains else None
@@ -496,7 +501,7 @@ def _run_all(
                     settings,
                     constraints=goal.constraints,
                     progress=shown,
-                    callbacks=trackers,
+                    callbacks=[*trackers, *(forecast.note for forecast in forecasts)],
                 )
             log_missing(folder / LOG_NAME, f"{name}-{seed}", searched.study, reader)
             if not options.prepares:
@@ -507,3 +512,32 @@ def _run_all(
             raise Prepared([options.kept(folder, name, seed) for _, name, seed in tasks])
         raise InputError(_why_nothing([result for group in results.values() for result in group]))
     return results
+
+
+def _forecast(
+    space: SearchSpace,
+    evaluator: Evaluator,
+    evaluations: int,
+    tasks: Sequence[tuple[str, str, int]],
+    folder: Path,
+    options: SearchOptions,
+) -> list[DurationForecast]:
+    """What announces how long the searches (sampler, name, seed) will take, after a first estimate;
+    [] if they are only prepared, or if their budget says it.
+    """
+    budget = options.budget
+    work = workload(
+        evaluator,
+        len(tasks),
+        evaluations,
+        budget.budget if budget else None,
+        budget.cost if budget else EPOCHS,
+        jobs=options.jobs,
+        limit=options.seconds,
+        confirm=options.confirm,
+    )
+    if work is None or options.prepares:
+        return []
+    forecast = DurationForecast(evaluator, work, options.announce)
+    forecast.begin([options.kept(folder, name, seed) for _, name, seed in tasks], space)
+    return [forecast]

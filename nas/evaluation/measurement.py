@@ -334,10 +334,7 @@ class Measurement:
     ) -> Measurements:
         from nas.evaluation.training import train
 
-        if FIDELITY in self.metrics:
-            from nas.evaluation.inheritance import imitated
-
-            data = imitated(data, network)
+        data = self._goal(data, network)
         trained = train(
             network, data, self.seeds, self.training, device=self.device, checkpoint=checkpoint,
             progress=progress and (lambda done, total: progress("training, epochs", done, total)), report=report,
@@ -348,6 +345,23 @@ class Measurement:
         about = {"scores": json.dumps(kept), **preprocessing(data)}
         means = {metric: _mean(score) for metric, score in scores.items()}
         return replace(found, values=found.values | means, state=trained.state, about=about)
+
+    def _goal(self, data: Dataset, network: Trainable) -> Dataset:
+        """The data with the targets that a training has: for `FIDELITY`, the teacher's outputs."""
+        if FIDELITY not in self.metrics:
+            return data
+        from nas.evaluation.inheritance import imitated
+
+        return imitated(data, network)
+
+    def probe(self, network: Trainable) -> float:
+        """Seconds that the trainings of a network would take, from a few training steps."""
+        from nas.evaluation.training import probe
+
+        if self.data is None:
+            return 0.0
+        data = self._goal(self.data, network)
+        return probe(network, data, self.seeds, self.training, device=self.device)
 
 
 def _mean(scores: list[float]) -> Measured:

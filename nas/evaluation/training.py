@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,6 +47,7 @@ __all__ = [
 # Samples augmented at a time, which bounds the memory for large data sets
 AUGMENTATION_BLOCK = 4096
 TEST_BATCH_SIZE = 2048  # samples
+PROBE_SECONDS = 0.3  # of the training steps from which the seconds of a training are told
 
 Progress = Callable[[int, int], None]
 Report = Callable[[int, dict[str, float]], bool]
@@ -146,7 +148,7 @@ def train(
             "a training of 0 epochs needs a network that inherits weights: give --model, or "
             "--epochs 1"
         )
-    groups = [seeds] if _fit_side_by_side(network, seeds) else [(seed,) for seed in seeds]
+    groups = _groups(network, seeds)
     trainings: list[_Training] = []
     for number, group in enumerate(groups):
         path = checkpoint
@@ -165,6 +167,63 @@ def train(
                 progress(number * task.epochs + training.epoch, len(groups) * task.epochs)
         trainings.append(training)
     return _merged(trainings)
+
+
+def probe(
+    network: Trainable,
+    data: Dataset,
+    seeds: tuple[int, ...] = (0,),
+    task: TrainingTask | None = None,
+    *,
+    device: str = "cpu",
+) -> float:
+    """Seconds that `train` would take, from the time of a few training steps.
+
+    Args:
+        network, data, seeds, task, device: as in `train`.
+
+    Raises:
+        InputError: as in `train`.
+    """
+    task = task or TrainingTask()
+    data = data.with_validation(task.validation)
+    check_fit(network.graph, data)
+    groups = _groups(network, seeds)
+    steps = len(data.train) // task.batch
+
+    def time_epoch(part: Dataset) -> float:
+        training = _Training(network, part, groups[0], task, device, report=lambda *_: True)
+        started = time.monotonic()
+        with threads_for(training.multiply_adds):
+            training.run_epoch()
+        return time.monotonic() - started
+
+    with torch.random.fork_rng(devices=[]):
+        # 1. One step warms up, and tells how many fit into the time.
+        first = time_epoch(_beginning(data, task.batch, 1))
+        timed = min(max(1, int(PROBE_SECONDS / first)), steps)
+        # 2. An epoch of so many steps, which scores as small a share of the validation part.
+        seconds = time_epoch(_beginning(data, task.batch, timed))
+    return len(groups) * task.epochs * seconds * steps / timed
+
+
+def _beginning(data: Dataset, batch: int, steps: int) -> Dataset:
+    """The first samples of each part, enough for so many training steps."""
+    share = batch * steps / len(data.train)
+
+    def beginning(part: Part) -> Part:
+        return part.rows(slice(math.ceil(share * len(part))))
+
+    assert data.validation is not None
+    train = data.train.rows(slice(batch * steps))
+    return replace(
+        data, train=train, validation=beginning(data.validation), test=beginning(data.test)
+    )
+
+
+def _groups(network: Trainable, seeds: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """The seeds that train side by side."""
+    return [seeds] if _fit_side_by_side(network, seeds) else [(seed,) for seed in seeds]
 
 
 def _merged(trainings: list[_Training]) -> Trained:

@@ -180,6 +180,12 @@ class Evaluator:
     def forget(self, architecture: Architecture) -> None:
         """Remove what was kept to continue the training of a network, which has ended."""
 
+    def probe(self, architectures: Sequence[Architecture]) -> float | None:
+        """Mean seconds of an evaluation, told in about a second from parts of some; None if only a
+        whole evaluation can tell it.
+        """
+        return None
+
 
 class _Called(Evaluator):
     """A user's object that has `metrics` and `__call__`, and perhaps attributes of `Evaluator`."""

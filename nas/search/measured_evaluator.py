@@ -8,16 +8,19 @@ function of the user's.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from nas.evaluation.int8 import score_metrics as int8_scores
 from nas.evaluation.measurement import known_metrics
 from nas.evaluation.trainable import Trainable
-from nas.search.evaluators import Evaluator, Values, check_trained
+from nas.search.evaluators import COSTS, Evaluator, Values, check_trained
 from nas.search.study.trial_logger import EvaluationLogger
 from nas.search.trainings import Fidelities, Segment
 from search_spaces import Subnetworks
@@ -27,6 +30,8 @@ from search_spaces.ir.text import fingerprint
 if TYPE_CHECKING:
     from nas.evaluation.measurement import Measured, Measurement
     from search_spaces import Architecture, SearchSpace
+
+MAX_PROBE_SECONDS = 2.0  # after which no further network is probed
 
 
 class NetworkEvaluator(Evaluator):
@@ -193,6 +198,20 @@ class MeasuredEvaluator(NetworkEvaluator):
             is_kept = training.weights and training.weights.exists()
             log.keep(training.further, training.weights if is_kept else None)
         return {**observed, **training.values}
+
+    def probe(self, architectures: Sequence[Architecture]) -> float | None:
+        """As in `Evaluator`: some steps of each training, and one latency of this machine."""
+        began, measuring, trainings = time.monotonic(), 0.0, list[float]()
+        if self.measurement.timed_here == tuple(m for m in self.measured if m not in COSTS):
+            self.measure(architectures[0], EvaluationLogger())
+            measuring = time.monotonic() - began
+        elif not self.trained:
+            return None
+        for architecture in architectures:
+            trainings.append(self._trained.probe(self.network(architecture)))
+            if time.monotonic() - began > MAX_PROBE_SECONDS:
+                break
+        return measuring + float(np.mean(trainings))
 
     def train_again(self, architecture: Architecture, seed: int) -> dict[str, float]:
         model = partial(self.space.to_onnx, architecture)

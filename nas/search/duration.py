@@ -1,0 +1,299 @@
+"""How long searches will take: said before they start, and again after the first evaluation.
+
+The number of evaluations, or the budget in epochs, is known. The seconds of one of them come from
+
+1. evaluations that are stored already, if searches are resumed;
+2. otherwise, for the built-in training, from a few training steps of `PROBED` random networks
+   (`Evaluator.probe`);
+3. otherwise, as for a user's own function, from the first evaluation.
+
+Tables and predictions take no time worth a word.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nas.search.evaluators import COSTS
+from nas.search.measured_evaluator import NetworkEvaluator
+from nas.search.study.load import load_studies
+from nas.search.study.schema import PRIOR_KEY, REPEAT_KEY, UNTIL_KEY, TrialAttributes
+from nas.search.study.trials import began, has_result
+from nas.search.trainings import EPOCHS, SECONDS
+from search_spaces.common.errors import NasError
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.storages import BaseStorage
+    from optuna.trial import FrozenTrial
+
+    from nas.search.evaluators import Evaluator
+    from search_spaces import SearchSpace
+
+log = logging.getLogger(__name__)
+
+PROBED = 3  # random networks whose training steps are timed
+
+StudyAddress = tuple["str | Path | BaseStorage", str]
+"""Storage and name of a study."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What searches of one command have to do, together.
+
+    Attributes:
+        units: evaluations of all searches, or epochs of training.
+        is_by_cost: True if the units are epochs, those of a budget.
+        trainings: trainings per evaluation; 0 if nothing is trained by this package.
+        epochs: of each of these trainings.
+        jobs: processes that share the work.
+        limit: seconds after which nothing starts, of all searches together.
+        confirm: fresh trainings of each network of the front afterwards.
+    """
+
+    units: float
+    is_by_cost: bool = False
+    trainings: int = 0
+    epochs: int = 0
+    jobs: int = 1
+    limit: float = math.inf
+    confirm: int = 0
+
+    def counted(self, left: float) -> str:
+        """The units that are left, in words."""
+        if self.is_by_cost:
+            return f"{_count(left, self.units)} epochs of training"
+        if not self.trainings:
+            return f"{_count(left, self.units)} evaluations"
+        epochs = "1 epoch" if self.epochs == 1 else f"{self.epochs} epochs"
+        if self.trainings == 1:
+            return f"{_count(left, self.units)} trainings of {epochs}"
+        return f"{_count(left, self.units)} evaluations of {self.trainings} trainings of {epochs}"
+
+
+@dataclass(frozen=True)
+class Duration:
+    """An estimate of how long searches will take from now on.
+
+    Attributes:
+        work: what they have to do.
+        left: units that are not done yet.
+        each: seconds of one unit; None before anything tells it.
+        basis: where `each` comes from, in words; "" without it.
+    """
+
+    work: Workload
+    left: float
+    each: float | None = None
+    basis: str = ""
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds until the end; None if unknown."""
+        if self.each is None:
+            return None
+        return min(self.left * self.each / self.work.jobs, self.work.limit)
+
+    @property
+    def sentence(self) -> str:
+        """The estimate in plain words."""
+        work, counted = self.work, self.work.counted(self.left)
+        if work.jobs > 1:
+            counted += f" in {work.jobs} processes"
+        if self.each is None or self.seconds is None:
+            limit = "" if math.isinf(work.limit) else f", for at most {in_words(work.limit)}"
+            return f"{counted}{limit}; how long they take is known after the first"
+        text = f"about {in_words(self.seconds)}"
+        text += " left" if self.left < work.units else ""
+        if self.seconds == work.limit:
+            text += ", the time limit"
+        text += f": {counted}, {in_words(self.each)} each ({self.basis})"
+        if work.confirm:
+            trainings = "training" if work.confirm == 1 else "trainings"
+            text += f", then {work.confirm} fresh {trainings} of each network of the front"
+        return text
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """As JSON values."""
+        unit = "epochs" if self.work.is_by_cost else "evaluations"
+        return {
+            unit: self.left,
+            "seconds_each": self.each,
+            "seconds": self.seconds,
+            "basis": self.basis,
+            "text": self.sentence,
+        }
+
+
+Announce = Callable[[Duration], None]
+
+
+class DurationForecast:
+    """Announces how long searches will take; of searches that take no time worth a word, nothing.
+
+    Args:
+        evaluator: of the searches.
+        work: what they have to do.
+        announce: called with each estimate, which is logged in any case.
+    """
+
+    def __init__(
+        self, evaluator: Evaluator, work: Workload, announce: Announce | None = None
+    ) -> None:
+        self.evaluator, self.work, self.announce = evaluator, work, announce
+        takes_time = isinstance(evaluator, NetworkEvaluator) and {*evaluator.metrics} - {*COSTS}
+        self._is_needed = bool(takes_time)  # until seconds of whole evaluations are known
+        self._done = 0.0
+
+    def begin(self, studies: Iterable[StudyAddress], space: SearchSpace, seed: int = 0) -> None:
+        """Announce an estimate before the searches start.
+
+        Args:
+            studies: where the searches are stored; those that do not exist yet are skipped.
+            space: the networks to draw from.
+            seed: of this draw.
+        """
+        if not self._is_needed:
+            return
+        # 1. What is stored, by units and seconds.
+        trials = [trial for address in studies for trial in _stored(*address)]
+        units = np.array([self._units(trial) for trial in trials])
+        seconds = np.array([_seconds(trial) for trial in trials])
+        self._done = min(float(units.sum()), self.work.units)
+        if self._done == self.work.units:
+            self._is_needed = False
+            return
+        # 2. The best of the sources.
+        if self._done:
+            self._is_needed = False
+            basis = f"as the {len(trials)} stored ones" if not self.work.is_by_cost else "as so far"
+            self._announce(float(seconds.sum() / units.sum()), basis)
+            return
+        each = self._probe(space, seed)
+        self._announce(each, "" if each is None else "from a few training steps")
+
+    def note(self, study: optuna.Study, trial: FrozenTrial) -> None:
+        """Announce an estimate after the first evaluation; a callback of a search."""
+        units = self._units(trial) if _counts(trial) else 0.0
+        if not self._is_needed or not units:
+            return
+        self._is_needed = False
+        self._done += units
+        if self._done < self.work.units:
+            self._announce(_seconds(trial) / units, "as the first")
+
+    def _announce(self, each: float | None, basis: str) -> None:
+        duration = Duration(self.work, self.work.units - self._done, each, basis)
+        log.info("%s", duration.sentence)
+        if self.announce is not None:
+            self.announce(duration)
+
+    def _units(self, trial: FrozenTrial) -> float:
+        """Evaluations or epochs that a trial counts for."""
+        if not self.work.is_by_cost:
+            return float(UNTIL_KEY not in trial.user_attrs)
+        return TrialAttributes.of(trial).cost
+
+    def _probe(self, space: SearchSpace, seed: int) -> float | None:
+        """Seconds of one unit from a few training steps of random networks; None if unknown."""
+        try:
+            networks = [space.sample(np.random.default_rng([seed, i])) for i in range(PROBED)]
+            seconds = self.evaluator.probe(networks)
+        except Exception as error:  # as the search will report, whose evaluations then fail, too
+            log.debug("no training steps could be timed: %s", error)
+            return None
+        if seconds is None or not self.work.is_by_cost:
+            return seconds
+        return seconds / max(self.work.epochs, 1)
+
+
+def workload(
+    evaluator: Evaluator,
+    searches: int,
+    evaluations: int,
+    budget: float | None = None,
+    cost: str = EPOCHS,
+    **limits: Any,
+) -> Workload | None:
+    """The work of equal searches.
+
+    Args:
+        evaluator: of the searches.
+        searches: their number.
+        evaluations: of each of them.
+        budget: of each search by cost, in the unit `cost`; None for any other search.
+        cost: epochs, seconds or a metric.
+        limits: `jobs`, `limit` (seconds per search) and `confirm` of the `Workload`.
+
+    Returns:
+        The work; None if a budget is not in epochs: one in seconds says itself how long it takes.
+    """
+    if budget is not None and cost != EPOCHS:
+        if cost != SECONDS:
+            log.debug("a budget of %s does not tell seconds", cost)
+        return None
+    if (size := evaluator.space.size if evaluator.space else None) is not None:
+        evaluations = min(evaluations, size)
+    limits["limit"] = searches * limits.get("limit", math.inf)
+    trainings, epochs = 0, 0
+    if isinstance(evaluator, NetworkEvaluator) and evaluator.measurement.data and evaluator.trained:
+        trainings, epochs = len(evaluator.seeds), evaluator.measurement.training.epochs
+    return Workload(
+        searches * (evaluations if budget is None else budget),
+        budget is not None,
+        trainings,
+        epochs,
+        **limits,
+    )
+
+
+def _stored(storage: str | Path | BaseStorage, name: str) -> Sequence[FrozenTrial]:
+    """The trials of a study that count; none if it does not exist or cannot be read."""
+    if isinstance(storage, Path) and not storage.exists():
+        return ()
+    try:
+        (study,) = load_studies(storage, name)
+    except NasError as error:  # the search will say it, if it cannot create the study either
+        log.debug("no stored evaluations: %s", error)
+        return ()
+    return [trial for trial in study.get_trials(deepcopy=False) if _counts(trial)]
+
+
+def _counts(trial: FrozenTrial) -> bool:
+    """True if a trial is an evaluation or a segment of a training, and took its time."""
+    is_new = not {REPEAT_KEY, PRIOR_KEY} & trial.user_attrs.keys()
+    is_trained = trial.values is not None or UNTIL_KEY in trial.user_attrs
+    return is_new and is_trained and has_result(trial) and trial.datetime_complete is not None
+
+
+def _seconds(trial: FrozenTrial) -> float:
+    """Seconds that a finished trial took, without an interruption before it."""
+    assert trial.datetime_complete is not None
+    return trial.datetime_complete.timestamp() - began(trial)
+
+
+def _count(left: float, units: float) -> str:
+    """ "60", or "30 of 60" if a part is done."""
+    return f"{units:,.0f}" if left == units else f"{left:,.0f} of {units:,.0f}"
+
+
+def in_words(seconds: float) -> str:
+    """A duration as a person says it: 0.4 s, 11 s, 12 min, 3.5 h, 2.1 days."""
+    if seconds < 9.5:
+        return f"{seconds:.1g} s"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 100 * 60:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 48 * 3600:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86400:.1f} days"
