@@ -212,39 +212,64 @@ def reading(text: str) -> Reading:
     return Reading(program, at_sites, calls(program))
 
 
+class _Copy(NamedTuple):
+    """The copy of a function for the kernel sizes that calls pass to it."""
+
+    function: str
+    kernels: Attrs
+
+    @property
+    def name(self) -> str:
+        return f"{self.function} {self.kernels}" if self.kernels else self.function
+
+
 def with_kernels(program: Program) -> Program:
     """The program with one copy of a function per kernel size, so that its operators state the
     size.
-
-    Recursion would not end here: call `sites` first, which refuses it.
     """
     if not _passes_kernels(program):
         return program
-    functions: dict[str, Block] = {}  # the copies, by name
+    # 1. The calls of the main block say which copies are needed.
+    main, needed = _bind_kernels(program.main, {}, program.functions)
 
-    def copy_of(name: str, kernels: Attrs) -> str:
-        copy = f"{name} {kernels}" if kernels else name
-        if copy not in functions:
-            functions[copy] = bound(program.functions[name], dict(kernels))
-        return copy
+    # 2. Each copy is made once, and its calls may need further ones.
+    copies: dict[str, Block] = {}
+    while needed:
+        copy = needed.pop()
+        if copy.name not in copies:
+            function = program.functions[copy.function]
+            block, further = _bind_kernels(function, dict(copy.kernels), program.functions)
+            copies[copy.name] = block
+            needed += further
+    return Program(main, copies, program.input_shapes, program.output_shapes)
 
-    def bound(block: Block, kernels: dict[str, Value]) -> Block:
-        items = []
-        for item in block.items:
-            # 1. Replace references to the block's own kernel sizes by their values.
-            attrs = _with_values(item.attrs, kernels)
-            op = item.op
 
-            # 2. A call with kernel sizes becomes a call of the copy for these sizes.
-            if op in program.functions:
-                passed = _kernels(attrs)
-                attrs = tuple([pair for pair in attrs if pair not in passed])
-                op = copy_of(op, passed)
-            items.append(item._replace(op=op, attrs=attrs))
-        return block._replace(items=tuple(items))
+def _bind_kernels(
+    block: Block, kernels: Mapping[str, Value], functions: Mapping[str, Block]
+) -> tuple[Block, list[_Copy]]:
+    """The block with its kernel sizes filled in, and the copies that its calls then need.
 
-    main = bound(program.main, {})
-    return Program(main, functions, program.input_shapes, program.output_shapes)
+    Args:
+        block: the main block, or the body of a function.
+        kernels: kernel sizes by the parameter that has them.
+        functions: the program's functions by name.
+    """
+    items = []
+    needed = []
+    for item in block.items:
+        # 1. Replace references to the block's own kernel sizes by their values.
+        attrs = _with_values(item.attrs, kernels)
+        op = item.op
+
+        # 2. A call with kernel sizes becomes a call of the copy for these sizes.
+        if op in functions:
+            passed = _kernels(attrs)
+            attrs = tuple([pair for pair in attrs if pair not in passed])
+            copy = _Copy(op, passed)
+            op = copy.name
+            needed.append(copy)
+        items.append(item._replace(op=op, attrs=attrs))
+    return block._replace(items=tuple(items)), needed
 
 
 def _passes_kernels(program: Program) -> bool:
