@@ -21,8 +21,8 @@ from nas.cli.progress import progress_bar
 from nas.comparison.runs import run_studies
 from nas.report.folders import save_studies
 from nas.report.plots import plot_kendall
-from nas.search.progress import Progress
 from search_spaces.common.files import replacing
+from search_spaces.common.progress import Progress
 
 OBJECTIVES = "digits_accuracy,cpu_latency_ms"
 FLOOR = "digits_accuracy >= 50"  # a network that guesses is useless, however fast

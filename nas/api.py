@@ -37,6 +37,7 @@ from nas.search.study.result import SearchResult
 from nas.search.study.schema import SOURCE_KEY, sampler_label
 from nas.search.trainings import EPOCHS
 from search_spaces.common.errors import InputError
+from search_spaces.common.progress import Progress
 
 if TYPE_CHECKING:
     import optuna
@@ -261,7 +262,7 @@ def compare(
     given: Sequence[str] = (),
     journal: str | Path | None = None,
     jobs: int = 1,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Compared:
     """Compare how well predictors rank the networks of a table that they have not learned.
 
@@ -353,7 +354,7 @@ def retrain(
     space: str | None = None,
     out: str | Path | None = None,
     trust: bool = False,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
     int8: bool = False,
     int8_epochs: int | None = None,
     calibration: str | None = None,

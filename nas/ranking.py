@@ -9,7 +9,7 @@ where there are some, and by predictions elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,6 +35,7 @@ from predictors.features import exact_costs
 from predictors.metrics import EXACT, Metric
 from predictors.registry import load, load_trained
 from search_spaces.common.errors import InputError, unknown
+from search_spaces.common.progress import Progress
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,7 +89,7 @@ def rank_networks(
     measured: str | Path | None = None,
     samples: int = 64,
     seed: int = 0,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> RankedNetworks:
     """Rank networks for a device, with uncertainty.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 Inputs = Sequence["str | onnx.ModelProto | Architecture"]
 Stream = Iterable["str | onnx.ModelProto | Architecture"]
 Metrics = Mapping[str, Sequence[float] | np.ndarray]
-Progress = Callable[[int, int, float], None]
-"""Called as `progress(step, steps, loss)` during training."""
 
 STREAM_CHUNK = 256  # architectures per call of `predict` in a stream
 ESTIMATE_SAMPLES = 4  # samples behind a point estimate

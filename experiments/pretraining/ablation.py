@@ -8,7 +8,6 @@ Trainings and rows resume after an interruption.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,6 +20,7 @@ from experiments.pretraining.random_tasks import FUNCTIONS, PRIOR, Prior, SpaceS
 from experiments.runner import AsJson, Quick, Seeds, run_command
 from experiments.tables import Scores, chosen, compute, pivot, publish, show, summarize
 from nas.cli.progress import progress_bar
+from search_spaces.common.progress import Progress
 
 if TYPE_CHECKING:
     from predictors.rlm.model import Model
@@ -103,7 +103,7 @@ def _spaces(
     bank: Path,
     generated: int,
     with_proxies: int,
-    bar: Callable[[str, int, int], None],
+    bar: Progress,
 ) -> list[SpaceStates]:
     """The encoder's states of all generated spaces, computed once per process."""
     from experiments.pretraining.bank import build_bank, generated_files, load_space

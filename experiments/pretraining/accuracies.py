@@ -10,7 +10,7 @@ on the states, so that the network can learn fine differences.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from experiments.pretraining.short_trainings import Row, read
 from predictors.rlm.encoder import TextEncoder, collate
 from predictors.rlm.kernel_regression import AXES, Projection
 from predictors.rlm.tokens import ACCURACIES, Tokens
+from search_spaces.common.progress import Progress
 
 LEARNING_RATE, WEIGHT_DECAY = 1e-3, 0.05
 NETWORKS, SPACES = 512, 2  # of a space, and spaces per step
@@ -38,7 +39,6 @@ AXIS_ROWS, FIT_ROWS = (
 )  # cells that give the coordinates, and that give the kernel's parameters
 FEW_WEIGHT = 3.0  # of the smoothed results of few steps among the coordinates for many steps
 DIGITS = len(PROXIES) + MEASURED.index("digits_accuracy")  # column of the populations
-Progress = Callable[[int, int, float], None]
 
 
 class Trainings(NamedTuple):
@@ -77,7 +77,7 @@ def pretrain_accuracies(
                 (step + 1) / 100, 0.5 * (1 + math.cos(math.pi * step / steps)) + 0.01
             )
         optimizer.step()
-        progress(step + 1, steps, loss.item())
+        progress(f"loss {loss.item():.3f}", step + 1, steps)
 
 
 def targets(space: BankedSpace, rows: Sequence[Row]) -> np.ndarray:

@@ -4,7 +4,7 @@ label-free targets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +17,7 @@ from experiments.pretraining.structural_targets import structural_targets
 from predictors.rlm.tokens import Tokens, neighbour_sketch, tokenize_graph
 from search_spaces import Architecture, SearchSpace, get_space
 from search_spaces.common.files import replacing
+from search_spaces.common.progress import Progress
 from search_spaces.ir.graph import Graph
 
 PROXIES = ("epe_nas", "grad_norm", "jacov", "l2_norm", "nwot", "snip", "synflow", "zen")
@@ -41,8 +42,6 @@ PUBLISHED: dict[str, dict[str, int]] = {
     "darts": {"width": 32, "cells": 8}, "two-path": {}, "hiaml": {}, "inception": {},
 }  # fmt: skip
 PUBLISHED_NETWORKS = 300
-
-Progress = Callable[[str, int, int], None]
 
 
 class BankedSpace(NamedTuple):

@@ -28,6 +28,7 @@ from nas.benchmarks.text_cache import text_version
 from nas.evaluation.journal import Journal
 from search_spaces import Architecture, SearchSpace, get_space
 from search_spaces.common.files import replacing
+from search_spaces.common.progress import Progress
 from search_spaces.ir.costs import (
     graph_activations,
     graph_depth,
@@ -37,7 +38,6 @@ from search_spaces.ir.costs import (
 )
 from search_spaces.ir.text import compact, write
 
-Progress = Callable[[str, int, int], None]
 Options = dict[str, Any]
 CELLS = "nasbench201"
 CELLS_SHARE = 0.5

@@ -8,7 +8,7 @@ in which functions of a network's structure are smooth, in any space.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from experiments.pretraining.structural_targets import DEVICES, QUALITIES
 from predictors.rlm.encoder import TextEncoder, collate
 from predictors.rlm.kernel_regression import COMMON_WEIGHT
 from predictors.rlm.tokens import COMMON, PROXIES, TextFeatures
+from search_spaces.common.progress import Progress
 
 LEARNING_RATE = 1e-3
 SUPPORTS, QUERIES = (16, 32, 48, 64), 32
@@ -34,7 +35,6 @@ SAVE_EVERY = 200
 # 16-bit products take half the time on processors with AVX-512, and seven times the time on those
 # with AVX2 only.
 HALF_PRECISION = torch.backends.cpu.get_cpu_capability() == "AVX512"
-Progress = Callable[[int, int, float], None]
 
 
 class KernelRegression(nn.Module):
@@ -127,7 +127,7 @@ def pretrain_encoder(
         if (step + 1) % SAVE_EVERY == 0 or step + 1 == steps:
             keep(checkpoint, {"encoder": encoder, "heads": heads}, optimizer, step + 1)
         if progress:
-            progress(step + 1, steps, loss.item())
+            progress(f"loss {loss.item():.3f}", step + 1, steps)
 
 
 def _loss(

@@ -21,11 +21,12 @@ import typer
 
 from experiments.runner import Quick, run_command
 from nas.cli.progress import progress_bar
+from search_spaces.common.progress import Progress
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from experiments.pretraining.bank import BankedSpace, Progress
+    from experiments.pretraining.bank import BankedSpace
     from experiments.pretraining.random_tasks import Prior, SpaceStates
     from predictors.rlm.model import Model, Task
 
@@ -137,8 +138,8 @@ def _train(
     with accelerator.main_process_first():  # the other processes load its checkpoint
         path = out / f"encoder-{name}.safetensors"
 
-        def progress(step: int, of: int, loss: float) -> None:
-            bar(f"encoder, {name}, loss {loss:.3f}", step, of)
+        def progress(step: str, done: int, total: int) -> None:
+            bar(f"encoder, {name}, {step}", done, total)
 
         pretrain_encoder(model.encoder, pools, encoder_steps, seed, path, progress, rate)
         if name == "base":  # too few generated spaces have trainings to predict those of others

@@ -49,7 +49,7 @@ def main(
             base=None,
             steps=steps,
             schedule=SCHEDULE,
-            progress=lambda step, of, loss: bar(f"{NAME}, loss {loss:.3f}", step, of),
+            progress=lambda step, done, total: bar(f"{NAME}, {step}", done, total),
         )
         model.fit(data.texts, data.metrics).save(out / NAME)
     print(out / NAME)

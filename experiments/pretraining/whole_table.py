@@ -63,7 +63,7 @@ def main(
     with progress_bar(f"{kind.value}-nasbench201") as bar:
         own: dict[str, Any] = {}
         if kind == Kind.gnn:
-            own = {"steps": steps, "progress": lambda i, n, loss: bar(f"loss {loss:.3f}", i, n)}
+            own = {"steps": steps, "progress": bar}
         else:
             train = np.sort(np.random.default_rng(seed).permutation(train)[:MAX_KEPT])
         model = predictors.create(kind.value, seed=seed, **own)

@@ -13,7 +13,7 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import cycle, islice
@@ -29,6 +29,7 @@ from nas.evaluation.runtimes.child import JOB, RESULT, STEP
 from nas.evaluation.runtimes.measuring import CHILD
 from search_spaces import Architecture, SearchSpace, get_space
 from search_spaces.common.errors import InputError
+from search_spaces.common.progress import Progress
 
 BASE = "onnxruntime"  # measured in this process
 TASK = LatencyTask(warmup=5, runs=30)
@@ -49,8 +50,6 @@ SPACES: dict[str, dict[str, Any]] = {
 }
 TABLE = "measurements.jsonl"
 MIN_NETWORKS = 20
-
-Step = Callable[[str, int, int], None]
 
 
 class Candidate(NamedTuple):
@@ -84,7 +83,7 @@ def _distinct(label: str, space: SearchSpace) -> Iterator[Candidate]:
             yield Candidate(label, space, architecture)
 
 
-def measure_table(folder: Path, count: int, runtimes: list[str], step: Step) -> None:
+def measure_table(folder: Path, count: int, runtimes: list[str], step: Progress) -> None:
     """Measure what the folder's table lacks of `count` networks.
 
     A line has the name of a runtime and a network, and median, low and high end in ms, or the

@@ -26,6 +26,7 @@ from experiments.runner import AsJson, Quick, run_command
 from nas.cli.console import print_json, print_table
 from nas.cli.progress import progress_bar
 from search_spaces import Architecture, SearchSpace, get_space, list_spaces
+from search_spaces.common.progress import Progress
 from search_spaces.ir.graph import Graph
 from search_spaces.ir.onnx import write_model
 from search_spaces.ir.text import compact, write
@@ -86,7 +87,7 @@ def measure(
     seeds: int,
     count: int,
     path: Path,
-    progress: Callable[[str, int, int], None],
+    progress: Progress,
 ) -> dict[str, Any]:
     """A row of milliseconds and speedups, mean ± standard deviation over the seeds."""
     space = get_space(name)

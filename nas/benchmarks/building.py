@@ -24,10 +24,10 @@ from nas.evaluation.journal import Journal
 from search_spaces import Architecture, SearchSpace
 from search_spaces.common.errors import InputError, unknown
 from search_spaces.common.files import replacing
+from search_spaces.common.progress import Progress
 
 STAGES = ("accuracy", "proxies", "latency")
 
-Progress = Callable[[str, int, int], None]
 Measure = Callable[[SearchSpace, Architecture], Any]
 
 

@@ -17,10 +17,11 @@ import numpy as np
 
 from nas.benchmarks.csv_file import parse_csv
 from nas.benchmarks.loading import sha256, update_nasbench201
-from nas.benchmarks.table import Benchmark, Header, Progress, Table, canonical
+from nas.benchmarks.table import Benchmark, Header, Table, canonical
 from nas.evaluation.machine import cache_folder
 from search_spaces.common.errors import InputError, unknown
 from search_spaces.common.files import replacing
+from search_spaces.common.progress import Progress
 
 BASE_URL = "https://raw.githubusercontent.com"
 TIMEOUT_SECONDS = 30.0  # without data from the server

@@ -9,9 +9,10 @@ import numpy as np
 
 from nas.benchmarks.text_tables import TextTable, rank_correlations, split
 from search_spaces.common.errors import InputError
+from search_spaces.common.progress import Progress
 
 if TYPE_CHECKING:
-    from nas.benchmarks.table import Benchmark, Progress
+    from nas.benchmarks.table import Benchmark
     from predictors import Predictor
 
 
@@ -74,6 +75,4 @@ def _show_steps(model: Predictor, progress: Progress) -> None:
     """Report that fitting begins, and each training step if the predictor has any."""
     progress("fitting", 0, 1)
     if hasattr(model, "progress"):
-        model.progress = lambda step, steps, loss: progress(
-            f"fitting, loss {loss:.4g}", step, steps
-        )
+        model.progress = lambda step, done, total: progress(f"fitting, {step}", done, total)

@@ -13,8 +13,9 @@ import numpy as np
 
 from nas.benchmarks.loading import update_nasbench201
 from nas.benchmarks.restricted_pickle import load_pickle, load_torch_file
-from nas.benchmarks.table import Benchmark, Header, Progress, Table, canonical
+from nas.benchmarks.table import Benchmark, Header, Table, canonical
 from search_spaces.common.errors import InputError
+from search_spaces.common.progress import Progress
 
 if TYPE_CHECKING:
     from nas_201_api import ArchResults

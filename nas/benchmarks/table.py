@@ -25,10 +25,10 @@ from predictors.features import COUNTS
 from search_spaces import Architecture, SearchSpace, get_space
 from search_spaces.common.errors import InputError, unknown
 from search_spaces.common.files import replacing
+from search_spaces.common.progress import Progress
 
 FORMAT_VERSION = 1
 MAX_DEVIATION = 0.1  # of a column from the counts, relative: conventions differ a little
-Progress = Callable[[str, int, int], None]  # name of the step, amount done, total
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import hashlib
 import inspect
 import json
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from joblib import Parallel, delayed
@@ -15,6 +15,7 @@ from joblib import Parallel, delayed
 from nas.evaluation.machine import cache_folder
 from search_spaces import Architecture, SearchSpace
 from search_spaces.common.files import replacing
+from search_spaces.common.progress import Progress
 from search_spaces.ir.text import TEXT_VERSION
 
 MIN_PARALLEL_TEXTS = 2000  # fewer are made in this process
@@ -26,7 +27,7 @@ def cached_texts(
     space_key: str,
     architectures: Sequence[Architecture],
     notations: Sequence[str],
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> list[str]:
     """Texts of n architectures, from the cache folder if possible.
 

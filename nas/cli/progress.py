@@ -7,8 +7,10 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+
+from search_spaces.common.progress import Progress
 
 LINE_SECONDS = 30.0  # between two lines
 MAX_LABEL = 30  # characters of a label beside the bar; 80 columns have room for the rest
@@ -63,7 +65,7 @@ def _clock(seconds: float) -> str:
 
 
 @contextmanager
-def progress_bar(label: str, quiet: bool = False) -> Iterator[Callable[[str, int, int], None]]:
+def progress_bar(label: str, quiet: bool = False) -> Iterator[Progress]:
     """Show progress on standard error: a bar on a terminal, else lines at the start, at the end and
     in between.
 

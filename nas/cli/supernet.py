@@ -66,7 +66,7 @@ def supernet(
             task,
             seed=seed,
             checkpoint=state,
-            progress=lambda done, total: bar("epochs", done, total),
+            progress=bar,
         )
     weights.save(out)
     state.unlink(missing_ok=True)

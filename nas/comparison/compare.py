@@ -23,6 +23,7 @@ from nas.evaluation.journal import Journal
 from predictors.metrics import Metric
 from predictors.registry import version
 from search_spaces.common.errors import InputError, unknown, user_errors_as_input
+from search_spaces.common.progress import Progress
 from search_spaces.common.seeds import check_seed
 from search_spaces.common.threads import one_thread
 
@@ -36,7 +37,6 @@ SAMPLES = 32  # per prediction
 MEASURES = (
     "tau", "spearman", "tau_top", "top10", "regret", "rmse", "cover50", "cover90", "fit_seconds", "predict_seconds",
 )  # fmt: skip
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from nas.search.multi_fidelity import check_policy
 from nas.search.objectives import Constraint, parse_constraints, parse_objectives
 from nas.search.pareto import Reference
 from nas.search.prior import read_prior_observations
-from nas.search.progress import Progress, labelled
+from nas.search.progress import labelled
 from nas.search.samplers import check_sampler, is_guided
 from nas.search.search import SearchSettings, run_search
 from nas.search.study.load import is_untrusted, load_studies, read_study
@@ -46,6 +46,7 @@ from nas.search.trainings import EPOCHS, SECONDS
 from predictors.metrics import Metric
 from search_spaces import SearchSpace
 from search_spaces.common.errors import InputError
+from search_spaces.common.progress import Progress
 from search_spaces.common.seeds import check_seed
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ certain.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from nas.evaluation.device_command import DeviceCommand, DeviceError, time_on_device
 from nas.evaluation.devices import MIN_MEASURED, PredictedDevice
 from search_spaces.common.errors import InputError, MeasurementError
+from search_spaces.common.progress import Progress
 
 if TYPE_CHECKING:
     from search_spaces import Architecture, SearchSpace
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 POOL_SIZE = 300  # random architectures from which networks are selected
 INITIAL_NETWORKS = 4  # spread over the range of FLOPs, before the RLM selects
 MAX_FAILURES = 10  # consecutive failures, after which measuring stops
-
-Progress = Callable[[str, int, int], None]
 
 
 def draw_pool(space: SearchSpace, seed: int) -> dict[str, Architecture]:

@@ -40,6 +40,7 @@ import numpy as np
 from nas.evaluation.machine import OtherLoad, cache_folder, measuring, processor, versions
 from search_spaces.common.errors import InputError, unknown
 from search_spaces.common.files import replacing
+from search_spaces.common.progress import Progress
 
 if TYPE_CHECKING:
     import onnx
@@ -134,14 +135,15 @@ def time_model(model: onnx.ModelProto, task: LatencyTask | None = None) -> Laten
 def time_serialized(
     models: Sequence[bytes],
     task: LatencyTask,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> list[Latency]:
     """Measure the latencies of n serialized models in one interleaved pass.
 
     Args:
         models: the serialized models, which all stay open.
         task: how they are measured.
-        progress: called with the number of finished rounds of windows and the number of rounds.
+        progress: called with "windows", the number of finished rounds of windows and the number
+            of rounds.
 
     Raises:
         InputError: the provider is not available, or ONNX Runtime cannot run a model.
@@ -152,7 +154,7 @@ def time_serialized(
 def time_interleaved(
     timers: Sequence[Timer],
     task: LatencyTask,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> list[Latency]:
     """Measure n networks in windows that alternate with those of the reference network.
 
@@ -175,7 +177,7 @@ def time_interleaved(
             if number >= task.windows and all(_is_enough(own, task.windows) for own in windows):
                 break
             if progress:
-                progress(min(number, task.windows), task.windows)
+                progress("windows", min(number, task.windows), task.windows)
             if number:
                 time.sleep(PAUSE_S)
             before = _typical(reference.window())

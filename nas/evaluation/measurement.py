@@ -26,6 +26,7 @@ from nas.evaluation.runtimes import RUNTIME_METRICS, get_runtime
 from nas.evaluation.tasks import TrainingTask, training_task
 from nas.evaluation.trainable import State, Trainable
 from search_spaces.common.errors import InputError
+from search_spaces.common.progress import Progress
 from search_spaces.ir.costs import graph_flops, graph_params
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from nas.evaluation.training import Report
     from search_spaces.ir.graph import Shape
 
-Progress = Callable[[str, int, int], None]
 SIZE = "size_mb"  # of the ONNX file, in MB (10⁶ bytes)
 
 
@@ -218,7 +218,7 @@ class Measurement:
             ]
             task = replace(self.latency, provider=CPU) if is_int8 else self.latency
 
-            def advance(done: int, total: int, metric: str = metric) -> None:
+            def advance(_: str, done: int, total: int, metric: str = metric) -> None:
                 if progress:
                     progress(f"{metric}, measured together", done, total)
 
@@ -337,7 +337,7 @@ class Measurement:
         data = self._goal(data, network)
         trained = train(
             network, data, self.seeds, self.training, device=self.device, checkpoint=checkpoint,
-            progress=progress and (lambda done, total: progress("training, epochs", done, total)), report=report,
+            progress=progress, report=report,
             until=until,
         )  # fmt: skip
         scores = {data.metric: trained.validation, data.test_metric: trained.test}

@@ -8,7 +8,7 @@ the targets and the outputs of the largest. All write to the same shared weights
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -28,14 +28,13 @@ from nas.evaluation.training import check_fit, optimizer_of, schedule_of, train
 from search_spaces import Architecture, TorchSpace
 from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
+from search_spaces.common.progress import Progress
 from search_spaces.shared_weights import SharedWeights
 
 MET = 200  # random networks that say how large each parameter gets
 STARTS = 20  # of them, from which the largest and the smallest one are looked for
 RANDOM = 2  # random networks per step
 REDRAWS = 50  # of a network with a parameter that is larger than all that were met
-
-Progress = Callable[[int, int], None]
 
 
 def train_supernet(
@@ -57,7 +56,7 @@ def train_supernet(
         seed: of all random choices.
         checkpoint: file for the state after every epoch; an interrupted training resumes from it
             with the same result.
-        progress: called with the number of epochs done and the total.
+        progress: called with "epochs", the number of epochs done and the total.
         until: stop after this epoch, without an end; a checkpoint resumes.
 
     Raises:
@@ -76,7 +75,7 @@ def train_supernet(
         if checkpoint is not None:
             training.save(checkpoint)
         if progress:
-            progress(training.epoch, task.epochs)
+            progress("epochs", training.epoch, task.epochs)
     return SharedWeights(
         {key: parameter.detach() for key, parameter in training.parameters.items()},
         training.settings,

@@ -30,6 +30,7 @@ from nas.evaluation.tasks import DigitsTask, TrainingTask, training_task
 from nas.evaluation.trainable import State, Trainable
 from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
+from search_spaces.common.progress import Progress
 from search_spaces.common.threads import threads_for
 from search_spaces.ir.costs import graph_flops
 from search_spaces.ir.graph import Graph, Shape, element_type
@@ -49,7 +50,6 @@ AUGMENTATION_BLOCK = 4096
 TEST_BATCH_SIZE = 2048  # samples
 PROBE_SECONDS = 0.3  # of the training steps from which the seconds of a training are told
 
-Progress = Callable[[int, int], None]
 Report = Callable[[int, dict[str, float]], bool]
 """Called after each epoch with its number, from 1, and the validation score by metric. Returns False to stop."""
 
@@ -127,7 +127,7 @@ def train(
         device: torch device.
         checkpoint: file for the state after every epoch; an interrupted training resumes from it
             with the same result.
-        progress: called with the number of epochs done and the total.
+        progress: called with "epochs", the number of epochs done and the total.
         report: receives the mean validation score of the networks that train together, and may stop
             their training. If networks train one by one, only the first reports.
         until: pause after this epoch; 0 to score a network with the weights that it inherits.
@@ -164,7 +164,7 @@ def train(
             if path:
                 training.save(path)
             if progress:
-                progress(number * task.epochs + training.epoch, len(groups) * task.epochs)
+                progress("epochs", number * task.epochs + training.epoch, len(groups) * task.epochs)
         trainings.append(training)
     return _merged(trainings)
 

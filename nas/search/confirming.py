@@ -12,7 +12,7 @@ one, which is what to expect.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -23,13 +23,12 @@ from nas.evaluation.measurement import Measured
 from nas.search.measured_evaluator import NetworkEvaluator
 from nas.search.study.schema import CONFIRMED_KEY
 from search_spaces.common.errors import InputError
+from search_spaces.common.progress import Progress
 
 if TYPE_CHECKING:
     from nas.search.evaluators import Evaluator
     from nas.search.study.networks import DistinctNetwork
     from nas.search.study.result import SearchResult
-
-Progress = Callable[[str, int, int], None]
 
 
 def confirm_front(

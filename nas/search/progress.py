@@ -15,10 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from nas.search.pareto import hypervolume, joined
+from search_spaces.common.progress import Progress
 
 FRAME_POINTS = 10
-Progress = Callable[[str, int, int], None]
-"""Called with a label, the steps done and the steps in total."""
 
 
 class SearchProgress(NamedTuple):

@@ -37,6 +37,7 @@ from nas.search.study.provenance import Source
 from predictors.metrics import Metric
 from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
+from search_spaces.common.progress import Progress
 from search_spaces.ir.text import fingerprint
 
 if TYPE_CHECKING:
@@ -48,8 +49,6 @@ SUMMARY = "summary.json"
 CHECKPOINT = "training.pt"
 POINT = 0.01  # loss by static quantization, as a share of the float score, that is fine-tuned away
 FINE_TUNING_RATE = 0.1  # learning rate of the built-in fine-tuning, as a share of the training's
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -264,7 +263,7 @@ class _BuiltIn:
         m, data = self.measurement, self._data(network)
         trained = train(
             network, data, m.seeds, m.training, device=m.device, checkpoint=checkpoint,
-            progress=progress and (lambda done, total: progress("epochs", done, total)),
+            progress=progress,
         )  # fmt: skip
         if trained.state is None:
             raise InputError("the training diverged: try a lower learning_rate")

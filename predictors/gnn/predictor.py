@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import OneCycleLR
 
-from predictors.base import Inputs, Metrics, Progress, SamplingPredictor, as_targets, as_texts
+from predictors.base import Inputs, Metrics, SamplingPredictor, as_targets, as_texts
 from predictors.checkpoint import load_weights, with_prefix
 from predictors.gnn.graph import TextGraph, Vocabulary, collate, text_graph
 from predictors.gnn.model import Config, Network
@@ -30,6 +30,7 @@ from predictors.uncertainty import (
     text_noise,
 )
 from search_spaces.common.errors import InputError
+from search_spaces.common.progress import Progress
 
 BASE = "gnn-label-free"
 FOLDS = 8
@@ -59,7 +60,7 @@ class GNN(SamplingPredictor):
         members: networks in the ensemble.
         steps: optimizer steps, at least 2; None to choose them by the number of architectures.
         schedule: other fields of `Schedule` by name.
-        progress: called as `progress(step, steps, loss)`.
+        progress: called with the loss, the number of the step, and the number of steps.
 
     Raises:
         InputError: if a size or the number of steps is too small.
@@ -359,7 +360,8 @@ def train(
         held_out: (K, n), True for texts that a member is not trained on.
         schedule: optimizer settings.
         rng: generator of the batches.
-        progress: called as `progress(step, steps, loss)`; the loss is averaged over the members.
+        progress: called with the loss, averaged over the members, the number of the step, and
+            the number of steps.
     """
     values = torch.tensor(np.nan_to_num(targets), dtype=torch.float32)  # (n, M)
     is_observed = torch.tensor(~np.isnan(targets))  # (n, M)
@@ -403,7 +405,7 @@ def train(
         cycle.step()
         if progress:
             mean_loss = loss.item() / len(held_out)
-            progress(step, schedule.steps, mean_loss)
+            progress(f"loss {mean_loss:.4g}", step, schedule.steps)
     network.eval()
 
 

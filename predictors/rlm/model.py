@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from predictors.base import Progress
 from predictors.rlm.decoder import NUMBER_HEADS, START, NumberDecoder, grammar, write_numbers
 from predictors.rlm.encoder import EncoderConfig, TextEncoder, collate
 from predictors.rlm.in_context import ContextConfig, ContextReader
@@ -24,6 +23,7 @@ from predictors.rlm.kernel_regression import KernelRegression, Projection
 from predictors.rlm.tokens import Tokens, tokenize
 from predictors.transforms import TargetTransform
 from search_spaces.common.errors import InputError
+from search_spaces.common.progress import Progress
 
 MAX_SIZE = 2048  # largest width or number of layers in a checkpoint's configuration
 BATCH_TEXTS = 32  # encoded at once at most
@@ -173,7 +173,7 @@ def tune(
         steps: optimizer steps of each of the two stages.
         seed: seed of the batches.
         states: (n, S) states of another encoder; None to train and use the model's own.
-        progress: called as `progress(step, 2 * steps, loss)`.
+        progress: called with the loss, the number of the step, and 2 * steps.
     """
     rng = np.random.default_rng(seed)
     torch.manual_seed(seed)
@@ -229,7 +229,7 @@ def fit_kernels(
         kernels: the kernels.
         examples: features (1, n, F) and targets (1, n) of each metric.
         steps: optimizer steps.
-        progress: called as `progress(step, steps, loss)`.
+        progress: called with the loss, the number of the step, and the number of steps.
     """
     parameters = [kernels.log_scales, kernels.log_linear, kernels.log_penalty]
     before = [parameter.detach().clone() for parameter in parameters]
@@ -343,4 +343,4 @@ def _descend(
         nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         if progress:
-            progress(step + 1, total, value.item())
+            progress(f"loss {value.item():.4g}", step + 1, total)

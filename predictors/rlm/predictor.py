@@ -19,7 +19,6 @@ import numpy as np
 from predictors.base import (
     Inputs,
     Metrics,
-    Progress,
     SamplingPredictor,
     as_targets,
     as_texts,
@@ -35,6 +34,7 @@ from predictors.rlm.model import Model, ModelConfig, fit_kernels, tune
 from predictors.rlm.tokens import COMMON, TEXT_NUMBERS
 from predictors.uncertainty import widening_factors
 from search_spaces.common.errors import InputError
+from search_spaces.common.progress import Progress
 from search_spaces.ir.pytorch import without_weights
 from search_spaces.ir.text import TEXT_VERSION, fingerprint
 
@@ -62,7 +62,8 @@ class RLM(SamplingPredictor):
         steps: optimizer steps of the whole model on the examples of `fit`, for texts other than
             networks; 0 for none.
         backbone: folder or hub name of a T5Gemma that replaces the encoder.
-        progress: called as `progress(step, steps, loss)` during fine-tuning.
+        progress: called with the loss, the number of the step, and the number of steps, during
+            fine-tuning.
         kernel_steps: optimizer steps of the kernels alone, for networks and from about 300
             examples; 0 for none.
 

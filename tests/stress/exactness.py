@@ -29,6 +29,7 @@ from nas.cli.console import print_json, print_table
 from nas.cli.progress import progress_bar
 from search_spaces import SearchSpace, get_space, params
 from search_spaces.common.errors import InputError
+from search_spaces.common.progress import Progress
 from search_spaces.ir.costs import graph_flops, graph_params
 from search_spaces.ir.graph import Graph
 
@@ -39,7 +40,6 @@ POOLINGS, SKIP, SEPARABLE, DILATED = (
     (5, 6),
 )  # operations of DARTS in NASLib's numbers
 Row = dict[str, str]
-Progress = Callable[[str, int, int], None]
 
 
 class Table(NamedTuple):

@@ -35,10 +35,10 @@ from nas.cli.progress import progress_bar
 from search_spaces import flops, from_text, get_space, list_spaces, load_model, params, to_text
 from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
+from search_spaces.common.progress import Progress
 from search_spaces.ir.text import compact, expand, read, write
 from tests.stress.mutations import damage_bytes, damage_model, damage_text
 
-Progress = Callable[[str, int, int], None]
 STALLED = 60  # seconds of wall time after which a worker without an answer is killed
 READER = Path(search_spaces.__file__).parent
 OVER_TIME = "too much time"

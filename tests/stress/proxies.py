@@ -16,7 +16,6 @@ import gzip
 import math
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,11 +27,10 @@ from nas.cli.console import print_json, print_table
 from nas.cli.progress import progress_bar
 from search_spaces import get_space
 from search_spaces.common.errors import InputError
+from search_spaces.common.progress import Progress
 
 TABLE = "nasbench201_proxies.csv.gz"
 MISSING = -1e8  # NASLib's value for an undefined proxy
-
-Progress = Callable[[str, int, int], None]
 
 
 def main(

@@ -13,7 +13,7 @@ import json
 import multiprocessing
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -38,12 +38,12 @@ from search_spaces import (
 )
 from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
+from search_spaces.common.progress import Progress
 from search_spaces.ir.costs import graph_flops, graph_params
 
 if TYPE_CHECKING:
     import onnx
 
-Progress = Callable[[str, int, int], None]
 NDS = 14_000
 # Tokens of one network's ONNX dump in "Regression Language Models for Code" (arXiv 2509.26476).
 PUBLISHED_TOKENS = {

@@ -162,7 +162,7 @@ def test_a_users_own_module_is_trained_and_written_with_its_weights(tmp_path: Pa
     assert isinstance(network.module(), nn.Sequential)
     whole = train(network, data, (0, 1), TASK)
 
-    def kill(done: int, total: int) -> None:
+    def kill(step: str, done: int, total: int) -> None:
         raise KeyboardInterrupt
 
     for _ in range(len(whole.validation) * TASK.epochs):  # dropout goes on as it would have, too

@@ -111,7 +111,7 @@ def test_training_killed_after_any_epoch_goes_on_to_the_same_result(
     network, checkpoint = small_network(param=param), tmp_path / "training.pt"
     whole = train(network, data, (0, 1), task)
 
-    def kill(done: int, total: int) -> None:
+    def kill(step: str, done: int, total: int) -> None:
         raise Killed
 
     killed = 0
@@ -184,7 +184,7 @@ def test_patience_stops_early_at_the_best_epoch(
     epochs: list[int] = []
     unsplit, task = replace(data, validation=None), replace(SHORT, epochs=9, patience=2)
     result = train(
-        small_network(), unsplit, (0,), task, progress=lambda done, _: epochs.append(done)
+        small_network(), unsplit, (0,), task, progress=lambda _, done, total: epochs.append(done)
     )
     assert (result.validation, result.test) == ([30.0], [31.0])
     assert epochs == [1, 2, 3, 4]

@@ -67,7 +67,7 @@ def test_tuning_does_not_change_the_base_and_is_saved_with_the_checkpoint(
 def test_progress_is_reported_and_tables_may_be_tiny_or_have_gaps(small_base: str) -> None:
     seen: list[tuple[int, int]] = []
     model = RLM(
-        base=small_base, steps=3, progress=lambda step, steps, loss: seen.append((step, steps))
+        base=small_base, steps=3, progress=lambda loss, step, steps: seen.append((step, steps))
     )
     gaps = np.where(np.arange(12) % 3, TARGET[:12], np.nan)
     model.fit(TEXTS[:12], {"metric": TARGET[:12], "gaps": gaps})
@@ -106,7 +106,7 @@ def test_fitting_kernels_changes_neither_the_base_nor_what_a_second_fit_finds(
     model = RLM(
         base=small_base,
         kernel_steps=4,
-        progress=lambda step, steps, loss: seen.append((step, steps)),
+        progress=lambda loss, step, steps: seen.append((step, steps)),
     )
     one, again = (
         model.fit(TEXTS[LEARNED], values).predict(TEXTS[OTHERS], ["metric"], samples=8).samples
