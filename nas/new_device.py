@@ -79,11 +79,20 @@ def _covariates(
 
     All have median 0 and variance 1.
     """
+    # 1. The base's own values, and the logarithms of ratios to it.                (n + q, d)
     rows = np.concatenate([logs, asked])
-    columns = np.where(np.arange(rows.shape[1]) == base, rows, rows - rows[:, [base]])
+    is_base = np.arange(rows.shape[1]) == base
+    columns = np.where(is_base, rows, rows - rows[:, [base]])
+
+    # 2. Median 0, variance 1.
     spread = columns.std(0)
-    columns = (columns - np.median(columns, 0)) / np.where(spread > 0, spread, 1.0)
-    named = {f"known{j}_ms": column for j, column in enumerate(columns.T)}
-    return {k: v[: len(logs)] for k, v in named.items()}, {
-        k: v[len(logs) :] for k, v in named.items()
-    }
+    centred = columns - np.median(columns, 0)
+    scaled = centred / np.where(spread > 0, spread, 1.0)
+
+    # 3. Examples and queries apart.
+    of_examples, of_queries = {}, {}
+    for j, column in enumerate(scaled.T):
+        name = f"known{j}_ms"
+        of_examples[name] = column[: len(logs)]
+        of_queries[name] = column[len(logs) :]
+    return of_examples, of_queries

@@ -375,16 +375,25 @@ def _ranked(
     constraints: Sequence[Constraint],
 ) -> Ranking:
     count = len(objectives)
+    medians = np.median(samples, 1)  # (n, M)
+
+    # 1. Which samples, and which medians, keep the constraints.                (n, s) and (n,)
     keeps = np.ones(samples.shape[:2], bool)
-    medians = np.median(samples, 1)
     keeps_median = np.ones(len(samples), bool)
     for constraint in constraints:
         column = names.index(constraint.metric)
         keeps &= constraint.violation(samples[:, :, column]) <= 0
         keeps_median &= constraint.violation(medians[:, column]) <= 0
-    losses = np.where(keeps[:, :, None], to_losses(samples[:, :, :count], objectives), np.nan)
-    front = np.mean([non_dominated(losses[:, s]) for s in range(samples.shape[1])], axis=0)
-    loss = to_losses(medians[:, :count], objectives)
+
+    # 2. The share of samples in which a network is on the front.                          (n,)
+    losses = to_losses(samples[:, :, :count], objectives)  # (n, s, m)
+    kept_losses = np.where(keeps[:, :, None], losses, np.nan)
+    on_fronts = [non_dominated(kept_losses[:, s]) for s in range(samples.shape[1])]
+    front = np.mean(on_fronts, axis=0)
+
+    # 3. First the front of the medians, by the first objective; then the others by that share.
+    loss = to_losses(medians[:, :count], objectives)  # (n, m)
     on_front = non_dominated(np.where(keeps_median[:, None], loss, np.nan))
-    order = np.lexsort((loss[:, 0], np.where(on_front, 0.0, -front), ~on_front))
+    by_share = np.where(on_front, 0.0, -front)
+    order = np.lexsort((loss[:, 0], by_share, ~on_front))
     return Ranking(names, samples, measured, keeps.mean(1), front, on_front, order)

@@ -190,7 +190,10 @@ def version(name: str | None = None) -> str:
     Args:
         name: name of a predictor; None for the version of this package.
     """
-    file = None if name is None else Path(inspect.getfile(predictor_class(name)))
-    if file is None or file.is_relative_to(_HERE):
+    if name is None:
         return str(RESULT_VERSION)
-    return f"{RESULT_VERSION}-{hashlib.sha256(file.read_bytes()).hexdigest()[:8]}"
+    file = Path(inspect.getfile(predictor_class(name)))
+    if file.is_relative_to(_HERE):
+        return str(RESULT_VERSION)
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    return f"{RESULT_VERSION}-{digest[:8]}"

@@ -136,13 +136,16 @@ class _Builder:
         """Indices without a result, in random order, so that an incomplete journal is a random
         sample.
         """
-        seed = int(stage[-1]) if stage[-1].isdigit() else 0
-        order = [int(i) for i in np.random.default_rng(seed).permutation(len(self.names))]
-        order = [i for i in order if self.names[i] not in journal.known]
-        for count, i in enumerate(order):
+        repetition = int(stage[-1]) if stage[-1].isdigit() else 0
+        total = len(self.names)
+        order = np.random.default_rng(repetition).permutation(total).tolist()
+        missing = [i for i in order if self.names[i] not in journal.known]
+        done = total - len(missing)
+        for i in missing:
             if self.progress:
-                self.progress(stage, len(self.names) - len(order) + count, len(self.names))
+                self.progress(stage, done, total)
             yield i
+            done += 1
 
     def write(self) -> Path:
         """Write the table `NAME.csv.gz` and its card `NAME.json`."""

@@ -95,17 +95,25 @@ class Table:
 
     def merged(self, update: Table) -> Table:
         """This table with the rows and columns of `update`, whose values take precedence."""
-        row_of = {arch: row for row, arch in enumerate(dict.fromkeys([*self.archs, *update.archs]))}
-        columns = {name: np.full(len(row_of), np.nan) for name in [*self.columns, *update.columns]}
+        # 1. All rows and columns of both.
+        archs = list(dict.fromkeys([*self.archs, *update.archs]))
+        row_of = {arch: row for row, arch in enumerate(archs)}
+        columns = {}
+        for name in (*self.columns, *update.columns):
+            columns[name] = np.full(len(archs), np.nan)
+
+        # 2. The values of this table, then those of the update.
         for table in (self, update):
             rows = np.array([row_of[arch] for arch in table.archs])
             for name, column in table.columns.items():
                 known = ~np.isnan(column)
                 columns[name][rows[known]] = column[known]
-        sources = [entry for entry in self.header.sources if entry not in update.header.sources]
-        return Table(
-            replace(self.header, sources=[*sources, *update.header.sources]), list(row_of), columns
-        )
+
+        # 3. The sources of both.
+        newer = update.header.sources
+        older = [source for source in self.header.sources if source not in newer]
+        header = replace(self.header, sources=[*older, *newer])
+        return Table(header, archs, columns)
 
 
 def canonical(

@@ -25,9 +25,12 @@ MAX_FAILURES = 10  # consecutive failures, after which measuring stops
 def draw_pool(space: SearchSpace, seed: int) -> dict[str, Architecture]:
     """Up to `POOL_SIZE` random architectures by text, sorted by FLOPs."""
     rng = np.random.default_rng(seed)
-    drawn = dict.fromkeys(space.sample(rng) for _ in range(POOL_SIZE))
-    found = {space.to_text(architecture): architecture for architecture in drawn}
-    return dict(sorted(found.items(), key=lambda item: space.flops(item[1])))
+    drawn = [space.sample(rng) for _ in range(POOL_SIZE)]
+    by_text = {}
+    for architecture in dict.fromkeys(drawn):
+        by_text[space.to_text(architecture)] = architecture
+    ordered = sorted(by_text.items(), key=lambda item: space.flops(item[1]))
+    return dict(ordered)
 
 
 def measure(
@@ -81,10 +84,15 @@ def measure(
 
 def _next(device: PredictedDevice, candidates: Sequence[str]) -> str:
     """The candidate to measure next. Candidates are sorted by FLOPs."""
-    known = len(device.texts)
-    if known < max(INITIAL_NETWORKS, MIN_MEASURED):
-        return candidates[round((len(candidates) - 1) * known / (INITIAL_NETWORKS - 1))]
-    return candidates[int(np.log(device.sample(candidates)).std(axis=1).argmax())]
+    # 1. The first ones are spread evenly over the FLOPs.
+    measured = len(device.texts)
+    if measured < max(INITIAL_NETWORKS, MIN_MEASURED):
+        last = len(candidates) - 1
+        return candidates[round(last * measured / (INITIAL_NETWORKS - 1))]
+    # 2. Then the one whose predicted latency is most uncertain, relative to its size.
+    log_latencies = np.log(device.sample(candidates))  # (candidates, s)
+    uncertainty = log_latencies.std(axis=1)
+    return candidates[int(uncertainty.argmax())]
 
 
 class Quality(NamedTuple):

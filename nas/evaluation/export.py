@@ -40,7 +40,8 @@ def save_onnx(
             `initial`.
     """
     graph, numbers = (network.graph, None) if state is None else network.trained(state)
-    about = {"weights": "initial" if state is None else "trained", **(metadata or {})}
+    weights = "initial" if state is None else "trained"
+    about = {"weights": weights, **(metadata or {})}
     with replacing(path) as temporary, temporary.open("wb") as file:
         write_model(graph, file, numbers=numbers, metadata=about)
 

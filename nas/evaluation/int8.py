@@ -163,11 +163,19 @@ def score(model: bytes, data: Dataset, part: Part) -> float:
 
     from nas.evaluation.goals import goal_of
 
+    # 1. Outputs of all batches.
     session = open_session(model)
-    name, goal = session.get_inputs()[0].name, goal_of(data)
-    batches = [part.inputs[start : start + BATCH_SIZE] for start in range(0, len(part), BATCH_SIZE)]
-    outputs = np.concatenate([session.run(None, {name: batch})[0] for batch in batches])
-    terms = goal.terms(torch.from_numpy(outputs)[:, None], torch.from_numpy(part.targets))
+    name = session.get_inputs()[0].name
+    outputs = []
+    for start in range(0, len(part), BATCH_SIZE):
+        batch = part.inputs[start : start + BATCH_SIZE]
+        outputs.append(session.run(None, {name: batch})[0])
+
+    # 2. The score of a single replica.
+    goal = goal_of(data)
+    predicted = torch.from_numpy(np.concatenate(outputs))[:, None]
+    targets = torch.from_numpy(part.targets)
+    terms = goal.terms(predicted, targets)
     return goal.score(float(terms.mean()))
 
 
@@ -284,10 +292,15 @@ class InputRecorder:
         from torch.utils._pytree import tree_leaves
 
         count = sum(len(batch[0]) for batch in self._batches)
-        if module.training and count < CALIBRATION_SAMPLES:
-            leaves = [leaf for leaf in tree_leaves((args, kwargs)) if hasattr(leaf, "detach")]
-            values = [leaf[: CALIBRATION_SAMPLES - count] for leaf in leaves]
-            self._batches.append([value.detach().cpu().numpy().copy() for value in values])
+        missing = CALIBRATION_SAMPLES - count
+        if not module.training or missing <= 0:
+            return
+        batch = []
+        for leaf in tree_leaves((args, kwargs)):
+            if hasattr(leaf, "detach"):
+                some = leaf[:missing]
+                batch.append(some.detach().cpu().numpy().copy())
+        self._batches.append(batch)
 
     @property
     def samples(self) -> Samples:

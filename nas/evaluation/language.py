@@ -100,17 +100,21 @@ class LanguageModel:
         prefill = _Prefill(self.module).eval()
         with torch.no_grad():
             _, *cache = prefill(self.tokens)
-        layers = len(cache) // 2
-        past = [f"{PAST}.{i}.{kind}" for i in range(layers) for kind in _KINDS]
-        present = ["logits", *[f"{PRESENT}.{i}.{kind}" for i in range(layers) for kind in _KINDS]]
+        past, present = [], ["logits"]
+        for layer in range(len(cache) // 2):
+            for kind in _KINDS:
+                past.append(f"{PAST}.{layer}.{kind}")
+                present.append(f"{PRESENT}.{layer}.{kind}")
         filled = _exported(prefill, (self.tokens,), ["input_ids"], present)
 
         # 2. One more token.
         step = _Step(self.module).eval()
-        inputs = (self.tokens[:, -1:], *cache)
-        decoded = _exported(step, inputs, ["input_ids", *past], present)
-        size = sum(x.numel() * x.element_size() for x in cache) // len(self.tokens)
-        return LanguageFiles(filled, decoded, size)
+        last_tokens = self.tokens[:, -1:]
+        decoded = _exported(step, (last_tokens, *cache), ["input_ids", *past], present)
+
+        # 3. Bytes of the cache, per sample.
+        total = sum(x.numel() * x.element_size() for x in cache)
+        return LanguageFiles(filled, decoded, total // len(self.tokens))
 
 
 class _Prefill(nn.Module):

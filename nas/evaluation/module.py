@@ -57,7 +57,8 @@ class GraphModule(nn.Module):
         """All values of the graph, by number."""
         values = dict(zip(self.graph.inputs, inputs, strict=True))
         for node, operands, run in zip(self.nodes, self.operands, self.layers, strict=True):
-            values[node.outputs[0]] = run(*[values[v] for v in operands])
+            arguments = [values[number] for number in operands]
+            values[node.outputs[0]] = run(*arguments)
         return values
 
     def load_weights(self, model: onnx.ModelProto) -> None:

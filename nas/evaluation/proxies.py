@@ -142,14 +142,25 @@ def _images(count: int, shape: tuple[int, ...], seed: int) -> Tensor:
     if len(shape) != 3:
         return torch.randn(count, *shape, generator=generator)
     channels, height, width = shape
-    y, x = torch.meshgrid(torch.arange(height) / height, torch.arange(width) / width, indexing="ij")
+
+    # 1. The number of the uppermost disc at each pixel; 0 is the ground.           (count, H, W)
+    rows = torch.arange(height) / height
+    columns = torch.arange(width) / width
+    y, x = torch.meshgrid(rows, columns, indexing="ij")
     top = torch.zeros(count, height, width, dtype=torch.long)
+    smallest, largest = _RADII
     for leaf in range(1, _LEAVES):
-        u, *centre = torch.rand(3, count, 1, 1, generator=generator)
-        squared_radius = 1 / ((1 - u) / _RADII[0] ** 2 + u / _RADII[1] ** 2)
-        top[(y - centre[0]) ** 2 + (x - centre[1]) ** 2 < squared_radius] = leaf
+        u, centre_y, centre_x = torch.rand(3, count, 1, 1, generator=generator)
+        squared_radius = 1 / ((1 - u) / smallest**2 + u / largest**2)
+        squared_distance = (y - centre_y) ** 2 + (x - centre_x) ** 2
+        top[squared_distance < squared_radius] = leaf
+
+    # 2. Its colour.                                                      (count, channels, H, W)
     colours = torch.randn(count, _LEAVES, channels, generator=generator)
-    images = colours[torch.arange(count)[:, None, None], top].permute(0, 3, 1, 2)
+    image = torch.arange(count)[:, None, None]
+    images = colours[image, top].permute(0, 3, 1, 2)
+
+    # 3. Channels with mean 0 and standard deviation 1.
     std, mean = torch.std_mean(images, dim=(0, 2, 3), keepdim=True)
     return (images - mean) / std
 
@@ -197,9 +208,14 @@ def _record_agreements(net: GraphModule) -> list[Tensor]:
                 weight: int,
                 whole: bool,
             ) -> None:
-                on = ((output if whole else inputs[0]).detach() > 0).flatten(1).float()
-                both, count = (on @ on.T).double(), on.sum(1).double()
-                neither = on.shape[1] - count[:, None] - count + both
+                values = output if whole else inputs[0]
+                is_on = values.detach() > 0
+                on = is_on.flatten(1).float()  # (n, units)
+                # Units that are on in both networks' inputs of a pair, or off in both.               (n, n)
+                both = (on @ on.T).double()
+                count = on.sum(1).double()  # (n,)
+                units = on.shape[1]
+                neither = units - count[:, None] - count + both
                 agreements.append(weight * (both + neither))
 
             weight, whole = max(1, readers[node.outputs[0]]), node.op == "ConvBnRelu6"

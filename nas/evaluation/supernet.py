@@ -249,8 +249,13 @@ def scores_of_ends(
     space: TorchSpace, weights: SharedWeights, data: Dataset, task: TrainingTask, seed: int = 0
 ) -> dict[str, float]:
     """`supernet_score` of the smallest, the largest and some random networks."""
-    data, rng = data.with_validation(task.validation), np.random.default_rng(seed)
+    data = data.with_validation(task.validation)
+    rng = np.random.default_rng(seed)
     drawn = [space.sample(rng) for _ in range(STARTS)]
     shown = {"smallest": smallest(space, drawn, rng), "largest": largest(space, drawn, rng)}
-    shown |= {f"random {i + 1}": arch for i, arch in enumerate(drawn[:RANDOM])}
-    return {name: supernet_score(space, weights, a, data, task) for name, a in shown.items()}
+    for number, architecture in enumerate(drawn[:RANDOM], start=1):
+        shown[f"random {number}"] = architecture
+    scores = {}
+    for name, architecture in shown.items():
+        scores[name] = supernet_score(space, weights, architecture, data, task)
+    return scores

@@ -228,14 +228,18 @@ def _groups(network: Trainable, seeds: tuple[int, ...]) -> list[tuple[int, ...]]
 
 def _merged(trainings: list[_Training]) -> Trained:
     results = [result for training in trainings for result in training.results()]
-    losses = [trainings[0].goal.sign * result.validation for result in results]
+    # The best is the one of the smallest loss; NaN is worse than any.
+    sign = trainings[0].goal.sign
+    losses = [sign * result.validation for result in results]
     best = min(range(len(results)), key=lambda i: (math.isnan(losses[i]), losses[i]))
-    diverged = math.isnan(losses[best]) and len(trainings[0].validation) > 0
-    validation, test = (
+    has_validation = len(trainings[0].validation) > 0
+    has_diverged = math.isnan(losses[best]) and has_validation
+    return Trained(
         [result.validation for result in results],
         [result.test for result in results],
+        best,
+        None if has_diverged else results[best].state,
     )
-    return Trained(validation, test, best, None if diverged else results[best].state)
 
 
 def check_fit(graph: Graph, data: Dataset) -> None:
@@ -455,21 +459,30 @@ class _Training:
         """Batches of one epoch: inputs (n, replicas · channels, …), targets (n, replicas) or (n,
         replicas, outputs).
         """
-        batch, count = self.task.batch, len(self.train) // self.task.batch
+        batch = self.task.batch
+        count = len(self.train) // batch
         orders = [rng.permutation(len(self.train)) for rng in self.rngs]
-        per_block = max(1, AUGMENTATION_BLOCK // batch)
-        for first in range(0, count, per_block):
-            last = min(first + per_block, count)
-            rows = slice(first * batch, last * batch if last < count else None)
-            views = [
-                self._inputs(order[rows], rng) for order, rng in zip(orders, self.rngs, strict=True)
-            ]
+        batches_per_block = max(1, AUGMENTATION_BLOCK // batch)
+        for first in range(0, count, batches_per_block):
+            # 1. The rows of one block; the last one has what is left of a batch, too.
+            last = min(first + batches_per_block, count)
+            end = last * batch if last < count else None
+            blocks = [order[first * batch : end] for order in orders]
+
+            # 2. Each replica reads its own order and augmentation.
+            views = []
+            for rows, rng in zip(blocks, self.rngs, strict=True):
+                views.append(self._inputs(rows, rng))
             x = torch.from_numpy(np.concatenate(views, 1))
             if self.has_images:
                 x = x.to(memory_format=torch.channels_last)
-            y = torch.from_numpy(np.stack([self.train.targets[order[rows]] for order in orders], 1))
-            for i in range(last - first):
-                yield x[i * batch :][:batch].to(self.device), y[i * batch :][:batch].to(self.device)
+            targets = [self.train.targets[rows] for rows in blocks]
+            y = torch.from_numpy(np.stack(targets, 1))
+
+            # 3. Batch by batch.
+            for start in range(0, (last - first) * batch, batch):
+                part = slice(start, start + batch)
+                yield x[part].to(self.device), y[part].to(self.device)
 
     def _inputs(self, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Inputs of these samples. The augmentation of an image does not depend on the order within

@@ -51,12 +51,16 @@ def draw_blocks(text: str) -> dict[str, str]:
 def draw(block: Block) -> str:
     """A block as SVG. Nodes are its inputs, its operators, and one node for its outputs."""
     edges = _edges(block)
-    labels = ["in"] * block.inputs + [_label(item) for item in block.items] + ["out"]
+    labels = ["in"] * block.inputs
+    labels += [_label(item) for item in block.items]
+    labels += ["out"]
     spots = _layout(edges, labels)
-    width = max(spot.x for spot in spots) + (BOX[0] + GAP[0]) / 2
-    height = max(spot.y for spot in spots) + BOX[1] / 2 + 4
-    lines = "".join(_line(spots[start], spots[end]) for start, end in edges)
-    boxes = "".join(map(_box, spots))
+    right = max(spot.x for spot in spots)
+    bottom = max(spot.y for spot in spots)
+    width = right + (BOX[0] + GAP[0]) / 2
+    height = bottom + BOX[1] / 2 + 4
+    lines = "".join([_line(spots[start], spots[end]) for start, end in edges])
+    boxes = "".join([_box(spot) for spot in spots])
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="block" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
         f'role="img" aria-label="A block of {len(block.items)} operators">{lines}{boxes}</svg>'
@@ -65,12 +69,14 @@ def draw(block: Block) -> str:
 
 def _edges(block: Block) -> list[tuple[int, int]]:
     """Pairs of nodes: inputs first, then operators, then one node for all outputs."""
-    maker = list(range(block.inputs))
+    maker = list(range(block.inputs))  # the node that makes each value
     edges = []
     for node, item in enumerate(block.items, start=block.inputs):
         edges += [(maker[value], node) for value in item.inputs]
         maker += [node] * item.outputs
-    return edges + [(maker[value], block.inputs + len(block.items)) for value in block.outputs]
+    outputs = block.inputs + len(block.items)
+    edges += [(maker[value], outputs) for value in block.outputs]
+    return edges
 
 
 def _label(item: Item) -> str:
@@ -130,12 +136,17 @@ def _layout(edges: Sequence[tuple[int, int]], labels: Sequence[str]) -> list[Spo
 
 
 def _line(start: Spot, end: Spot) -> str:
-    top, bottom = start.y + BOX[1] / 2, end.y - BOX[1] / 2
+    half_width, half_height = BOX[0] / 2, BOX[1] / 2
+    top = start.y + half_height
+    bottom = end.y - half_height
     # A line that skips layers bends sideways, around the boxes between them.
-    aside = 0.0 if bottom - top <= GAP[1] + 1 else BOX[0] / 2 + GAP[0] / 2
+    skips_layers = bottom - top > GAP[1] + 1
+    aside = half_width + GAP[0] / 2 if skips_layers else 0.0
     bend = (top + bottom) / 2
-    curve = f"{start.x + aside:g} {bend:g} {end.x + aside:g} {bend:g} {end.x:g} {bottom:g}"
-    return f'<path d="M{start.x:g} {top:g}C{curve}"/>'
+    first = f"{start.x + aside:g} {bend:g}"
+    second = f"{end.x + aside:g} {bend:g}"
+    target = f"{end.x:g} {bottom:g}"
+    return f'<path d="M{start.x:g} {top:g}C{first} {second} {target}"/>'
 
 
 def _box(spot: Spot) -> str:

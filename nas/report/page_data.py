@@ -160,11 +160,16 @@ def _epochs(run: Run, last: int) -> str:
 
 def _model_links(folder: Path) -> dict[str, str]:
     """Links to the models by file name: data URLs if the models are small, else paths."""
-    paths = {path.stem: path for path in sorted(folder.glob("*.onnx"))}
-    if sum(path.stat().st_size for path in paths.values()) > MAX_MODEL_BYTES:
-        return {name: quote(f"{folder.name}/{path.name}") for name, path in paths.items()}
-    kind = "data:application/octet-stream;base64,"
-    return {name: kind + b64encode(path.read_bytes()).decode() for name, path in paths.items()}
+    paths = sorted(folder.glob("*.onnx"))
+    total = sum(path.stat().st_size for path in paths)
+    links = {}
+    for path in paths:
+        if total > MAX_MODEL_BYTES:
+            links[path.stem] = quote(f"{folder.name}/{path.name}")
+        else:
+            content = b64encode(path.read_bytes()).decode()
+            links[path.stem] = f"data:application/octet-stream;base64,{content}"
+    return links
 
 
 def _true_front(studies: Studies) -> list[list[float]]:

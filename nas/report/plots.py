@@ -96,13 +96,19 @@ def metric_label(metric: str, prefix: str = "", unit: str = "") -> str:
         prefix: words before it.
         unit: the metric's unit, if its name does not say it.
     """
+    # 1. The last word may be a unit, unless it stands behind "per".
     *words, last = metric.split("_")
-    of_name = _UNITS.get(last.lower()) if words and words[-1] != "per" else None
+    is_divisor = not words or words[-1] == "per"
+    of_name = None if is_divisor else _UNITS.get(last.lower())
     if of_name is None:
         words.append(last)
-    unit = of_name or unit or ("%" if "accuracy" in words else "")
-    label = " ".join([*prefix.split(), *(_WORDS.get(word, word) for word in words)])
-    return f"{label[:1].upper()}{label[1:]}" + (f" ({unit})" if unit else "")
+        of_name = unit or ("%" if "accuracy" in words else "")
+
+    # 2. The words, with the names of data sets as they are written.
+    spelled = [_WORDS.get(word, word) for word in words]
+    label = " ".join([*prefix.split(), *spelled])
+    behind = f" ({of_name})" if of_name else ""
+    return label[:1].upper() + label[1:] + behind
 
 
 def _with_arrow(metric: Metric) -> str:

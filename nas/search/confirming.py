@@ -126,5 +126,6 @@ def _store(result: SearchResult, network: DistinctNetwork, values: Mapping[str, 
     """
     key = f"{CONFIRMED_KEY}{network.representative.trial}"
     stored = dict(result.study.user_attrs.get(key, {}))
-    stored |= {metric: list(value) for metric, value in values.items()}
+    for metric, value in values.items():
+        stored[metric] = list(value)
     result.study.set_user_attr(key, stored)

@@ -65,10 +65,16 @@ class RowSpace:
         """The row outside `taken` that shares most choices, a random one of several; None if no row
         is left.
         """
-        shared = (self._table == self._coded(choices)).sum(axis=1)
-        shared[[self._row[row] for row in taken if row in self._row]] = -1
+        # 1. How many choices each row shares; -1 for those that are taken.                  (rows,)
+        is_equal = self._table == self._coded(choices)  # (rows, names)
+        shared = is_equal.sum(axis=1)
+        taken_rows = [self._row[row] for row in taken if row in self._row]
+        shared[taken_rows] = -1
+
+        # 2. One of the best.
         best = np.flatnonzero(shared == shared.max())
-        return self.rows[int(best[rng.integers(len(best))])] if shared.max() >= 0 else None
+        drawn = best[rng.integers(len(best))]
+        return None if shared.max() < 0 else self.rows[int(drawn)]
 
     def _coded(self, choices: Mapping[str, Any]) -> np.ndarray:
         """Integer codes (names,) of choices: -1 for a name without a choice, -2 for a value that no

@@ -434,9 +434,12 @@ class _Loop:
         return self._last._replace(done=max(self._last.done, done))
 
     def _progress(self) -> SearchProgress:
-        front, objectives = self.history.front, self.reader.objectives
-        losses = front.points.min(axis=0).tolist() if len(front.points) else []
-        best = {o.name: o.sign * loss for o, loss in zip(objectives, losses, strict=False)}
+        front = self.history.front
+        best = {}
+        if len(front.points):
+            losses = front.points.min(axis=0).tolist()
+            for objective, loss in zip(self.reader.objectives, losses, strict=True):
+                best[objective.name] = objective.sign * loss
         done, total = self.planner.done
         self._last = SearchProgress(done, total, len(front.points), front.hypervolume, best)
         return self._last

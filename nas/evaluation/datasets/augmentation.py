@@ -32,8 +32,14 @@ def augment(
 
 def _shifted(images: np.ndarray, moves: np.ndarray, shift: int) -> np.ndarray:
     """Windows of the images padded by `shift`, with corners at `moves` (n, 2)."""
-    height, width = images.shape[2:]
-    padded = np.pad(images, ((0, 0), (0, 0), (shift, shift), (shift, shift)))
-    rows, columns = moves[:, :1] + np.arange(height), moves[:, 1:] + np.arange(width)
-    n, c = np.arange(len(images))[:, None, None, None], np.arange(images.shape[1])[:, None, None]
-    return padded[n, c, rows[:, None, :, None], columns[:, None, None, :]]
+    count, channels, height, width = images.shape
+    border = (shift, shift)
+    padded = np.pad(images, ((0, 0), (0, 0), border, border))
+    # Indices of the image, channel, row and column, which broadcast to (n, channels, H, W).
+    image = np.arange(count).reshape(count, 1, 1, 1)
+    channel = np.arange(channels).reshape(1, channels, 1, 1)
+    rows = moves[:, :1] + np.arange(height)  # (n, H)
+    columns = moves[:, 1:] + np.arange(width)  # (n, W)
+    row = rows.reshape(count, 1, height, 1)
+    column = columns.reshape(count, 1, 1, width)
+    return padded[image, channel, row, column]
