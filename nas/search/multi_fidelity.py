@@ -379,7 +379,8 @@ class ImprovementPerCost:
 
         def rank(architectures: Sequence[Architecture]) -> np.ndarray:
             values = fitted.estimate(self._inputs(fitted, architectures), names)  # (n, M)
-            is_feasible = self.reader.violation(values)[:, None] <= 0
+            still_open = self.trained if level < self.fidelities.last else ()
+            is_feasible = self.reader.violation(values, without=still_open)[:, None] <= 0
             losses = np.where(is_feasible, self.reader.losses(values), np.inf)
             return best_order(losses).argsort().astype(float)
 

@@ -129,7 +129,8 @@ class PolicyPlanner(Planner):
     def runs(self) -> Runs:
         """All trainings of the study."""
         stopped = SearchAttributes.of(self.study).stopped
-        return Runs(self.reader, self.fidelities, stored_trials(self.study), stopped)
+        costly, trials = self.evaluator.trained, stored_trials(self.study)
+        return Runs(self.reader, self.fidelities, costly, trials, stopped)
 
     def _is_first(self, trial: optuna.Trial, runs: Runs) -> bool:
         """False if an earlier trial has the same segment.
@@ -254,9 +255,8 @@ def is_by_cost(result: SearchResult) -> bool:
 def read_runs(result: SearchResult) -> Runs:
     """The trainings of a search by cost."""
     stopped = SearchAttributes.of(result.study).stopped
-    return Runs(
-        _reader(result), _fidelities(result), result.study.get_trials(deepcopy=False), stopped
-    )
+    trials = result.study.get_trials(deepcopy=False)
+    return Runs(_reader(result), _fidelities(result), _trained(result), trials, stopped)
 
 
 def next_jobs(result: SearchResult, space: SearchSpace, count: int) -> list[Job]:

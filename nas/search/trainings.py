@@ -177,6 +177,7 @@ class Runs:
     Args:
         reader: reader of the study's metrics.
         fidelities: epochs at which trainings may pause.
+        costly: metrics that need training.
         trials: trials of the study, in their order.
         stopped: notations of networks that were stopped.
 
@@ -193,10 +194,11 @@ class Runs:
         self,
         reader: TrialReader,
         fidelities: Fidelities,
+        costly: Sequence[str],
         trials: Iterable[FrozenTrial],
         stopped: Iterable[str],
     ) -> None:
-        self.reader, self.fidelities = reader, fidelities
+        self.reader, self.fidelities, self.costly = reader, fidelities, tuple(costly)
         self.runs: dict[Architecture, Run] = {}
         self.spent, self.pending = 0.0, 0
         self.epochs = 0
@@ -279,6 +281,9 @@ class Runs:
     def losses(self, runs: Sequence[Run], level: int) -> np.ndarray:
         """Losses of networks at a fidelity.
 
+        A constraint on a metric that needs training is one on the fully trained network: before the
+        last fidelity, it is open whether a network keeps it.
+
         Args:
             runs: networks with values at the fidelity.
             level: the fidelity.
@@ -291,4 +296,6 @@ class Runs:
             [[run.values[level][metric] for metric in metrics] for run in runs]
         ).reshape(-1, len(metrics))
         losses = self.reader.losses(values)
-        return np.where(self.reader.violation(values)[:, None] <= 0, losses, np.inf)
+        still_open = self.costly if level < self.fidelities.last else ()
+        violation = self.reader.violation(values, without=still_open)
+        return np.where(violation[:, None] <= 0, losses, np.inf)

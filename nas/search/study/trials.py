@@ -158,14 +158,15 @@ class TrialReader:
             [o.sign * values[..., self.metrics.index(o.name)] for o in self.objectives], axis=-1
         )
 
-    def violation(self, values: np.ndarray) -> np.ndarray:
+    def violation(self, values: np.ndarray, without: Sequence[str] = ()) -> np.ndarray:
         """Largest violation (...) of a constraint by metric values (..., metrics), relative to its
         bound.
 
         It is 0 if all constraints are satisfied, and 0.5 if a value is one and a half times its
-        upper bound. A bound of 0 counts as 1.
+        upper bound. A bound of 0 counts as 1. Constraints on the metrics `without` do not count.
         """
-        return self.violations(values).max(axis=-1, initial=0.0)
+        counts = [constraint.metric not in without for constraint in self.constraints]
+        return self.violations(values)[..., counts].max(axis=-1, initial=0.0)
 
     def violations(self, values: np.ndarray) -> np.ndarray:
         """Violation (..., c) of each of the c constraints, relative to its bound; at most 0 if it

@@ -58,7 +58,7 @@ def _search(policy: str, budget: float, function: Any = _scored, **options: Any)
     measurement = Measurement(("params",))
     evaluator = FunctionEvaluator(space, function, ["usefulness_accuracy"], measurement)
     return search(
-        Problem(space, evaluator, OBJECTIVES),
+        Problem(space, evaluator, OBJECTIVES, options.pop("constraints", None)),
         sampler=policy,
         fidelities=options.pop("fidelities", (1, 3, 9)),
         budget=budget,
@@ -133,6 +133,14 @@ def test_asha_trains_the_best_third_further() -> None:
 
 
 @pytest.mark.slow
+def test_a_floor_is_one_of_the_full_training() -> None:
+    """No network reaches the floor after one epoch. The best ones go on all the same."""
+    floor = ["usefulness_accuracy >= 7"]  # the widest of all networks have 6 after one epoch
+    free, limited = (_search("asha", 150, constraints=limits) for limits in (None, floor))
+    assert _segments(limited.study) == _segments(free.study)
+    assert 0 < len(limited.front) <= len(free.front)
+
+
 def test_a_guided_search_needs_less_than_full_trainings() -> None:
     by_cost = _search("ridge", 200).hypervolume([0.0, 400.0])
     assert by_cost > _search("random", 200).hypervolume([0.0, 400.0])
