@@ -244,7 +244,7 @@ class Study:
     def task(self, epochs: int, fresh: bool = False) -> TrainingTask:
         """The training of a model from fresh weights, or a fine-tuning with lower rates."""
         if self.family == "vit":
-            rate = 2e-3 if fresh else 1e-3
+            rate = 2e-3 if fresh else 5e-4
             return TrainingTask(
                 epochs,
                 learning_rate=rate,
@@ -289,12 +289,20 @@ class Study:
     # --- 1. rivals
 
     def pruned(self, rival: str) -> list[Score]:
-        """Torch-Pruning's networks of several ratios, fine-tuned with the same teacher."""
+        """Torch-Pruning's networks of several ratios, fine-tuned with the same teacher.
+
+        The smallest ones come first. Once a network is within the smallest of `DROPS`, slower ones
+        cannot be the rival's fastest at any drop, and are not trained.
+        """
         scope, kind = rival.split()
-        ratios = np.linspace(0, MAX_RATIO, self.size.ratios + 1)[1:].tolist()
-        scores = []
+        ratios = np.linspace(0, MAX_RATIO, self.size.ratios + 1)[:0:-1].tolist()
+        needed = self.model_score.test - min(DROPS)
+        scores: list[Score] = []
         for ratio in ratios:
             module = self._pruned(ratio, scope == "global", kind)
+            good = [score.latency for score in scores if score.test >= needed]
+            if good and relative_latency(module, self.reference) >= min(good):
+                continue
             network = Trainable(
                 record(module, EXAMPLE),
                 lambda module=module: copy.deepcopy(module),  # type: ignore[misc]
