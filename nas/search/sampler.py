@@ -51,18 +51,32 @@ if TYPE_CHECKING:
     from predictors import Predictor
     from search_spaces import Architecture, SearchSpace
 
-# From so many stored candidates on, a fit adds `fresh` / LATER_PART new ones in fewer generations:
-# most of what evolution could find is stored, and a proposal stays within a second.
+# From so many stored candidates on, a fit adds `fresh` / LATER_PART new ones: most of what evolution
+# could find is stored.
 MANY_STORED = 3000
 LATER_PART = 3
-LATER_GENERATIONS = 2
-# Of the stored candidates, a fit estimates so many of the best and of the others again.
-BEST_CANDIDATES = 300
-OTHER_CANDIDATES = 100
-# Of the best candidates, samples are drawn for so many; once many are stored, for fewer, but for some
-# per network of the batch.
-MAX_SAMPLED_CANDIDATES = 200
-LATER_SAMPLED_CANDIDATES = 100
+
+
+class _Effort(NamedTuple):
+    """How many candidates a fit looks at.
+
+    Attributes:
+        generations: of evolution.
+        best, others: stored candidates that are estimated again, of the best and of the rest.
+        sampled: candidates for which samples are drawn.
+    """
+
+    generations: int
+    best: int
+    others: int
+    sampled: int
+
+
+# An estimate costs more with each example. With many, a fit looks at fewer candidates, so that a
+# proposal stays within a second; but it samples some per network of the batch.
+EFFORT = _Effort(GENERATIONS, best=400, others=200, sampled=200)
+MANY_EVALUATED = 200
+LATER_EFFORT = _Effort(generations=2, best=300, others=100, sampled=100)
 SAMPLED_PER_CHOICE = 4
 EVALUATIONS_PER_REFIT_TRIAL = 20  # after n evaluations, the sampler refits every n / 20 trials
 
@@ -292,23 +306,24 @@ class PredictorSampler(ReplaySampler):
         #    order.
         kept = dict.fromkeys([*self._candidates, *measured])  # an ordered set
         stored = [architecture for architecture in kept if architecture not in taken]
-        is_late = len(stored) >= MANY_STORED
-        best, others = stored[:BEST_CANDIDATES], stored[BEST_CANDIDATES:]
-        picked = set(rng.permutation(len(others))[:OTHER_CANDIDATES].tolist())
+        effort = LATER_EFFORT if len(evaluated) >= MANY_EVALUATED else EFFORT
+        best, others = stored[: effort.best], stored[effort.best :]
+        picked = set(rng.permutation(len(others))[: effort.others].tolist())
         again = best + [one for i, one in enumerate(others) if i in picked]
         rest = [one for i, one in enumerate(others) if i not in picked]
 
         # 4. Evolution on estimates adds new ones. Those that would only repeat a training are left
         #    out.
+        part = LATER_PART if len(stored) >= MANY_STORED else 1
         new = evolve(
             self.space,
             start=evaluated,
             seen={*taken, *stored},
-            size=max(1, self.fresh // LATER_PART) if is_late else self.fresh,
+            size=max(1, self.fresh // part),
             rank=self._rank,
             rng=rng,
             accept=surrogate.texts.can_be_written,
-            generations=LATER_GENERATIONS if is_late else GENERATIONS,
+            generations=effort.generations,
         )
         candidates = self._without_repetitions(new + again, evaluated)
 
@@ -320,9 +335,8 @@ class PredictorSampler(ReplaySampler):
         self._candidates = (candidates + rest)[: self.pool]
         surrogate.forget_all_but([*taken, *measured, *self._candidates])
         batch_size = max(self.refit_every, len(evaluated) // EVALUATIONS_PER_REFIT_TRIAL)
-        later_count = max(LATER_SAMPLED_CANDIDATES, SAMPLED_PER_CHOICE * batch_size)
-        sampled_count = later_count if is_late else MAX_SAMPLED_CANDIDATES
-        candidates = candidates[: min(sampled_count, MAX_SAMPLED_CANDIDATES)]
+        sampled = max(effort.sampled, SAMPLED_PER_CHOICE * batch_size)
+        candidates = candidates[: min(sampled, EFFORT.sampled)]
         if not candidates:
             return []
 

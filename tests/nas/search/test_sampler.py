@@ -22,7 +22,7 @@ from nas.search import sampler
 from nas.search.candidates import GENERATIONS, evolve, random_unseen
 from nas.search.initial_design import DRAWS_PER_ARCHITECTURE, initial_design
 from nas.search.pareto import hypervolume, infer_reference_point
-from nas.search.sampler import LATER_GENERATIONS
+from nas.search.sampler import LATER_EFFORT
 from nas.search.study.load import read_study
 from predictors import Predictions, create
 from predictors.metrics import decoding_order
@@ -298,8 +298,7 @@ def test_only_the_best_candidates_stay() -> None:
 def test_of_many_candidates_a_fit_estimates_the_best_and_some_of_the_others_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sampler, "BEST_CANDIDATES", 20)
-    monkeypatch.setattr(sampler, "OTHER_CANDIDATES", 10)
+    monkeypatch.setattr(sampler, "EFFORT", sampler.EFFORT._replace(best=20, others=10))
     one = guided(fresh=40)
     study = study_of(one, 12)  # two fits: 80 candidates, of which at least 70 stay
     before = list(one._candidates)
@@ -359,7 +358,23 @@ def test_a_fit_adds_fewer_candidates_once_many_are_stored(
     monkeypatch.setattr(sampler, "MANY_STORED", 40)
     study_of(guided(fresh=30), 30)
     assert requested[0] == (30, GENERATIONS)
-    assert requested[-1] == (10, LATER_GENERATIONS), "a search goes on looking"
+    assert requested[-1] == (10, GENERATIONS), "a search goes on looking"
+
+
+def test_a_fit_looks_at_fewer_candidates_once_there_are_many_evaluations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    generations: list[int] = []
+
+    def recorded(*arguments: Any, **options: Any) -> list[Architecture]:
+        generations.append(options["generations"])
+        return evolve(*arguments, **options)
+
+    monkeypatch.setattr(sampler, "evolve", recorded)
+    monkeypatch.setattr(sampler, "MANY_EVALUATED", 20)
+    study_of(guided(fresh=30), 30)
+    assert generations[0] == GENERATIONS
+    assert generations[-1] == LATER_EFFORT.generations < GENERATIONS
 
 
 @pytest.mark.slow
