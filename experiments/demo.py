@@ -55,7 +55,7 @@ def rank_unseen(
 
 
 def main(
-    evaluations: Annotated[int, typer.Option(min=1, help="True evaluations of each search.")] = 120,
+    evaluations: Annotated[int, typer.Option(min=1, help="True evaluations of each search.")] = 60,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of each search.")] = 3,
     out: Annotated[Path, typer.Option(help="Result folder.")] = Path("results/demo"),
     quick: Quick = False,
