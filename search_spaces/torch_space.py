@@ -209,5 +209,6 @@ class TorchSpace(SearchSpace):
         from search_spaces.ir.pytorch import example_tensors
 
         tensors = example_tensors(self.example_input)
-        names = ["input"] if len(tensors) == 1 else [f"input{i}" for i in range(len(tensors))]
-        return {name: tensor.numpy() for name, tensor in zip(names, tensors, strict=True)}
+        if len(tensors) == 1:
+            return {"input": tensors[0].numpy()}
+        return {f"input{i}": tensor.numpy() for i, tensor in enumerate(tensors)}

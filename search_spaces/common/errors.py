@@ -137,6 +137,9 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
     names = sorted(set(known))
     near = difflib.get_close_matches(name, names, n=NEAR_NAMES, cutoff=0.4)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    shown = names if len(names) <= MAX_NAMES or not near else near
-    rest = f" and {len(names) - len(shown)} others" if len(shown) < len(names) else ""
-    return InputError(f"unknown {kind} {name!r}: {hint}known: {', '.join(shown)}{rest}")
+    # Of many names, only similar ones are listed, and how many others there are.
+    shown = near if near and len(names) > MAX_NAMES else names
+    listed = ", ".join(shown)
+    others = len(names) - len(shown)
+    rest = f" and {others} others" if others else ""
+    return InputError(f"unknown {kind} {name!r}: {hint}known: {listed}{rest}")

@@ -211,19 +211,28 @@ class Network:
 
     def _copy(self, block: _BuiltBlock, inputs: tuple[Tensor, ...]) -> Tensor:
         """Add the block's nodes again, with other inputs."""
-        first, scope, depth = block.first, self._scope, block.depth
-        shift = len(self._shapes) - first
-        number = {old.number: new.number for old, new in zip(block.inputs, inputs, strict=True)}
+        # 1. Numbers of values: the inputs are replaced, all others are moved.
+        shift = len(self._shapes) - block.first
+        number = {}
+        for old, new in zip(block.inputs, inputs, strict=True):
+            number[old.number] = new.number
+
+        # 2. The nodes.
+        scope = self._scope
         for op, reads, outputs, attrs, inner_scope in block.nodes:
             if len(reads) == 1:  # most nodes; a list would take longer
-                copied: tuple[int, ...] = (number.get(reads[0], reads[0] + shift),)
+                value = reads[0]
+                copied: tuple[int, ...] = (number.get(value, value + shift),)
             else:
                 copied = tuple([number.get(value, value + shift) for value in reads])
-            full_scope = scope + inner_scope[depth:]
-            self._nodes.append(node((op, copied, (outputs[0] + shift,), attrs, full_scope)))
+            made = (outputs[0] + shift,)
+            full_scope = scope + inner_scope[block.depth :]
+            self._nodes.append(node((op, copied, made, attrs, full_scope)))
         self._shapes += block.shapes
+
+        # 3. The output, which may be an input of the block.
         output = block.output.number
-        copied_output = output + shift if output >= first else number[output]
+        copied_output = output + shift if output >= block.first else number[output]
         return Tensor(copied_output, block.output.shape)
 
     def op(self, op: str, *inputs: Tensor, attrs: Attrs | Mapping[str, Any] = ()) -> Tensor:
@@ -421,8 +430,10 @@ class Network:
             hidden: width of the hidden layer.
             gate: activation of the weights.
         """
-        means = self.relu(self.conv(self.global_avg_pool(x), hidden, kernel=1, bias=True))
-        weights = self.conv(means, int(x.shape[1]), kernel=1, bias=True)
+        channels = int(x.shape[1])
+        means = self.global_avg_pool(x)
+        hidden_layer = self.conv(means, hidden, kernel=1, bias=True)
+        weights = self.conv(self.relu(hidden_layer), channels, kernel=1, bias=True)
         activation = self.hard_sigmoid if gate == "hard_sigmoid" else self.sigmoid
         return self.mul(x, activation(weights))
 

@@ -80,21 +80,27 @@ class _Nodes:
         """These nodes sorted by computation, nodes with equal computation by the smallest wiring of
         the whole cell.
         """
+        # 1. Inner nodes by computation; those of equal computation may stand in any order.
         key = self.keys.__getitem__
         inner = sorted(range(2, len(self.keys)), key=key)
         alike = [list(group) for _, group in groupby(inner, key)]
+        orders = []
+        for groups in product(*map(permutations, alike)):
+            orders.append(tuple(chain(*groups)))
 
+        # 2. The order in which the wiring of the whole cell is smallest.
         def wiring(order: tuple[int, ...]) -> list[tuple[bool, list[Edge]]]:
-            number = {0: -2, 1: -1} | {node: i for i, node in enumerate(order)}
+            number = {0: -2, 1: -1}
+            for i, node in enumerate(order):
+                number[node] = i
             wires = []
             for node in order:
                 edges = [(operation, number[source]) for operation, source in self.edges[node]]
                 wires.append((node in nodes, sorted(edges)))
             return wires
 
-        orders = (tuple(chain(*groups)) for groups in product(*map(permutations, alike)))
         smallest = min(orders, key=wiring)
-        return tuple(node for node in smallest if node in nodes)
+        return tuple([node for node in smallest if node in nodes])
 
     def value(self, node: int) -> Tensor:
         """The node's value; zeros have the shape of an operation's result on the second input."""

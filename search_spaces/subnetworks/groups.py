@@ -127,11 +127,13 @@ def source_names(module: nn.Module, reading: Reading) -> dict[int, str]:
     """Names of the parameters and buffers in the graph of weights, by value, in the module's
     order.
     """
+    values = {id(tensor): value for value, tensor in reading.sources.items()}
     names: dict[int, str] = {}
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-        names.setdefault(id(tensor), name)
-    values = {id(tensor): value for value, tensor in reading.sources.items()}
-    return {values[i]: name for i, name in names.items() if i in values}
+        value = values.get(id(tensor))
+        if value is not None:
+            names.setdefault(value, name)
+    return names
 
 
 def find_groups(
@@ -479,13 +481,18 @@ def find_kernels(module: nn.Module, reading: Reading, names: dict[int, str]) -> 
 
 def _can_be_cut(conv: Convolution) -> bool:
     """True if a kernel is odd, equal along all axes, and padded enough to become the smallest."""
-    first, rank = conv.kernel[0], len(conv.kernel)
-    if first % 2 == 0 or first <= _MIN_KERNEL or len(set(conv.kernel)) > 1:
+    size = conv.kernel[0]
+    if size % 2 == 0 or size <= _MIN_KERNEL or len(set(conv.kernel)) > 1:
         return False
+    rank = len(conv.kernel)
     before, behind = conv.pads[:rank], conv.pads[rank:]
-    removed = [dilation * (first - _MIN_KERNEL) for dilation in conv.dilations]
-    is_padded = all(2 * pad >= less for pad, less in zip(before, removed, strict=True))
-    return before == behind and is_padded
+    if before != behind:
+        return False
+    for pad, dilation in zip(before, conv.dilations, strict=True):
+        removed = dilation * (size - _MIN_KERNEL)
+        if 2 * pad < removed:
+            return False
+    return True
 
 
 def kernel_options(kernel: Kernel, chosen: Sequence[int] | bool) -> tuple[int, ...]:

@@ -304,13 +304,17 @@ def _expand(r: _Resized) -> Attrs:
 
 def _slice(r: _Resized) -> Attrs:
     attrs: dict[str, Any] = dict(r.node.attrs)
-    starts, ends = list(attrs["starts"]), list(attrs["ends"])
+    starts = list(attrs["starts"])
+    ends = list(attrs["ends"])
     cuts = r.coupling.cuts[r.node.outputs[0]]
     for i, axis in enumerate(attrs["axes"]):
-        if axis in cuts and isinstance(r.shape[axis], int):
-            before, middle = cuts[axis]
-            starts[i] = 0 if before is None else size_of(before, r.sizes)
-            ends[i] = starts[i] + size_of(middle, r.sizes)
+        has_cut = axis in cuts and isinstance(r.shape[axis], int)
+        if not has_cut:
+            continue
+        before, middle = cuts[axis]
+        start = 0 if before is None else size_of(before, r.sizes)
+        starts[i] = start
+        ends[i] = start + size_of(middle, r.sizes)
     return r.with_attrs(starts=tuple(starts), ends=tuple(ends))
 
 

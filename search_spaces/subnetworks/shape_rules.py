@@ -107,9 +107,11 @@ def _along(walk: Walk, node: Node) -> Axes:
 
 def _transpose(walk: Walk, node: Node) -> Axes:
     (x,) = walk.inputs(node)
-    perm: Any = dict(node.attrs).get("perm", range(len(x))[::-1])
-    if node.inputs[0] in walk.origins:  # a weight that a layer reads next
-        walk.origins[node.outputs[0]] = walk.origins[node.inputs[0]]
+    source, output = node.inputs[0], node.outputs[0]
+    if source in walk.origins:  # a weight that a layer reads next
+        walk.origins[output] = walk.origins[source]
+    reverse = range(len(x))[::-1]
+    perm: Any = dict(node.attrs).get("perm", reverse)
     return tuple([x[axis] for axis in perm])
 
 
@@ -153,9 +155,10 @@ def _reshape(walk: Walk, node: Node) -> Axes:
 
 def _squeeze(walk: Walk, node: Node) -> Axes:
     x = walk.axes[node.inputs[0]]
-    ones = tuple([i for i, axis in enumerate(x) if axis.size == 1])
+    rank = len(x)
+    ones = [i for i, axis in enumerate(x) if axis.size == 1]
     chosen: Any = dict(node.attrs).get("axes", ones)
-    removed = {axis % len(x) for axis in chosen}
+    removed = {axis % rank for axis in chosen}
     return tuple([axis for i, axis in enumerate(x) if i not in removed])
 
 

@@ -200,12 +200,16 @@ class Subnetworks(TorchSpace):
     @cached_property
     def whole(self) -> Architecture:
         """The architecture of the whole model."""
-        choices: dict[str, Any] = {
-            f"depth.{block.name}": True for block in self._prunable.choices.blocks
-        }
-        choices |= {group.name: group.sizes[-1] for group in self.groups}
-        choices |= {kernel.name: kernel.sizes[-1] for kernel in self._prunable.choices.kernels}
-        choices |= {f"precision.{block}": self._precisions[0] for block in self.precision_blocks}
+        prunable = self._prunable.choices
+        choices: dict[str, Any] = {}
+        for block in prunable.blocks:
+            choices[f"depth.{block.name}"] = True
+        for group in self.groups:
+            choices[group.name] = group.sizes[-1]
+        for kernel in prunable.kernels:
+            choices[kernel.name] = kernel.sizes[-1]
+        for name in self.precision_blocks:
+            choices[f"precision.{name}"] = self._precisions[0]
         return self.architecture(choices)
 
     def ranked(self, share: float) -> Architecture:
@@ -239,15 +243,24 @@ class Subnetworks(TorchSpace):
         """The whole model, with `precision` also in each single precision, then what pruning
         proposes at ever fewer FLOPs: by importance and with equal shares, in turns.
         """
-        rankings = (self.ranked, self.uniform)
-        designs = [self.whole]
+        # 1. The whole model in each precision.
+        whole = self.whole
+        designs = [whole]
         for precision in self._precisions[1:]:
             uniform = {f"precision.{block}": precision for block in self.precision_blocks}
-            designs.append(self.architecture(self.whole.as_dict() | uniform))
-        for i, aim in enumerate(np.linspace(*DESIGN_FLOPS, max(count - 1, 0)).tolist()):
-            # Sizes are rounded, so that rankings may agree; then the other one proposes.
-            in_turn = (self._with_flops(rankings[(i + j) % 2], aim) for j in range(2))
-            designs += [design for design in in_turn if design not in designs][:1]
+            designs.append(self.architecture(whole.as_dict() | uniform))
+
+        # 2. Ever fewer FLOPs. Sizes are rounded, so that rankings may agree; then the other one
+        #    proposes.
+        rankings = (self.ranked, self.uniform)
+        shares = np.linspace(*DESIGN_FLOPS, max(count - 1, 0))
+        for i, share in enumerate(shares.tolist()):
+            in_turn = rankings if i % 2 == 0 else rankings[::-1]
+            for ranking in in_turn:
+                design = self._with_flops(ranking, share)
+                if design not in designs:
+                    designs.append(design)
+                    break
         return designs[:count]
 
     def _with_flops(self, ranking: Callable[[float], Architecture], aim: float) -> Architecture:

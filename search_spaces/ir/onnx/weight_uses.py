@@ -166,25 +166,28 @@ class _Finder:
     def run(self) -> Weights:
         # 1. Follow stored tensors to the operators that read them beside values of the network.
         self._follow()
-        self.kernels = {
-            name
-            for name, uses in self.uses.items()
-            if any(self._is_at("kernels", use) for use in uses)
-        }
+        for name, uses in self.uses.items():
+            if any(self._is_at("kernels", use) for use in uses):
+                self.kernels.add(name)
+
         # 2. Constants in the positions of weights are stored as initializers are.
         weights = self._weights()
-        for name in weights & self.constants.keys():
-            self.tensors[name] = read_tensor(_tensor(self.constants[name]), learned=True)
+        moved = weights & self.constants.keys()
+        for name in moved:
+            tensor = _tensor(self.constants[name])
+            self.tensors[name] = read_tensor(tensor, learned=True)
         for name in weights:
             self.tensors[name].placed = True
+
         # 3. Initializers that are only settings are not learned.
         for name in self.tensors.keys() - weights:
-            if self.uses[name] and all(self._is_setting(use) for use in self.uses[name]):
+            uses = self.uses[name]
+            if uses and all(self._is_setting(use) for use in uses):
                 self.tensors[name].learned = False
+
         # 4. Give vectors that an exporter stored once back to their layers.
         self._separate()
-        moved = weights & self.constants.keys()
-        nodes = [node for node in self.nodes if not moved.intersection(node.output)]
+        nodes = [node for node in self.nodes if moved.isdisjoint(node.output)]
         shared = {name for name in self.tensors if self._is_shared(name)}
         return Weights(nodes, self.tensors, shared)
 
@@ -302,14 +305,19 @@ class _Finder:
         return any(self.nodes[use.node].op_type in _AFFINE for use in uses)
 
     def _is_weight(self, use: _Use) -> bool:
-        node, name = self.nodes[use.node], self._origin(use)
-        rank = len(self._shape(name))
+        """True for a use at a kernel's or vector's position, as a layer's bias, or as scale or shift
+        of a normalization.
+        """
+        node = self.nodes[use.node]
+        name = self._origin(use)
         if not self._is_learnable(name) or self._is_setting(use):
             return False
+        is_scalar = len(self._shape(name)) == 0
         if self._is_at("kernels", use):
-            return rank > 0 and (node.op_type not in _LOOKUPS or self._is_table(name))
+            looks_up_architecture = node.op_type in _LOOKUPS and not self._is_table(name)
+            return not is_scalar and not looks_up_architecture
         if self._is_at("vectors", use):
-            return rank > 0
+            return not is_scalar
         if node.op_type in _AFFINE and len(node.input) == 2:
             other = node.input[1 - use.position]
             return self._is_bias(node, name, other) or self._is_affine_of_norm(name, other)
@@ -321,6 +329,8 @@ class _Finder:
 
     def _is_bias(self, node: onnx.NodeProto, name: str, other: str) -> bool:
         """True for a vector that is added to the output of a layer with one number per channel."""
+        if node.op_type != "Add":
+            return False
         # 1. The layer. Dynamic quantization casts the integers of its product and multiplies them
         #    by a scale.
         layer = self._maker(other)
@@ -329,15 +339,24 @@ class _Finder:
                 break
             if layer.op_type not in ("Cast", "Mul"):
                 return False
-            before = [self._maker(n) for n in layer.input if n not in self.origins]
-            layer = next((m for m in before if m and (_is_linear(m) or m.op_type == "Cast")), None)
-        if node.op_type != "Add" or layer is None or not _is_linear(layer):
+            layer = self._maker_of_scaled(layer)
+        if layer is None or not _is_linear(layer):
             return False
         # 2. One number per channel.
         shape = self._shape(name)
         if not shape:
             return False
         return max(shape) == _count(shape) == self._channels(layer)
+
+    def _maker_of_scaled(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
+        """The layer, or the cast of its integers, that a cast or a product with a scale reads."""
+        for operand in node.input:
+            if operand in self.origins:
+                continue
+            maker = self._maker(operand)
+            if maker is not None and (_is_linear(maker) or maker.op_type == "Cast"):
+                return maker
+        return None
 
     def _makers_before(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
         for name in node.input:
@@ -347,6 +366,7 @@ class _Finder:
 
     def _channels(self, layer: onnx.NodeProto) -> int | None:
         """Number of channels that a layer computes, if it follows from its kernel alone."""
+        # 1. The shape of its only kernel.
         kernels = self._kernels_of(self.makers[layer.output[0]])
         if len(kernels) != 1:
             return None
@@ -354,11 +374,14 @@ class _Finder:
         shape = self._shape(kernel)
         if not shape:
             return None
+
+        # 2. Where the channels stand in it.
         attributes = {a.name: a.i for a in layer.attribute}
         if layer.op_type in ("Conv", "DeformConv", "ConvInteger"):
             return shape[0]
         if layer.op_type == "ConvTranspose":
-            return shape[1] * attributes.get("group", 1) if len(shape) > 1 else None
+            groups = attributes.get("group", 1)
+            return shape[1] * groups if len(shape) > 1 else None
         if layer.op_type == "Gemm":
             return shape[0] if attributes.get("transB") else shape[-1]
         # A product's kernel may be stored transposed; then the file transposes it.
@@ -437,16 +460,24 @@ class _Finder:
         return not self.kernels & self.constants.keys()
 
     def _is_setting(self, use: _Use) -> bool:
+        """True for a use that learns nothing: a setting of the operator, or numbers that stand where
+        a layer has none.
+        """
         node = self.nodes[use.node]
         if use.position in get_operator(node.op_type).zero_by_default:  # an initial state of zeros
-            return uniform_number(self._known(self._origin(use))) == 0
+            return self._number(use) == 0
         if node.op_type == "InstanceNormalization" and use.position in (1, 2):
             # Group normalization as exporters write it has its scale and shift behind; ones and
             # zeros stand here.
+            neutral = 2 - use.position
             before = self._maker(node.input[0])
-            is_identity = uniform_number(self._known(self._origin(use))) == 2 - use.position
-            return is_identity and before is not None and before.op_type == "Reshape"
+            follows_reshape = before is not None and before.op_type == "Reshape"
+            return follows_reshape and self._number(use) == neutral
         return self._is_at("settings", use) or self._is_scale_of_activations(use)
+
+    def _number(self, use: _Use) -> float | None:
+        """The number of a tensor that holds no other; None for any other tensor."""
+        return uniform_number(self._known(self._origin(use)))
 
     # --- vectors that an exporter stored once
 
@@ -455,14 +486,15 @@ class _Finder:
         if not self.producer.startswith(_MERGES_VECTORS):
             return
         for name in sorted(self.tensors):
-            known, uses = self.tensors[name], self.uses[name]
+            known = self.tensors[name]
+            uses = self.uses[name]
             if not known.learned or len(uses) < 2 or uniform_number(known) is None:
                 continue
-            if max(map(int, known.shape), default=1) != _count(known.shape):
-                continue
-            if any(self._is_at("kernels", use) for use in uses):
-                continue
-            self._separate_vector(name, uses)
+            longest = max(map(int, known.shape), default=1)
+            is_vector = longest == _count(known.shape)
+            is_kernel = any(self._is_at("kernels", use) for use in uses)
+            if is_vector and not is_kernel:
+                self._separate_vector(name, uses)
 
     def _separate_vector(self, name: str, uses: list[_Use]) -> None:
         """One copy of a vector for each layer that reads it; calls of one layer share a kernel."""

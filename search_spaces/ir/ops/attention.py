@@ -12,9 +12,12 @@ def _count(node: CountedNode) -> int:
     Keys of the past count, masked ones, too.
     """
     operands = node.operands
-    past = known_size(operands["past_key"][-2]) if "past_key" in operands else 0
-    keys = known_size(operands["K"][-2]) + past
-    return (count(operands["Q"]) + count(node.output)) * keys
+    keys = known_size(operands["K"][-2])
+    if "past_key" in operands:
+        keys += known_size(operands["past_key"][-2])
+    queries_times_keys = count(operands["Q"]) * keys
+    weights_times_values = count(node.output) * keys
+    return queries_times_keys + weights_times_values
 
 
 def _count_linear(node: CountedNode) -> int:
@@ -22,13 +25,17 @@ def _count_linear(node: CountedNode) -> int:
 
     The rule `delta` also multiplies the state by the key.
     """
-    operands, attrs = node.operands, node.attributes
-    query_heads, heads = int(attrs["q_num_heads"]), int(attrs["kv_num_heads"])
+    operands = node.operands
+    attrs = node.attributes
+    query_heads = int(attrs["q_num_heads"])
+    heads = int(attrs["kv_num_heads"])
     key = known_size(operands["key"][-1]) // heads
     value = known_size(operands["value"][-1]) // heads
-    updates = 2 if "delta" in str(attrs.get("update_rule", "gated_delta")) else 1
+    rule = str(attrs.get("update_rule", "gated_delta"))
+    updates = 2 if "delta" in rule else 1
     tokens = count(operands["query"][:-1])
-    return tokens * key * value * (updates * heads + query_heads)
+    per_token = key * value * (updates * heads + query_heads)
+    return tokens * per_token
 
 
 OPERATORS = (

@@ -249,19 +249,23 @@ def _count(node: CountedNode) -> int:
     """Every element of the output sums over the channels of its group and the kernel."""
     if len(node.shapes) == 1:
         kernel = convolution(node.attrs, node.shapes[0]).weight_shape
-        return prod(kernel) * count((node.output[0], *node.output[2:]))
+        batch, _, *positions = node.output
+        return prod(kernel) * count((batch, *positions))
     operands = node.operands
     kernel_name = next(name for name in ("W", "w", "weight") if name in operands)
-    return count(node.output) * count(operands[kernel_name][1:])
+    per_element = count(operands[kernel_name][1:])
+    return count(node.output) * per_element
 
 
 def _count_transposed(node: CountedNode) -> int:
     """Every element of the input is multiplied by the kernels of its group."""
     shape = node.shapes[0]
     if len(node.shapes) == 1:
-        kernel = _transposed_weights(node.attrs, node.shapes)[0].shape
-        return prod(kernel) * count((shape[0], *shape[2:]))
-    return count(shape) * count(node.shapes[1][1:])
+        (weight, *_) = _transposed_weights(node.attrs, node.shapes)
+        batch, _, *positions = shape
+        return prod(weight.shape) * count((batch, *positions))
+    per_element = count(node.shapes[1][1:])
+    return count(shape) * per_element
 
 
 # --- from ONNX

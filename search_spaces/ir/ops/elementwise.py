@@ -108,10 +108,13 @@ def _scalar(reader: Importer, name: str, other: str) -> float | None:
     None for other values.
     """
     known = reader.known.get(name)
-    if known is None or is_weight(known) or known.static is None or known.static.size != 1:
+    if known is None or is_weight(known):
+        return None
+    if known.static is None or known.static.size != 1:
         return None
     other_rank = 0 if other in reader.known else len(reader.shape(other))
-    return None if len(known.shape) > other_rank else float(known.static.item())
+    changes_shape = len(known.shape) > other_rank
+    return None if changes_shape else float(known.static.item())
 
 
 def _read_mul(reader: Importer, node: onnx.NodeProto) -> int | None:

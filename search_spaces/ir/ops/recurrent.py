@@ -34,10 +34,12 @@ def _weights(gates: int) -> Callable[[Attrs, tuple[Shape, ...]], tuple[Weight, .
 def _count(node: CountedNode) -> int:
     """Per step and direction, every gate multiplies the input and the state."""
     hidden = int(node.attributes["hidden_size"])
-    gates = RECURRENT[node.op] * hidden
-    steps = count(node.shapes[0][:-1])
-    features = known_size(node.shapes[0][-1])
-    return steps * _directions(node.attributes) * gates * (features + hidden)
+    shape = node.shapes[0]
+    steps = count(shape[:-1])
+    features = known_size(shape[-1])
+    per_gate = hidden * (features + hidden)
+    per_step = _directions(node.attributes) * RECURRENT[node.op] * per_gate
+    return steps * per_step
 
 
 def _directions(attrs: dict[str, Any]) -> int:

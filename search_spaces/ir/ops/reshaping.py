@@ -234,7 +234,10 @@ def _read_expand(reader: Importer, node: onnx.NodeProto) -> int | None:
 
 def _write_expand(exporter: Exporter, node: ExportedNode) -> None:
     attrs: dict[str, Any] = dict(node.attrs)
-    source = node.inputs or [exporter.constant(np.array(attrs["input"], np.float32))]
+    source = node.inputs
+    if not source:
+        number = np.array(attrs["input"], np.float32)
+        source = [exporter.constant(number)]
     target = exporter.sizes(f"{node.name}.shape", attrs["shape"])
     exporter.add("Expand", node.name, [*source, target], node.output)
 
@@ -283,8 +286,9 @@ def _tile(node: TrainedNode) -> Function:
 
 def _infer_transpose(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
     shape = shapes[0]
-    perm: Any = dict(attrs).get("perm", range(len(shape))[::-1])
-    if sorted(perm) != list(range(len(shape))):
+    axes = list(range(len(shape)))
+    perm: Any = dict(attrs).get("perm", axes[::-1])
+    if sorted(perm) != axes:
         raise InputError(f"Transpose by {list(perm)} does not fit shape {shape}")
     return tuple([shape[axis] for axis in perm])
 
@@ -304,17 +308,19 @@ def _infer_shuffle(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
 
 def _write_shuffle(exporter: Exporter, node: ExportedNode) -> None:
     """The channels as a matrix of groups, transposed."""
-    name, shape = node.name, node.shapes[0]
+    name = node.name
+    shape = node.shapes[0]
     groups = positive(node.attrs, "groups")
-    channels, *positions = (int(size) for size in shape[1:])
+    channels, *positions = [int(size) for size in shape[1:]]
     # 1. (N, groups, channels / groups, …)
     split = f"{name}.split_out"
-    parts = _shape_constant(exporter, 0, groups, channels // groups, *positions)
-    exporter.add("Reshape", f"{name}.split", [node.inputs[0], parts], split)
+    in_groups = _shape_constant(exporter, 0, groups, channels // groups, *positions)
+    exporter.add("Reshape", f"{name}.split", [node.inputs[0], in_groups], split)
     # 2. (N, channels / groups, groups, …)
     swapped = f"{name}.swap_out"
-    order = (0, 2, 1, *range(3, len(shape) + 1))
-    exporter.add("Transpose", f"{name}.swap", [split], swapped, (("perm", order),))
+    rest = range(3, len(shape) + 1)
+    swap: Attrs = (("perm", (0, 2, 1, *rest)),)
+    exporter.add("Transpose", f"{name}.swap", [split], swapped, swap)
     # 3. (N, channels, …)
     whole = _shape_constant(exporter, 0, channels, *positions)
     exporter.add("Reshape", f"{name}.join", [swapped, whole], node.output)

@@ -201,12 +201,15 @@ def _is_repeated(x: Tensor, batch: int) -> bool:
 def _with_two(batch: int, x: Any) -> Any:
     """Nested arguments with two samples instead of the batch size."""
     if isinstance(x, Tensor):
-        return x[tuple([slice(2) if size == batch else slice(None) for size in x.shape])]
+        parts = [slice(2) if size == batch else slice(None) for size in x.shape]
+        return x[tuple(parts)]
     if type(x) in (tuple, list) or isinstance(x, torch.Size):
-        return type(x)([_with_two(batch, item) for item in x])
+        items = [_with_two(batch, item) for item in x]
+        return type(x)(items)
     if type(x) is dict:
         return {name: _with_two(batch, item) for name, item in x.items()}
-    return 2 if type(x) is int and x == batch else x
+    is_batch = type(x) is int and x == batch
+    return 2 if is_batch else x
 
 
 # --- adding to a graph

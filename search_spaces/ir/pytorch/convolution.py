@@ -90,9 +90,12 @@ def _pads(
 ) -> tuple[int, ...]:
     """Padding before all axes, then behind them; "same" pads one more behind where it is odd."""
     if padding == "same":
-        totals = [d * (k - 1) for k, d in zip(kernel, dilations, strict=True)]
-        before = [total // 2 for total in totals]
-        behind = [total - half for total, half in zip(totals, before, strict=True)]
+        before, behind = [], []
+        for size, dilation in zip(kernel, dilations, strict=True):
+            total = dilation * (size - 1)
+            half = total // 2
+            before.append(half)
+            behind.append(total - half)
         return (*before, *behind)
     sides = (0,) * rank if isinstance(padding, str) else per_dimension(padding, rank, 0)
     return (*sides, *sides)

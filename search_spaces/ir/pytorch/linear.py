@@ -90,11 +90,13 @@ def _bilinear(
 @handles("matmul", "bmm", "mm", "__matmul__")
 def _matmul(r: Recorder, input: Tensor, other: Tensor) -> Tensor:
     """A product with a matrix of weights (inputs, features) is a linear layer that owns it."""
-    is_layer = r.weights.is_weight(other) and other.dim() == 2 and input.dim() > 1
-    if is_layer and r.owned_shape(other) is not None and other.shape[0] == input.shape[-1]:
-        r.take(other, transposed=True)
-        features = int(other.shape[1])
-        return r.add_node("Linear", input, features=features, bias=0, **r.precision(other))
+    is_matrix_of_weights = r.weights.is_weight(other) and other.dim() == 2
+    if is_matrix_of_weights and input.dim() > 1 and r.owned_shape(other) is not None:
+        rows, features = other.shape
+        if rows == input.shape[-1]:
+            r.take(other, transposed=True)
+            precision = r.precision(other)
+            return r.add_node("Linear", input, features=int(features), bias=0, **precision)
     # A constant operand stays a tensor, also where its numbers could be an attribute.
     factors = [r.tensor(r.value(x)) if r.is_constant(x) else x for x in (input, other)]
     return r.add("MatMul", *factors)

@@ -494,13 +494,17 @@ def clamp(
     max: Number | None = None,
 ) -> Tensor:
     """Elements between two bounds, either of which may be None, a number or a tensor."""
-    limits = {name: bound for name, bound in (("min", min), ("max", max)) if bound is not None}
-    settings = {name: r.setting(bound) for name, bound in limits.items()}
+    settings = {}
+    if min is not None:
+        settings["min"] = r.setting(min)
+    if max is not None:
+        settings["max"] = r.setting(max)
     x = widened(r, input, *settings.values())
     if None not in settings.values():
         return r.add_node("Clip", x, **settings)  # type: ignore[arg-type]
     # A bound that is a value of the graph is no attribute of `Clip`.
-    x = x if min is None else maximum(r, x, min)
+    if min is not None:
+        x = maximum(r, x, min)
     return x if max is None else minimum(r, x, max)
 
 
@@ -559,9 +563,16 @@ def _atan2(r: Recorder, input: Tensor, other: Tensor) -> Tensor:
     """The arc tangent of the quotient, moved by half a turn where `other` is negative. Zeros have
     no sign.
     """
+    # 1. The arc tangent of the quotient, without a division by 0.
     upright = r.call(torch.eq, other, 0)
-    angle = r.add("Atan", divide(r, input, where(r, upright, 1.0, other)))
-    half_turn = where(r, r.call(torch.lt, input, 0), -math.pi, math.pi)
-    moved = where(r, r.call(torch.lt, other, 0), add(r, angle, half_turn), angle)
-    quarter_turn = multiply(r, r.add("Sign", input), math.pi / 2)
+    divisor = where(r, upright, 1.0, other)
+    angle = r.add("Atan", divide(r, input, divisor))
+    # 2. Half a turn more where `other` is negative.
+    is_below = r.call(torch.lt, input, 0)
+    half_turn = where(r, is_below, -math.pi, math.pi)
+    is_left = r.call(torch.lt, other, 0)
+    moved = where(r, is_left, add(r, angle, half_turn), angle)
+    # 3. A quarter of a turn where it is 0.
+    sign = r.add("Sign", input)
+    quarter_turn = multiply(r, sign, math.pi / 2)
     return where(r, upright, quarter_turn, moved)

@@ -95,15 +95,20 @@ def _max_unpool(
     output_size: Sequence[int] | None = None,
 ) -> Tensor:
     """Zeros of a larger image with the elements of `input` at these places within the channel."""
+    # 1. The size of the larger image.
     kernel, strides, sides = _windows(input, kernel_size, stride, padding)
     sizes = []
     for n, width, step, side in zip(input.shape[2:], kernel, strides, sides, strict=True):
-        sizes.append((n - 1) * step - 2 * side + width)
+        whole = (n - 1) * step + width
+        sizes.append(whole - 2 * side)
     if output_size is not None:
         sizes = list(output_size)[-len(sizes) :]
+
+    # 2. Its elements in a row.                                       (N, channels, product of sizes)
     channels = list(input.shape[:2])
     zeros = r.call(torch.zeros, [*channels, prod(sizes)], dtype=input.dtype)
-    places, elements = (r.call(torch.flatten, x, 2) for x in (indices, input))
+    places = r.call(torch.flatten, indices, 2)
+    elements = r.call(torch.flatten, input, 2)
     flat = r.call(torch.scatter, zeros, 2, places, elements)
     return reshaped(r, flat, [*channels, *sizes])
 

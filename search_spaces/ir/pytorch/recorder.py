@@ -255,7 +255,9 @@ class Recorder(TorchFunctionMode):
         """Record numbers that are drawn in every call; a generator's seed is not part of the
         network.
         """
-        options = {k: v for k, v in kwargs.items() if k not in ("device", "generator")}
+        options = dict(kwargs)
+        options.pop("device", None)
+        options.pop("generator", None)
         drawn = without_numbers(func, *args, **options)
         zeros = self.call(torch.zeros, tuple(drawn.shape), dtype=drawn.dtype)
         return self.add_node(RANDOM[name], self.as_value(zeros))
@@ -569,10 +571,14 @@ class Recorder(TorchFunctionMode):
         """Let `x` be read after a view of it was changed in place, because that part of `x` is
         replaced next.
         """
-        whole, changed = self._recorded[id(x)], self._recorded[id(part)]
-        is_view = changed.changes is whole.changes
-        if is_view and changed.seen == whole.changes[0] == whole.seen + 1:
-            self._recorded[id(x)] = whole._replace(seen=changed.seen)
+        whole = self._recorded[id(x)]
+        changed = self._recorded[id(part)]
+        if changed.changes is not whole.changes:  # no view
+            return
+        changes = whole.changes[0]
+        is_last_change = changed.seen == changes
+        if is_last_change and changes == whole.seen + 1:
+            self._recorded[id(x)] = whole._replace(seen=changes)
 
     def assign(self, target: Tensor, made: Tensor) -> Tensor:
         """Record that `made` replaces the content of `target` in place; return `target`.

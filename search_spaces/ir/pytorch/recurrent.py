@@ -187,12 +187,19 @@ def _lstm_cell(
     *weights: Tensor,
 ) -> tuple[Tensor, Tensor]:
     hidden, cell = hx
+    # 1. The gates.
     gates = r.call(torch.add, *_projected(r, input, hidden, weights))
     i, f, g, o = r.call(torch.chunk, gates, 4, -1)
+    # 2. The new cell: what is kept of the old one, and what is added.
     kept = r.call(torch.mul, r.call(torch.sigmoid, f), cell)
-    added = r.call(torch.mul, r.call(torch.sigmoid, i), r.call(torch.tanh, g))
+    input_gate = r.call(torch.sigmoid, i)
+    candidate = r.call(torch.tanh, g)
+    added = r.call(torch.mul, input_gate, candidate)
     new_cell = r.call(torch.add, kept, added)
-    new_hidden = r.call(torch.mul, r.call(torch.sigmoid, o), r.call(torch.tanh, new_cell))
+    # 3. What the cell shows.
+    output_gate = r.call(torch.sigmoid, o)
+    shown = r.call(torch.tanh, new_cell)
+    new_hidden = r.call(torch.mul, output_gate, shown)
     return new_hidden, new_cell
 
 

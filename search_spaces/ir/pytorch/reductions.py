@@ -273,11 +273,15 @@ def _weight_norm(
     """A normalized weight that several layers read; dimension -1 stands for one norm of all
     numbers.
     """
-    direction, length = r.as_value(v), r.as_value(g)
-    rest = [axis for axis in range(v.dim()) if axis != dim]
-    axes = None if dim == -1 else rest
-    norm = reduced(r, "ReduceL2", direction, axes, dim != -1)
-    return r.add("Mul", direction, r.add("Div", length, norm))
+    direction = r.as_value(v)
+    length = r.as_value(g)
+    if dim == -1:
+        norm = reduced(r, "ReduceL2", direction, None, False)
+    else:
+        rest = [axis for axis in range(v.dim()) if axis != dim]
+        norm = reduced(r, "ReduceL2", direction, rest, True)
+    scale = r.add("Div", length, norm)
+    return r.add("Mul", direction, scale)
 
 
 @handles("cosine_similarity")

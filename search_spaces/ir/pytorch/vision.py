@@ -191,12 +191,16 @@ def _affine_grid(
     align_corners: bool | None = None,
 ) -> Tensor:
     """The places of a plain grid, as products with the matrix of each sample."""
-    rank = len(size) - 2
+    batch = theta.shape[:1]
+    pixels = size[2:]
+    rank = len(pixels)
     # 1. The plain grid: places (1, pixels, rank), and a one for the matrix's shift.
     plain = torch.eye(rank, rank + 1)[None]
-    grid = F.affine_grid(plain, [1, 1, *size[2:]], align_corners=bool(align_corners))
+    grid = F.affine_grid(plain, [1, 1, *pixels], align_corners=bool(align_corners))
     places = grid.reshape(1, -1, rank)
-    places = torch.cat([places, torch.ones_like(places[..., :1])], -1)
+    ones = torch.ones_like(places[..., :1])
+    places = torch.cat([places, ones], -1)
     # 2. Products (N, pixels, rank).
-    moved = r.call(torch.matmul, places, r.call(torch.transpose, theta, 1, 2))
-    return reshaped(r, moved, [*theta.shape[:1], *size[2:], rank])
+    columns = r.call(torch.transpose, theta, 1, 2)
+    moved = r.call(torch.matmul, places, columns)
+    return reshaped(r, moved, [*batch, *pixels, rank])

@@ -222,7 +222,9 @@ def _main_block(graph: onnx.GraphProto) -> _Main:
     inputs = [value.name for value in graph.input]
     outputs = [value.name for value in graph.output]
     block = _block(inputs, graph.node, outputs, params=())
-    return _Main(block, tuple(map(_shape, graph.input)), tuple(map(_shape, graph.output)))
+    input_shapes = tuple([_shape(value) for value in graph.input])
+    output_shapes = tuple([_shape(value) for value in graph.output])
+    return _Main(block, input_shapes, output_shapes)
 
 
 def _function_block(function: onnx.FunctionProto) -> tuple[str, Block]:
