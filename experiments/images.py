@@ -36,51 +36,60 @@ def composed_images(
     images = np.zeros((count, 3, SIDE, SIDE), np.float32)
     classes = np.zeros(count, np.int64)
     rows, columns = np.mgrid[:SIDE, :SIDE].astype(np.float32)
+    colour = (3, 1, 1)  # shape of one number per channel
     for i in range(count):
         # 1. A gradient between two dark colours.
         slope = rng.normal(size=2)
         ramp = (slope[0] * rows + slope[1] * columns) / SIDE
-        image = rng.uniform(0.1, 0.4, (3, 1, 1)) + rng.uniform(-0.15, 0.15, (3, 1, 1)) * ramp
-        # 2. A digit of 12 to 18 pixels, and a shape elsewhere.
+        ground = rng.uniform(0.1, 0.4, colour)
+        image = ground + rng.uniform(-0.15, 0.15, colour) * ramp
+
+        # 2. A digit of 12 to 18 pixels, in the left or right half.
         chosen = int(rng.integers(len(digits)))
         side = int(rng.integers(12, 19))
         picked = (np.arange(side) * 8 / side).astype(int)
         digit = digits[chosen][np.ix_(picked, picked)]
-        left = bool(rng.integers(2))
+        is_left = bool(rng.integers(2))
         top = int(rng.integers(0, SIDE - side + 1))
-        start = int(rng.integers(0, 3)) + (0 if left else SIDE - side - 2)
-        image[:, top : top + side, start : start + side] += (
-            rng.uniform(0.25, 0.7, (3, 1, 1)) * digit
-        )
-        shape = int(rng.integers(SHAPES))
-        centre = (
-            rng.uniform(7, SIDE - 7),
-            rng.uniform(7, 11) if not left else rng.uniform(SIDE - 11, SIDE - 7),
-        )
-        image += rng.uniform(0.2, 0.6, (3, 1, 1)) * _shape(
-            shape, rows - centre[0], columns - centre[1], rng
-        )
-        # 3. Strokes that mean nothing.
+        start = int(rng.integers(0, 3))
+        if not is_left:
+            start += SIDE - side - 2
+        window = image[:, top : top + side, start : start + side]
+        window += rng.uniform(0.25, 0.7, colour) * digit
+
+        # 3. A shape in the other half.
+        kind = int(rng.integers(SHAPES))
+        y = rng.uniform(7, SIDE - 7)
+        x = rng.uniform(SIDE - 11, SIDE - 7) if is_left else rng.uniform(7, 11)
+        brightness = rng.uniform(0.2, 0.6, colour)
+        image += brightness * _shape(kind, rows - y, columns - x, rng)
+
+        # 4. Strokes that mean nothing.
         for _ in range(2):
             a, b, offset = rng.normal(), rng.normal(), rng.uniform(-12, 12)
-            distance = np.abs(a * (rows - 16) + b * (columns - 16) + offset) / np.hypot(a, b)
-            image += rng.uniform(0.05, 0.3, (3, 1, 1)) * (distance < 0.7)
-        # 4. Noise.
+            signed = a * (rows - 16) + b * (columns - 16) + offset
+            distance = np.abs(signed) / np.hypot(a, b)
+            image += rng.uniform(0.05, 0.3, colour) * (distance < 0.7)
+
+        # 5. Noise.
         images[i] = image + rng.normal(0, 0.12, image.shape)
-        classes[i] = SHAPES * labels[chosen] + shape
+        classes[i] = SHAPES * labels[chosen] + kind
     return (255 * images.clip(0, 1)).astype(np.uint8), classes
 
 
 def _shape(kind: int, y: np.ndarray, x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """A ring, a square or a cross around the origin, turned at random; 1 inside, 0 outside."""
-    radius, angle = rng.uniform(3.5, 6), rng.uniform(-0.4, 0.4)
-    y, x = y * np.cos(angle) + x * np.sin(angle), x * np.cos(angle) - y * np.sin(angle)
+    radius = rng.uniform(3.5, 6)
+    angle = rng.uniform(-0.4, 0.4)
+    down = np.abs(y * np.cos(angle) + x * np.sin(angle))
+    across = np.abs(x * np.cos(angle) - y * np.sin(angle))
     if kind == 0:
-        return np.abs(np.hypot(y, x) - radius) < 1.2
-    border = np.maximum(np.abs(y), np.abs(x))
+        return np.abs(np.hypot(down, across) - radius) < 1.2
+    border = np.maximum(down, across)
     if kind == 1:
         return np.abs(border - radius) < 1.2
-    return (np.minimum(np.abs(y), np.abs(x)) < 1.2) & (border < radius)
+    is_stroke = np.minimum(down, across) < 1.2
+    return is_stroke & (border < radius)
 
 
 def write_images(

@@ -280,7 +280,10 @@ def outputs(model: bytes, x: np.ndarray) -> np.ndarray:
     """Logits (n, classes) of a serialized model in ONNX Runtime."""
     session = open_session(model)
     name = session.get_inputs()[0].name
-    parts = [session.run(None, {name: x[i : i + 50]})[0] for i in range(0, len(x), 50)]
+    parts = []
+    for start in range(0, len(x), 50):
+        (logits, *_) = session.run(None, {name: x[start : start + 50]})
+        parts.append(logits)
     return np.concatenate(parts)
 
 
@@ -315,12 +318,13 @@ def table_of(path: str, choices: int) -> dict[str, tuple[float, float]]:
         InputError: the table lacks an assignment.
     """
     rows = {row["blocks"]: row for row in rows_of(Path(path))}
-    wanted = PrecisionNet(choices).rows()
-    if missing := [row for row in wanted if row not in rows]:
+    assignments = PrecisionNet(choices).rows()
+    if missing := [row for row in assignments if row not in rows]:
         raise InputError(f"{path} lacks {len(missing)} assignments: run --study table first")
     measured = np.array([float(row[LATENCY]) for row in rows.values()])
-    fitted = dict(zip(rows, fitted_latencies(list(rows), measured)[0], strict=True))
-    return {row: (float(rows[row][ERROR]), float(fitted[row])) for row in wanted}
+    latencies, _ = fitted_latencies(list(rows), measured)
+    latency_of = dict(zip(rows, latencies.tolist(), strict=True))
+    return {row: (float(rows[row][ERROR]), latency_of[row]) for row in assignments}
 
 
 def fitted_latencies(
@@ -329,15 +333,24 @@ def fitted_latencies(
     """Latencies (n,) as sums over int8 blocks and pairs of neighbours that are both int8, and the
     median relative error of such sums for rows that they were not fitted to, by five folds.
     """
+    # 1. The design: a constant, int8 blocks, and pairs of neighbours.              (n, terms)
     bits = np.array([[int(bit) for bit in row] for row in rows])
-    pairs = bits[:, 1:] * bits[:, :-1]
-    design = np.hstack([np.ones((len(rows), 1)), bits, *([pairs] if neighbours else [])])
+    terms = [np.ones((len(rows), 1)), bits]
+    if neighbours:
+        terms.append(bits[:, 1:] * bits[:, :-1])
+    design = np.hstack(terms)
+
+    # 2. Errors of rows that were left out, by folds.
     errors = np.empty(len(rows))
-    for fold in np.array_split(np.random.default_rng(0).permutation(len(rows)), 5):
+    order = np.random.default_rng(0).permutation(len(rows))
+    for fold in np.array_split(order, 5):
         kept = np.setdiff1d(np.arange(len(rows)), fold)
-        weights = np.linalg.lstsq(design[kept], latencies[kept], rcond=None)[0]
-        errors[fold] = np.abs(design[fold] @ weights / latencies[fold] - 1)
-    weights = np.linalg.lstsq(design, latencies, rcond=None)[0]
+        weights, *_ = np.linalg.lstsq(design[kept], latencies[kept], rcond=None)
+        predicted = design[fold] @ weights
+        errors[fold] = np.abs(predicted / latencies[fold] - 1)
+
+    # 3. The sums, fitted to all rows.
+    weights, *_ = np.linalg.lstsq(design, latencies, rcond=None)
     return design @ weights, float(np.median(errors))
 
 

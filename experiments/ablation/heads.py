@@ -104,14 +104,18 @@ class Quantiles(Head):
         return torch.maximum(levels * missed, (levels - 1) * missed).mean()
 
     def quantiles(self, hidden: Tensor) -> np.ndarray:
-        knots = self._knots(hidden).numpy().astype(float)
-        # Beyond the outer knots, the quantiles go on as a Gaussian would.
-        normal, inner = ndtri(KNOTS), ndtri(LEVELS)
-        rows = [np.interp(inner, normal, row) for row in knots]
-        slopes = (knots[:, [1, -1]] - knots[:, [0, -2]]) / (normal[[1, -1]] - normal[[0, -2]])
-        below = np.minimum(inner - normal[0], 0)
-        above = np.maximum(inner - normal[-1], 0)
-        return np.array(rows) + slopes[:, :1] * below + slopes[:, 1:] * above
+        knots = self._knots(hidden).numpy().astype(float)  # (q, knots)
+        # 1. Between the knots, on the scale of a Gaussian.                                    (q, s)
+        normal = ndtri(KNOTS)
+        levels = ndtri(LEVELS)
+        rows = [np.interp(levels, normal, row) for row in knots]
+
+        # 2. Beyond the outer ones, the quantiles go on as a Gaussian would.
+        first_slope = (knots[:, 1] - knots[:, 0]) / (normal[1] - normal[0])  # (q,)
+        last_slope = (knots[:, -1] - knots[:, -2]) / (normal[-1] - normal[-2])
+        below = np.minimum(levels - normal[0], 0)  # (s,)
+        above = np.maximum(levels - normal[-1], 0)
+        return np.array(rows) + first_slope[:, None] * below + last_slope[:, None] * above
 
 
 class Digits:

@@ -83,19 +83,31 @@ def pretrain_accuracies(
 def targets(space: BankedSpace, rows: Sequence[Row]) -> np.ndarray:
     """Normal scores (n, ACCURACIES) of a space's networks in short trainings, NaN if unknown."""
     of_space = np.full((len(space.lines), ACCURACIES), np.nan)
+    # 1. Spaces with accuracies of digits have one result of each network.
     if space.others.shape[1] > DIGITS:
         of_space[:] = _scores(space.others[:, DIGITS])[:, None]
         return of_space
+
+    # 2. The rows of others. A part of the cells has the networks from `first` on.
     kind, _, number = space.name.partition("-")
-    first, name = (int(number) * CELL_NETWORKS, kind) if kind == "cells" else (0, space.name)
-    own = [r._replace(network=r.network - first) for r in rows if r.space == name]
-    own = [r for r in own if 0 <= r.network < len(of_space)]
+    is_cells = kind == "cells"
+    name = kind if is_cells else space.name
+    first = int(number) * CELL_NETWORKS if is_cells else 0
+    own = []
+    for row in rows:
+        network = row.network - first
+        if row.space == name and 0 <= network < len(of_space):
+            own.append(row._replace(network=network))
+
+    # 3. Cells have trainings of few and of many steps, others fill both columns.
     for column in range(ACCURACIES):
-        some = [r for r in own if kind != "cells" or (r.steps >= MANY_STEPS) == bool(column)]
+        some = [r for r in own if not is_cells or (r.steps >= MANY_STEPS) == bool(column)]
         accuracies = np.array([r.accuracy for r in some])
-        if len(some) >= MIN_NETWORKS and accuracies.std() > MIN_SPREAD:
-            scores = (_scores(accuracies) + _scores(np.array([-r.loss for r in some]))) / 2
-            of_space[[r.network for r in some], column] = scores
+        if len(some) < MIN_NETWORKS or not accuracies.std() > MIN_SPREAD:
+            continue
+        gains = np.array([-r.loss for r in some])
+        scores = (_scores(accuracies) + _scores(gains)) / 2
+        of_space[[r.network for r in some], column] = scores
     return of_space
 
 
@@ -140,10 +152,15 @@ def smoothed(states: np.ndarray, scores: np.ndarray) -> np.ndarray:
 
     The one for many steps also reads what is predicted for few steps, of which more are known.
     """
+    # 1. Principal axes of the states.
     none = np.zeros((len(states), 0))
-    coordinates = Projection.fit(states[:AXIS_ROWS], none[:AXIS_ROWS])(states, none)[:, : sum(AXES)]
+    projection = Projection.fit(states[:AXIS_ROWS], none[:AXIS_ROWS])
+    coordinates = projection(states, none)[:, : sum(AXES)]
+
+    # 2. Few steps, then many steps.
     few = _by_process(coordinates, scores[:, 0])
-    many = _by_process(np.column_stack([coordinates, FEW_WEIGHT * few]), scores[:, 1])
+    with_few = np.column_stack([coordinates, FEW_WEIGHT * few])
+    many = _by_process(with_few, scores[:, 1])
     return np.column_stack([few, many])
 
 
@@ -165,13 +182,16 @@ def _by_process(x: np.ndarray, values: np.ndarray) -> np.ndarray:
 def _loss(encoder: TextEncoder, task: Trainings, rng: np.random.Generator) -> Tensor:
     """Mean of 1 - correlation between outputs and scores of some networks."""
     rows = rng.permutation(len(task.inputs))[:NETWORKS]
-    predicted, true = encoder.accuracies(task.inputs[rows]), task.scores[rows]
+    predicted = encoder.accuracies(task.inputs[rows])
+    true = task.scores[rows]
     losses = []
     for a, b in zip(predicted.T, true.T, strict=True):
         known = b.isfinite()
-        if known.sum() > 2:
-            a, b = a[known] - a[known].mean(), b[known] - b[known].mean()
-            losses.append(1 - functional.cosine_similarity(a, b, dim=0))
+        if known.sum() <= 2:
+            continue
+        a, b = a[known], b[known]
+        correlation = functional.cosine_similarity(a - a.mean(), b - b.mean(), dim=0)
+        losses.append(1 - correlation)
     return torch.stack(losses).mean()
 
 

@@ -170,27 +170,42 @@ def _regression_loss(
 
     One half of the loss is the logarithm of the error, so that easy targets count as well.
     """
+    # 1. Random functions (n + q, TARGETS), and noisy values of them.
     noise = np.exp(rng.uniform(-4, 0, TARGETS // TARGETS_PER_NOISE))
     clean = _targets(pool, TARGETS, rng)
-    noisy = clean + np.sqrt(np.repeat(noise, TARGETS_PER_NOISE)) * rng.standard_normal(clean.shape)
-    targets, level = torch.from_numpy(noisy[:n]).float(), torch.from_numpy(noise).float()
-    error = (head(states, n, targets, level) - torch.from_numpy(clean[n:]).float()).square()
-    return 0.25 * (error.mean(0) + 1e-3).log().mean() + 0.25 * error.clamp(max=9).mean()
+    deviation = np.sqrt(np.repeat(noise, TARGETS_PER_NOISE))
+    noisy = clean + deviation * rng.standard_normal(clean.shape)
+
+    # 2. Errors (q, TARGETS) of the last rows, from the values of the first ones.
+    targets = torch.from_numpy(noisy[:n]).float()
+    level = torch.from_numpy(noise).float()
+    expected = torch.from_numpy(clean[n:]).float()
+    predicted = head(states, n, targets, level)
+    error = (predicted - expected).square()
+
+    # 3. Both halves of the loss.
+    of_logarithms = (error.mean(0) + 1e-3).log().mean()
+    of_errors = error.clamp(max=9).mean()
+    return 0.25 * of_logarithms + 0.25 * of_errors
 
 
 def _proxy_loss(predicted: Tensor, others: np.ndarray) -> Tensor:
     """Mean of 1 - correlation between predicted proxies (n, P) and ranks of the first P columns of
     others (n, R).
     """
-    ranks = others[:, : predicted.shape[1]].argsort(0).argsort(0).astype(np.float32)
-    usable = np.isfinite(others[:, : predicted.shape[1]]).all(0) & (
-        np.ptp(others[:, : predicted.shape[1]], 0) > 0
-    )
+    proxies = others[:, : predicted.shape[1]]  # (n, P)
+    ranks = proxies.argsort(0).argsort(0).astype(np.float32)
+    is_known = np.isfinite(proxies).all(0)
+    differs = np.ptp(proxies, 0) > 0
+    usable = is_known & differs  # (P,)
     if not usable.any():
         return predicted.sum() * 0
-    a, b = predicted[:, usable], torch.from_numpy(ranks[:, usable])
-    a, b = a - a.mean(0), b - b.mean(0)
-    return (1 - functional.cosine_similarity(a, b, dim=0)).mean()
+    a = predicted[:, usable]
+    b = torch.from_numpy(ranks[:, usable])
+    a = a - a.mean(0)
+    b = b - b.mean(0)
+    correlation = functional.cosine_similarity(a, b, dim=0)
+    return (1 - correlation).mean()
 
 
 def _joint(states: Tensor, n: int, weights: Tensor) -> Tensor:
@@ -217,18 +232,24 @@ def _unit(values: Tensor, n: int) -> Tensor:
 
 def _targets(pool: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
     """Random functions (n, count), each of one to three columns of a pool (n, T)."""
-    found = []
+    functions = []
     for _ in range(count):
-        some = pool[:, rng.choice(pool.shape[1], rng.choice([1, 1, 2, 3]))]
-        f, kind = some @ rng.standard_normal(some.shape[1]), rng.random()
+        # 1. A random direction in one to three columns.
+        columns = rng.choice(pool.shape[1], rng.choice([1, 1, 2, 3]))
+        some = pool[:, columns]
+        f = some @ rng.standard_normal(some.shape[1])
+        # 2. Half of them bent.
+        kind = rng.random()
         if kind < 0.3:
             f = np.tanh(f * rng.uniform(0.5, 1.5))
         elif kind < 0.5:
             f = f + 0.7 * np.prod(np.tanh(some), 1) * rng.choice([-1, 1])
         elif kind < 0.65:
             f = np.exp(0.5 * f.clip(-4, 4))
-        found.append((f - f.mean()) / (f.std() + 1e-6))
-    return np.stack(found, 1).clip(-4, 4)
+        # 3. Standardized.
+        centred = f - f.mean()
+        functions.append(centred / (f.std() + 1e-6))
+    return np.stack(functions, 1).clip(-4, 4)
 
 
 def _usable(targets: np.ndarray) -> np.ndarray:

@@ -86,16 +86,20 @@ class SpaceStates:
 
         The parts are scaled to unit mean square in the first n rows, then by `weights` (4,).
         """
+        # 1. The common numbers, standardized; equal ones tell nothing.
         *parts, common = TextFeatures.split(states)
-        common = (common - common[:n].mean(0)) / np.where(
-            (spread := common[:n].std(0)) > 1e-4, spread, np.inf
-        )
-        axes, shares = (
-            (self.structure, self.quality, self.counts, self.neighbours),
-            weights / np.linalg.norm(weights),
-        )
-        found = [share * _unit(p @ a, n) for p, a, share in zip(parts, axes, shares, strict=True)]
-        return np.concatenate([found[0], COMMON_WEIGHT * common.clip(-9, 9), *found[1:]], 1)
+        spread = common[:n].std(0)
+        spread = np.where(spread > 1e-4, spread, np.inf)
+        common = (common - common[:n].mean(0)) / spread
+
+        # 2. Each part along its axes, with its share of the length.
+        axes = (self.structure, self.quality, self.counts, self.neighbours)
+        shares = weights / np.linalg.norm(weights)
+        scaled = []
+        for part, directions, share in zip(parts, axes, shares, strict=True):
+            scaled.append(share * _unit(part @ directions, n))
+        structure, *others = scaled
+        return np.concatenate([structure, COMMON_WEIGHT * common.clip(-9, 9), *others], 1)
 
 
 def _axes(part: np.ndarray, most: int) -> np.ndarray:
@@ -118,30 +122,38 @@ def draw_task(
     The task has a metric and up to sixteen covariates, which share random functions with it or
     precede it on a curve.
     """
+    # 1. The networks; perhaps half of the queries are strange ones, of another space.
     space, other = (spaces[int(i)] for i in rng.integers(len(spaces), size=2))
     rows = rng.choice(len(space.states), n + q, replace=False)
     states = space.states[rows]
-    strange = rng.random() < STRANGE
-    if strange:
-        states[n + q // 2 :] = other.states[
-            rng.choice(len(other.states), q - q // 2, replace=False)
-        ]
+    has_strange = rng.random() < STRANGE
+    if has_strange:
+        strange = rng.choice(len(other.states), q - q // 2, replace=False)
+        states[n + q // 2 :] = other.states[strange]
     coordinates = space.coordinates(states, n, np.exp(rng.normal(0, 0.8, 4)))
+
+    # 2. Perhaps the queries lie beyond the examples, along a random direction.
     if rng.random() < prior.extrapolating:
-        order = (
-            coordinates @ (rng.standard_normal(coordinates.shape[1]) * coordinates[:n].std(0))
-        ).argsort()
+        direction = rng.standard_normal(coordinates.shape[1]) * coordinates[:n].std(0)
+        order = (coordinates @ direction).argsort()
         rows, states, coordinates = rows[order], states[order], coordinates[order]
-    targets = np.zeros((n + q, 0)) if strange else space.targets[rows]
+    targets = np.zeros((n + q, 0)) if has_strange else space.targets[rows]
+
+    # 3. Values: the points of a learning curve, or metrics that share random functions.
     if rng.random() < prior.curves:
         return _task(states, n, _curves(coordinates, targets, rng, prior), rng)
     total = 1 + int(rng.choice([0, 1, 2, 3, 8, 16], p=[0.6, 0.16, 0.06, 0.06, 0.08, 0.04]))
     values = _noisy(_mixtures(coordinates, targets, total, rng, prior), rng)
     values = np.stack([_warped(column, rng) for column in values.T], 1)
+
+    # 4. Perhaps what was measured replaces some of them.
     known = np.flatnonzero(np.isfinite(space.others[rows]).all(0))
-    if len(known) and not strange and rng.random() < prior.measured:
+    if len(known) and not has_strange and rng.random() < prior.measured:
         columns = rng.permutation(known)[:total]
-        values[:, rng.permutation(total)[: len(columns)]] = space.others[np.ix_(rows, columns)]
+        replaced = rng.permutation(total)[: len(columns)]
+        values[:, replaced] = space.others[np.ix_(rows, columns)]
+
+    # 5. Perhaps they are rounded.
     if rng.random() < 0.1:
         step = 10.0 ** rng.uniform(-1.5, 0)
         values = np.round(values / step) * step
@@ -167,9 +179,11 @@ def _mixtures(
     T).
     """
     latent = int(rng.integers(1, min(total, 6) + 2))
-    base = np.stack([_function(coordinates, targets, rng, prior) for _ in range(latent)], 1)
-    mix = rng.standard_normal((latent, total)) * np.exp(rng.normal(0, 1.2, (latent, total)))
-    return _standard(base @ mix)
+    functions = [_function(coordinates, targets, rng, prior) for _ in range(latent)]
+    base = np.stack(functions, 1)  # (m, latent)
+    directions = rng.standard_normal((latent, total))
+    sizes = np.exp(rng.normal(0, 1.2, (latent, total)))
+    return _standard(base @ (directions * sizes))
 
 
 def _function(
@@ -223,22 +237,30 @@ def _kernel(z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """A draw (n,) from a Gaussian process with a squared exponential or Matérn kernel, by random
     features.
     """
-    frequencies = rng.standard_normal((z.shape[1], FEATURES)) / np.exp(rng.normal(0.3, 0.6))
-    if rng.random() < 0.5:
+    directions = rng.standard_normal((z.shape[1], FEATURES))
+    length = np.exp(rng.normal(0.3, 0.6))
+    frequencies = directions / length
+    if rng.random() < 0.5:  # Matérn
         freedom = 3 if rng.random() < 0.6 else 5
         frequencies = frequencies / np.sqrt(rng.chisquare(freedom, FEATURES) / 3)
-    waves = np.cos(z @ frequencies + rng.random(FEATURES) * 2 * np.pi)
+    phases = rng.random(FEATURES) * 2 * np.pi
+    waves = np.cos(z @ frequencies + phases)
     return _standard(waves @ rng.standard_normal(FEATURES))
 
 
 def _network(z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """The output (n,) of a random network with one or two hidden layers."""
-    hidden = z @ rng.standard_normal((z.shape[1], 32)) / np.exp(
-        rng.normal(0.3, 0.6)
-    ) * 1.5 + rng.normal(0, 0.5, 32)
+    # 1. A hidden layer of 32 units.
+    weights = rng.standard_normal((z.shape[1], 32))
+    length = np.exp(rng.normal(0.3, 0.6))
+    biases = rng.normal(0, 0.5, 32)
+    hidden = z @ weights / length * 1.5 + biases
     hidden = np.tanh(hidden) if rng.random() < 0.5 else np.maximum(hidden, 0)
+
+    # 2. Perhaps another one of 16.
     if rng.random() < 0.5:
-        hidden = np.tanh(_standard(hidden @ rng.standard_normal((32, 16))) * rng.uniform(0.5, 1.5))
+        second = _standard(hidden @ rng.standard_normal((32, 16)))
+        hidden = np.tanh(second * rng.uniform(0.5, 1.5))
     return _standard(hidden @ rng.standard_normal(hidden.shape[1]))
 
 
@@ -248,16 +270,20 @@ def _noisy(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """
     n, m = values.shape
     noise = np.exp(rng.uniform(np.log(0.005), np.log(1.0), m))
+    # 1. Perhaps noise that the metrics share.
     if m > 1 and rng.random() < 0.6:
         rank = 1 + int(rng.integers(0, 1 + m // 3))
-        shared = _standard(rng.standard_normal((n, rank)) @ rng.standard_normal((rank, m)))
+        per_network = rng.standard_normal((n, rank))
+        shared = _standard(per_network @ rng.standard_normal((rank, m)))
         values = _standard(values + shared * np.exp(rng.uniform(-3, 1.0)))
         noise = noise * np.exp(rng.uniform(-2, 0))
+    # 2. Perhaps heteroscedastic noise: more for larger values.
     if rng.random() < 0.3:
         noise = noise * np.exp(0.5 * values)
-    return values + noise * (
-        rng.standard_normal((n, m)) if rng.random() < 0.8 else rng.standard_t(3, (n, m))
-    )
+    # 3. Gaussian, or with the heavy tails of Student's t.
+    is_gaussian = rng.random() < 0.8
+    drawn = rng.standard_normal((n, m)) if is_gaussian else rng.standard_t(3, (n, m))
+    return values + noise * drawn
 
 
 def _warped(f: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -283,15 +309,19 @@ def _task(states: np.ndarray, n: int, values: np.ndarray, rng: np.random.Generat
     """The task of values (n + q, 1 + covariates). The first column that is finite everywhere is the
     metric.
     """
-    scores = np.full(values.shape, np.nan)
+    # 1. z of the columns that are finite everywhere, as the examples give it.
+    z = np.full(values.shape, np.nan)
     by_rank = rng.random() < 0.75
     for column in range(values.shape[1]):
-        if np.isfinite(values[:, column]).all():
-            scores[:, column] = TargetTransform.fit(values[:n, column], by_rank).to_z(
-                values[:, column]
-            )
-    scores = scores[:, np.isfinite(scores).all(0)]
-    metric, covariates = scores[:, 0], scores[:, 1:].clip(-1e6, 1e6)
+        of_metric = values[:, column]
+        if np.isfinite(of_metric).all():
+            transform = TargetTransform.fit(of_metric[:n], by_rank)
+            z[:, column] = transform.to_z(of_metric)
+    z = z[:, np.isfinite(z).all(0)]
+    metric = z[:, 0]
+    covariates = z[:, 1:].clip(-1e6, 1e6)
+
+    # 2. Features that mean the same in every task.
     projection = Projection.fit(states[:n], covariates[:n])
     features = projection(states, covariates)
     return Task(features[:n], metric[:n], features[n:], metric[n:])

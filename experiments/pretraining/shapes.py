@@ -53,27 +53,30 @@ class _Painter:
 
     def paint(self, shape: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
         channels, height, width = shape
-        y, x = torch.meshgrid(
-            (torch.arange(height) + 0.5) / height,
-            (torch.arange(width) + 0.5) / width,
-            indexing="ij",
-        )
-        images = self._background(x[None], y[None])
-        classes, others = (
-            torch.randint(CLASSES, (self.count,), generator=self.generator) for _ in range(2)
-        )
-        large, first = self._object(x[None], y[None], classes, SIZES[0])
-        small, second = self._object(x[None], y[None], others, SIZES[1])
-        behind = self._uniform() < 0.5
+        # 1. Places of the pixels' centres, 0 to 1.                                      (1, H, W)
+        rows = (torch.arange(height) + 0.5) / height
+        columns = (torch.arange(width) + 0.5) / width
+        y, x = torch.meshgrid(rows, columns, indexing="ij")
+        y, x = y[None], x[None]
+
+        # 2. The background, the shape that counts, and a smaller one before or behind it.
+        images = self._background(x, y)  # (n, 3, H, W)
+        classes = torch.randint(CLASSES, (self.count,), generator=self.generator)
+        others = torch.randint(CLASSES, (self.count,), generator=self.generator)
+        large, first = self._object(x, y, classes, SIZES[0])
+        small, second = self._object(x, y, others, SIZES[1])
+        is_behind = self._uniform() < 0.5
+        is_hidden = large & is_behind
         images = torch.where(large[:, None], first, images)
-        images = torch.where((small & ~(large & behind))[:, None], second, images)
+        images = torch.where((small & ~is_hidden)[:, None], second, images)
+
+        # 3. Noise, and the number of channels.
         images = images + NOISE * self._normal(3, height, width)
         if channels == 1:
             images = images.mean(1, keepdim=True)
         elif channels != 3:
-            images = torch.einsum(
-                "nchw,cd->ndhw", images, torch.randn(3, channels, generator=self.generator)
-            )
+            mixture = torch.randn(3, channels, generator=self.generator)
+            images = torch.einsum("nchw,cd->ndhw", images, mixture)
         deviation, mean = torch.std_mean(images, (0, 2, 3), keepdim=True)
         return (images - mean) / deviation, classes
 
@@ -83,31 +86,43 @@ class _Painter:
         for _ in range(LEAVES):
             u = self._uniform()
             squared_radius = 1 / ((1 - u) / 0.1**2 + u / 0.5**2)
-            inside = (x - self._uniform()) ** 2 + (y - self._uniform()) ** 2 < squared_radius
-            images = torch.where(inside[:, None], CLUTTER * self._normal(3, 1, 1), images)
+            from_left = x - self._uniform()
+            from_top = y - self._uniform()
+            is_inside = from_left**2 + from_top**2 < squared_radius  # (n, H, W)
+            colour = CLUTTER * self._normal(3, 1, 1)
+            images = torch.where(is_inside[:, None], colour, images)
         return images
 
     def _object(
         self, x: Tensor, y: Tensor, classes: Tensor, sizes: tuple[float, float]
     ) -> tuple[Tensor, Tensor]:
         """Mask (n, H, W) and colours (n, 3, H, W) of one shape per image."""
-        size = sizes[0] + (sizes[1] - sizes[0]) * self._uniform()
-        u, v = (axis - size - (1 - 2 * size) * self._uniform() for axis in (x, y))
-        u, v = _turned(u / size, v / size, MAX_TURN * (2 * self._uniform() - 1))
-        mask = _outlines(u, v).gather(
-            0, (classes // TEXTURES)[None, :, None, None].expand(1, *u.shape)
-        )[0]
-        frequency = FREQUENCY[0] + (FREQUENCY[1] - FREQUENCY[0]) * self._uniform()
+        # 1. The outline, somewhere in the image, turned a little.                       (n, H, W)
+        smallest, largest = sizes
+        size = smallest + (largest - smallest) * self._uniform()
+        room = 1 - 2 * size
+        u = (x - size - room * self._uniform()) / size
+        v = (y - size - room * self._uniform()) / size
+        turn = MAX_TURN * (2 * self._uniform() - 1)
+        outlines = _outlines(*_turned(u, v, turn))  # (5, n, H, W)
+        kind = (classes // TEXTURES)[None, :, None, None]
+        mask = outlines.gather(0, kind.expand(1, *outlines.shape[1:]))[0]
+
+        # 2. The texture: stripes, or checks, in any direction.                          (n, H, W)
+        slowest, fastest = FREQUENCY
+        frequency = slowest + (fastest - slowest) * self._uniform()
         p, q = _turned(x, y, 2 * torch.pi * self._uniform())
         phase = 2 * torch.pi * self._uniform()
-        stripes, across = (torch.sin(2 * torch.pi * frequency * axis + phase) for axis in (p, q))
-        texture = torch.where(
-            (classes % TEXTURES == 0)[:, None, None], stripes, 1.6 * stripes * across
-        )
+        stripes = torch.sin(2 * torch.pi * frequency * p + phase)
+        across = torch.sin(2 * torch.pi * frequency * q + phase)
+        is_striped = (classes % TEXTURES == 0)[:, None, None]
+        texture = torch.where(is_striped, stripes, 1.6 * stripes * across)
+
+        # 3. Colours around the one that the class prefers.                           (n, 3, H, W)
         hue = HUE * self.hues[classes][:, :, None, None]
-        return mask, hue + COLOUR * (
-            self._normal(3, 1, 1) + self._normal(3, 1, 1) * texture[:, None]
-        )
+        colour = self._normal(3, 1, 1)
+        contrast = self._normal(3, 1, 1)
+        return mask, hue + COLOUR * (colour + contrast * texture[:, None])
 
     def _uniform(self) -> Tensor:
         """(n, 1, 1) from 0 to 1."""

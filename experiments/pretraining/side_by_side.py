@@ -236,15 +236,23 @@ def _columns(
     """What each output reads of x (B, C, H, W), (groups, C / groups · k · l, B · P · Q), and the
     output's size P, Q.
     """
-    x = functional.pad(x, (padding[1], padding[1], padding[0], padding[0]))
-    size = [(x.shape[2 + i] - dilations[i] * (kernel[i] - 1) - 1) // strides[i] + 1 for i in (0, 1)]
-    batch, channel, *steps = x.stride()
-    inside, between = (
-        [step * by[i] for i, step in enumerate(steps)] for by in (dilations, strides)
-    )
-    shape = (x.shape[1], *kernel, x.shape[0], *size)
-    columns = x.as_strided(shape, (channel, *inside, batch, *between))
-    return columns.reshape(groups, -1, x.shape[0] * size[0] * size[1]), size
+    above, beside = padding
+    x = functional.pad(x, (beside, beside, above, above))
+    batch, channels, *lengths = x.shape
+
+    # 1. The output's size.
+    size = []
+    for i, length in enumerate(lengths):
+        reach = dilations[i] * (kernel[i] - 1)
+        size.append((length - reach - 1) // strides[i] + 1)
+
+    # 2. A view in which each element of the kernel and each output has an axis of its own.
+    batch_step, channel_step, *steps = x.stride()
+    inside = [step * dilation for step, dilation in zip(steps, dilations, strict=True)]
+    between = [step * stride for step, stride in zip(steps, strides, strict=True)]
+    shape = (channels, *kernel, batch, *size)
+    columns = x.as_strided(shape, (channel_step, *inside, batch_step, *between))
+    return columns.reshape(groups, -1, batch * size[0] * size[1]), size
 
 
 def _summed(
