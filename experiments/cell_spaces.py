@@ -84,8 +84,8 @@ def _others(space: str, most: int) -> tuple[list[str], np.ndarray]:
     accuracies = []
     for other in OTHERS:
         if other != space:
-            found, accuracy = _population(other, most)
-            texts += found
+            of_other, accuracy = _population(other, most)
+            texts += of_other
             accuracies.append(accuracy)
     return texts, np.concatenate(accuracies)
 

@@ -69,14 +69,14 @@ def score(predictor: str, size: int, most: int, seed: int) -> Scores:
         [inputs[i] for i in train], {metric: column[train] for metric, column in values.items()}
     )
     scores = {}
-    for given in ((), (ACCURACY,), (GIVEN_DEVICE,)):
-        metrics = [metric for metric in METRICS if metric not in given]
-        known = {metric: values[metric][test] for metric in given}
+    for conditions in ((), (ACCURACY,), (GIVEN_DEVICE,)):
+        metrics = [metric for metric in METRICS if metric not in conditions]
+        known = {metric: values[metric][test] for metric in conditions}
         predicted = model.predict(
             [inputs[i] for i in test], metrics, given=known, samples=SAMPLES, seed=seed
         )
         for metric in metrics:
-            name = " | ".join(_short(m) for m in (metric, *given))
+            name = " | ".join(_short(m) for m in (metric, *conditions))
             scores[name] = float(spearmanr(predicted[metric], values[metric][test]).statistic)
     return scores
 

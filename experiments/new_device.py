@@ -64,10 +64,10 @@ def score(predictor: str, device: str, most: int, others: int, seed: int) -> Sco
             np.stack(list(known.values()), 1),
             predictors.create("rlm", seed=seed),
         )
-        measured, asked = [texts[i] for i in train], [texts[i] for i in test]
+        measured, query_texts = [texts[i] for i in train], [texts[i] for i in test]
         values, of_others = latency[train], others_latency[train]
         drawn = relative_samples(
-            model, measured, values, of_others, asked, others_latency[test], SAMPLES, seed
+            model, measured, values, of_others, query_texts, others_latency[test], SAMPLES, seed
         )
         predicted = np.median(drawn, 1)
     else:

@@ -138,7 +138,7 @@ def draw(folder: Path, tasks: list[Task], rows: list[Scores]) -> None:
                 steps = [row[f"at {place}"] for place in places]
                 curve = np.interp(np.arange(1, evaluations + 1), places, steps)
                 curves.setdefault(name, []).append(curve)
-        stacked = {name: np.stack(found) for name, found in curves.items()}
+        stacked = {name: np.stack(of_sampler) for name, of_sampler in curves.items()}
         plot_hypervolume(folder / f"hypervolume-{problem}.png", stacked)
 
 

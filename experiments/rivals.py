@@ -308,11 +308,11 @@ class SmacSampler(ReplaySampler):
 
         signs = [-1 if d == StudyDirection.MAXIMIZE else 1 for d in study.directions]
         for one in study.get_trials(deepcopy=False, states=[TrialState.COMPLETE]):
-            if (asked := self._asked.pop(one.number, None)) is not None:
+            if (info := self._asked.pop(one.number, None)) is not None:
                 losses = [sign * value for sign, value in zip(signs, one.values, strict=True)]
-                self._smac.tell(asked, TrialValue(cost=losses))
-        asked = self._asked[trial.number] = self._smac.ask()
-        choices = {name: self._options[name][int(i)] for name, i in asked.config.items()}
+                self._smac.tell(info, TrialValue(cost=losses))
+        info = self._asked[trial.number] = self._smac.ask()
+        choices = {name: self._options[name][int(i)] for name, i in info.config.items()}
         return self.space.architecture(choices)
 
 

@@ -39,11 +39,11 @@ def compute(
     names = [json.dumps(task) for task in tasks]
     waiting = [i for i, name in enumerate(names) if name not in journal.known]
     done = len(tasks) - len(waiting)
-    found = Parallel(n_jobs=jobs, return_as="generator")(
+    rows = Parallel(n_jobs=jobs, return_as="generator")(
         delayed(_score)(score, tasks[i]) for i in waiting
     )
     with progress_bar("rows") as bar:
-        for i, row in zip(waiting, found, strict=True):
+        for i, row in zip(waiting, rows, strict=True):
             journal.append(names[i], row)
             done += 1
             bar("rows", done, len(tasks))
@@ -57,8 +57,8 @@ def _importable(score: Callable[..., Scores]) -> Callable[..., Scores]:
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     if score.__module__ != "__main__" or spec is None:
         return score
-    found: Callable[..., Scores] = getattr(import_module(spec.name), score.__name__)
-    return found
+    function: Callable[..., Scores] = getattr(import_module(spec.name), score.__name__)
+    return function
 
 
 def _score(score: Callable[..., Scores], task: Task) -> Scores:

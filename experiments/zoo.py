@@ -80,11 +80,11 @@ def _held_out(families: np.ndarray, seed: int) -> np.ndarray:
     return np.isin(families, names[: max(1, round(HELD_OUT * len(names)))])
 
 
-def _tests(zoo: Zoo, held_out: np.ndarray, given: bool) -> list[tuple[str, np.ndarray]]:
+def _tests(zoo: Zoo, held_out: np.ndarray, with_devices: bool) -> list[tuple[str, np.ndarray]]:
     """Rows on which each metric is tested. If devices are given, these are rows with a value of
     every device.
     """
-    if given:
+    if with_devices:
         held_out = held_out & ~np.isnan([zoo.values[name] for name in SETTINGS]).any(0)
     return [(name, np.flatnonzero(held_out & ~np.isnan(zoo.values[name]))) for name in METRICS]
 
@@ -109,14 +109,14 @@ def _plain(zoo: Zoo, name: str, metric: str, held_out: np.ndarray, seed: int) ->
         )
     values = _target(metric, zoo.values[metric])
     known = np.flatnonzero(~np.isnan([values, *costs.T]).any(0))
-    rows, found = known[~held_out[known]], np.full(len(values), np.nan)
+    rows, predicted = known[~held_out[known]], np.full(len(values), np.nan)
     if name == "operators":
-        found[known] = _forest(
+        predicted[known] = _forest(
             np.concatenate([costs, _operators(zoo.texts)], 1), values, rows, seed
         )[known]
     else:
-        found[known] = _ridge(costs[known], values[known], np.searchsorted(known, rows))
-    return found
+        predicted[known] = _ridge(costs[known], values[known], np.searchsorted(known, rows))
+    return predicted
 
 
 def _ridge(inputs: np.ndarray, values: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -168,7 +168,7 @@ def _learned(
     predictor: str,
     held_out: np.ndarray,
     tests: list[tuple[str, np.ndarray]],
-    given: bool,
+    with_devices: bool,
     seed: int,
 ) -> dict[str, Judged]:
     import predictors
@@ -178,44 +178,44 @@ def _learned(
 
     model = predictors.create(predictor.partition("-")[0], seed=seed)
     rows = np.flatnonzero(~held_out)
-    counted = exact_costs(zoo.texts, EXACT) if predictor == "rlm" and not given else {}
+    counted = exact_costs(zoo.texts, EXACT) if predictor == "rlm" and not with_devices else {}
     costs = {name: np.array(values) for name, values in counted.items()}
     targets = {**costs, **{name: zoo.values[name] for name in METRICS}}
     learned = [zoo.texts[i] for i in rows]
     model.fit(learned, {name: values[rows] for name, values in targets.items()})
     if isinstance(model, RLM):
         model.calibrate(learned, list(zoo.families[rows]))
-    found: dict[str, Judged] = {}
+    judged: dict[str, Judged] = {}
     if predictor == SEQUENCE:
         held = np.flatnonzero(held_out)
         together = model.predict([zoo.texts[i] for i in held], METRICS, samples=SAMPLES, seed=seed)
         for column, (name, some) in enumerate(tests):
             at = np.searchsorted(held, some)
-            found[name] = Judged(some, together[name][at], together.samples[at, :, column])
-        return found
+            judged[name] = Judged(some, together[name][at], together.samples[at, :, column])
+        return judged
     for name, some in tests:
         others = (
             [other for other in SETTINGS if other != name]
-            if given
+            if with_devices
             else list(costs)
             if name != TOP1
             else []
         )
         known = {other: targets[other][some] for other in others}
-        asked = [zoo.texts[i] for i in some]
-        predicted = model.predict(asked, [name], given=known, samples=SAMPLES, seed=seed)
-        found[name] = Judged(
-            some, predicted[name], predicted.samples[:, :, 0], model.novelty(asked, [name])
+        texts = [zoo.texts[i] for i in some]
+        predicted = model.predict(texts, [name], given=known, samples=SAMPLES, seed=seed)
+        judged[name] = Judged(
+            some, predicted[name], predicted.samples[:, :, 0], model.novelty(texts, [name])
         )
-    return found
+    return judged
 
 
-def _judged(zoo: Zoo, found: dict[str, Judged]) -> Scores:
+def _judged(zoo: Zoo, judged: dict[str, Judged]) -> Scores:
     """Score predictions: correlations across and within families, errors, coverage, and what the
     novelty finds.
     """
     scores: Scores = {}
-    for name, (rows, predicted, samples, novelty) in found.items():
+    for name, (rows, predicted, samples, novelty) in judged.items():
         true = zoo.values[name][rows]
         errors = np.abs(predicted - true) if name == TOP1 else 100 * np.abs(predicted / true - 1)
         scores[_short(name)] = spearman(predicted, true)
@@ -293,18 +293,22 @@ def main(
     """Learn and rank; print a table of means over the seeds for each study."""
     every, seeds = (QUICK_EVERY, 1) if quick else (1, seeds)
     known = list(dict.fromkeys(name for names in PREDICTORS.values() for name in names))
-    wanted = (
+    kept = (
         chosen(only, known)
         if only
         else [name for name in known if not quick or name not in ("gnn", "gp")]
     )
-    asked = chosen(studies, STUDIES)
+    requested = chosen(studies, STUDIES)
     numbers = range(first_seed, first_seed + seeds)
     tasks = [
-        (s, p, every, seed) for s in asked for p in PREDICTORS[s] if p in wanted for seed in numbers
+        (s, p, every, seed)
+        for s in requested
+        for p in PREDICTORS[s]
+        if p in kept
+        for seed in numbers
     ]
     summary = summarize(tasks, compute(tasks, score, out, jobs))
-    for study in asked:
+    for study in requested:
         of_study = [row for row in summary if row["task0"] == study]
         _publish(out / study, of_study, [_short(name) for name in METRICS])
         show(f"Spearman's correlation, {study}", ("study", "predictor", "every"), of_study, as_json)

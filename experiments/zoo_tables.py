@@ -117,9 +117,9 @@ def aihub_zoo() -> Zoo:
             at
         ] = row["latency_ms"]
     values = {}
-    for name, found in cells.items():
-        if len(found) >= MIN_AIHUB_NETWORKS:
-            values[name] = np.array([float(found.get(i) or "nan") for i in range(len(place))])
+    for name, latencies in cells.items():
+        if len(latencies) >= MIN_AIHUB_NETWORKS:
+            values[name] = np.array([float(latencies.get(i) or "nan") for i in range(len(place))])
     return Zoo(sources, _texts(sources), np.array(list(place)), values)
 
 

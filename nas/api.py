@@ -232,7 +232,7 @@ def load_search(
             path.stem: path for path in sorted((Path(source) / "studies").glob("*.journal"))
         }
         return read_search(_only(journals, name, str(source)), trust=trust)
-    searches = {found: found for found in list_searches(source)}
+    searches = {stored: stored for stored in list_searches(source)}
     return read_search(source, _only(searches, name, str(source)), trust=trust)
 
 

@@ -48,7 +48,7 @@ def matching(source: str) -> list[str]:
         return [source]
     from search_spaces.ir.pytorch.libraries import timm_networks
 
-    found = [f"timm:{name}" for name in timm_networks(pattern)]
-    if not found:
+    matches = [f"timm:{name}" for name in timm_networks(pattern)]
+    if not matches:
         raise InputError(f"timm has no network that matches {pattern!r}")
-    return found
+    return matches

@@ -21,8 +21,8 @@ def relative_samples(
     texts: Sequence[str],
     values: np.ndarray,
     known: np.ndarray,
-    asked: Sequence[str],
-    known_asked: np.ndarray,
+    query_texts: Sequence[str],
+    query_known: np.ndarray,
     samples: int = 64,
     seed: int = 0,
 ) -> np.ndarray:
@@ -38,8 +38,8 @@ def relative_samples(
         texts: n networks that were measured on the new device.
         values: (n,) positive latencies on the new device.
         known: (n, d) positive latencies on d ≥ 1 known devices.
-        asked: texts of the q networks.
-        known_asked: (q, d) latencies on the known devices, or sorted samples (q, d, samples) if
+        query_texts: texts of the q networks.
+        query_known: (q, d) latencies on the known devices, or sorted samples (q, d, samples) if
             these are predicted. Their uncertainty then adds to that of the new device.
         samples: number of samples per network.
         seed: of the samples.
@@ -47,40 +47,42 @@ def relative_samples(
     Returns:
         (q, samples) latencies in the unit of `values`, sorted for each network.
     """
-    sampled = np.log(
-        known_asked if known_asked.ndim == 3 else known_asked[:, :, None]
-    )  # (q, d, samples or 1)
-    logs, logs_asked, target = np.log(known), np.median(sampled, 2), np.log(values)
+    # 1. Logarithms: of examples on the known devices (n, d) and on the new one (n,), and of
+    #    queries (q, d, samples or 1) and their medians (q, d).
+    logs = np.log(known)
+    target = np.log(values)
+    sampled = np.log(query_known if query_known.ndim == 3 else query_known[:, :, None])
+    query_logs = np.median(sampled, 2)
+
+    # 2. The devices whose ratios to the new one vary least, weighted by the inverse variance.
     variance = np.maximum((target[:, None] - logs).var(0), MIN_VARIANCE)
     kept = np.sort(np.argsort(variance, kind="stable")[:MAX_DEVICES])
-    logs, logs_asked, sampled, inverse = (
-        logs[:, kept],
-        logs_asked[:, kept],
-        sampled[:, kept],
-        1 / variance[kept],
-    )
-    drawn = np.zeros((len(asked), samples))
-    for base, weight in enumerate(inverse / inverse.sum()):
-        examples, queries = _covariates(logs, logs_asked, base)
+    logs, query_logs, sampled = logs[:, kept], query_logs[:, kept], sampled[:, kept]
+    inverse = 1 / variance[kept]
+    weights = inverse / inverse.sum()
+
+    # 3. The mean over the bases.                                                (q, samples)
+    drawn = np.zeros((len(query_texts), samples))
+    for base, weight in enumerate(weights):
+        examples, queries = _covariates(logs, query_logs, base)
         ratio = target - logs[:, base]
         center = np.median(ratio)  # of signed numbers: the model takes positive ones for latencies
         fitted = copy.copy(model).fit(texts, {RATIO: ratio - center, **examples})
-        ratios = fitted.predict(asked, [RATIO], given=queries, samples=samples, seed=seed).samples[
-            :, :, 0
-        ]
-        drawn += weight * (sampled[:, base] + center + np.sort(ratios, 1))
+        predicted = fitted.predict(query_texts, [RATIO], given=queries, samples=samples, seed=seed)
+        ratios = np.sort(predicted.samples[:, :, 0], 1)
+        drawn += weight * (sampled[:, base] + center + ratios)
     return np.exp(drawn)
 
 
 def _covariates(
-    logs: np.ndarray, asked: np.ndarray, base: int
+    logs: np.ndarray, query_logs: np.ndarray, base: int
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Covariates of examples (n, d) and queries (q, d): value of the base and ratios to it.
 
     All have median 0 and variance 1.
     """
     # 1. The base's own values, and the logarithms of ratios to it.                (n + q, d)
-    rows = np.concatenate([logs, asked])
+    rows = np.concatenate([logs, query_logs])
     is_base = np.arange(rows.shape[1]) == base
     columns = np.where(is_base, rows, rows - rows[:, [base]])
 

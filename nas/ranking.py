@@ -245,7 +245,7 @@ def _of_new_devices(
     """
     of_own = covariates(model, own.texts, list(others), samples, seed)
     known = np.stack([np.median(values, 1) for values in of_own.values()], 1)
-    asked = np.stack(list(others.values()), 1)
+    query_latencies = np.stack(list(others.values()), 1)
     drawn = {}
     for name, values in own.columns.items():
         rows = np.flatnonzero(~np.isnan(values))
@@ -256,7 +256,7 @@ def _of_new_devices(
         ):
             measured = [own.texts[i] for i in rows]
             drawn[name] = relative_samples(
-                model, measured, values[rows], known[rows], texts, asked, samples, seed
+                model, measured, values[rows], known[rows], texts, query_latencies, samples, seed
             )
     return drawn
 

@@ -38,7 +38,7 @@ def draw(
     devices = [name for name in metrics if conditioning_costs(name, model.metrics)]
     counted = exact_costs(texts, model.metrics) if devices else {}
     costs = {name: np.array(values) for name, values in counted.items()}
-    found: dict[str, np.ndarray] = {}
+    drawn: dict[str, np.ndarray] = {}
     for names, further in (
         ([name for name in metrics if name not in devices], {}),
         (devices, costs),
@@ -46,5 +46,5 @@ def draw(
         if names:
             known = {**(given or {}), **further}
             predicted = model.predict(texts, names, given=known or None, samples=samples, seed=seed)
-            found |= {name: predicted.samples[:, :, j] for j, name in enumerate(names)}
-    return found
+            drawn |= {name: predicted.samples[:, :, j] for j, name in enumerate(names)}
+    return drawn

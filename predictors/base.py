@@ -369,17 +369,20 @@ def as_texts(architectures: Inputs) -> list[str]:
     if isinstance(architectures, str):
         raise InputError(f"give a list of texts, not a text: [{architectures[:60]!r}]")
     texts = []
-    for given in architectures:
-        if isinstance(given, Architecture):
+    for network in architectures:
+        if isinstance(network, Architecture):
             raise InputError(
                 "this predictor reads text: give space.to_text(architecture), not "
-                f"{str(given)[:80]}"
+                f"{str(network)[:80]}"
             )
-        if not isinstance(given, str) and not hasattr(given, "graph"):
+        if not isinstance(network, str) and not hasattr(network, "graph"):
             raise InputError(
-                f"this predictor reads texts and ONNX models, not {type(given).__name__}"
+                f"this predictor reads texts and ONNX models, not {type(network).__name__}"
             )
-        texts.append(given if isinstance(given, str) else to_text(cast("onnx.ModelProto", given)))
+        if isinstance(network, str):
+            texts.append(network)
+        else:
+            texts.append(to_text(cast("onnx.ModelProto", network)))
     return texts
 
 

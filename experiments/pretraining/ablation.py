@@ -152,7 +152,7 @@ def main(
     )
     if quick:
         steps, generated, with_proxies, seeds, tested, names = 2, 2, 0, 1, 50, names[:2]
-        families = {metric: found[:1] for metric, found in families.items()}
+        families = {metric: names_of_metric[:1] for metric, names_of_metric in families.items()}
     means: dict[tuple[str, str, int], Scores] = {}
     for name in names:
         folder = str(train(name, out, generated, with_proxies, steps))

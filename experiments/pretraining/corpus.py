@@ -280,8 +280,8 @@ def cell_proxies(
     missing = [text for text in dict.fromkeys(names.values()) if text not in journal.known]
     if most is not None:
         missing = missing[: max(0, most - len(journal.known))]
-    found = _parallel(8)(delayed(_proxies)(PROXY_SKELETON, first[text]) for text in missing)
-    for done, (text, values) in enumerate(zip(missing, found, strict=True), start=1):
+    results = _parallel(8)(delayed(_proxies)(PROXY_SKELETON, first[text]) for text in missing)
+    for done, (text, values) in enumerate(zip(missing, results, strict=True), start=1):
         journal.append(text, values)
         if progress:
             progress("proxies of cells", done, len(missing))

@@ -74,11 +74,11 @@ class SpaceStates:
     @classmethod
     def of(cls, states: np.ndarray, targets: np.ndarray, others: np.ndarray) -> Self:
         """Compute the principal axes of the states."""
-        found = [
+        axes = [
             _axes(part, most)
             for part, most in zip(TextFeatures.split(states)[:4], AXES, strict=True)
         ]
-        return cls(states, targets, others, *found)
+        return cls(states, targets, others, *axes)
 
     def coordinates(self, states: np.ndarray, n: int, weights: np.ndarray) -> np.ndarray:
         """Coordinates (m, d) of states (m, S), in which random functions are drawn, the last ones

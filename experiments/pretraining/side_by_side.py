@@ -126,11 +126,11 @@ def _schedule(graphs: Sequence[Graph]) -> list[list[tuple[int, Node]]]:
                 readers[i, v].append((i, node))
             if not sources:
                 ready[kind].append((i, node))
-    found = []
+    members_of_groups = []
     while ready:
         kind = min(ready, key=lambda each: total[each] / left[each])
         members = sorted(ready.pop(kind), key=lambda member: (member[0], member[1].outputs))
-        found.append(members)
+        members_of_groups.append(members)
         for i, node in members:
             total[kind] -= depths[i, node.outputs[0]]
             left[kind] -= 1
@@ -139,7 +139,7 @@ def _schedule(graphs: Sequence[Graph]) -> list[list[tuple[int, Node]]]:
                 waiting[at] -= 1
                 if not waiting[at]:
                     ready[kinds[at]].append(reader)
-    return found
+    return members_of_groups
 
 
 def _groups(graphs: Sequence[Graph], members: list[tuple[int, Node]]) -> list[_Group]:

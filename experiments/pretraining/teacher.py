@@ -37,15 +37,15 @@ def embeddings(family: str) -> np.ndarray:
 
     teacher = predictors.load(TEACHER)
     assert isinstance(teacher, GNN)
-    graphs, found = [text_graph(text) for text in labelled(family, "accuracy").texts], []
+    graphs, parts = [text_graph(text) for text in labelled(family, "accuracy").texts], []
     with torch.no_grad():
         for start in range(0, len(graphs), BATCH):
             batch = collate(graphs[start : start + BATCH])
-            found.append(teacher._network.embed(batch, teacher._vocabulary.features(batch.kinds)))
-    return torch.cat(found, 1).transpose(0, 1).flatten(1).double().numpy()
+            parts.append(teacher._network.embed(batch, teacher._vocabulary.features(batch.kinds)))
+    return torch.cat(parts, 1).transpose(0, 1).flatten(1).double().numpy()
 
 
-def score(family: str, given: int, learned: int, tested: int, seed: int) -> Scores:
+def score(family: str, covariates: int, learned: int, tested: int, seed: int) -> Scores:
     """Kendall's τ on at most `tested` networks of a family, with `learned` others as examples."""
     from scipy.stats import kendalltau
 
@@ -55,7 +55,7 @@ def score(family: str, given: int, learned: int, tested: int, seed: int) -> Scor
     order = np.random.default_rng(seed).permutation(len(table.texts))
     examples, rest = order[:learned], order[learned:][:tested]
     centred = embeddings(family) - embeddings(family)[examples].mean(0)
-    axes = np.linalg.svd(centred[examples], full_matrices=False)[2][:given]
+    axes = np.linalg.svd(centred[examples], full_matrices=False)[2][:covariates]
     known = {f"axis{i}_accuracy": column for i, column in enumerate((centred @ axes.T).T)}
     model = RLM(seed=seed, base=STUDENT)
     model.fit(

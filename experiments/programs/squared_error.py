@@ -15,18 +15,19 @@ WEIGHT_DECAY = 0.1
 
 
 def head_predictions(
-    states: np.ndarray, scores: np.ndarray, asked: np.ndarray, steps: int, seed: int
+    states: np.ndarray, scores: np.ndarray, query_states: np.ndarray, steps: int, seed: int
 ) -> np.ndarray:
-    """Predict scores (q, m) of states `asked` (q, S) after training on states (n, S) and scores (n,
+    """Predict scores (q, m) of states `query_states` (q, S) after training on states (n, S) and scores (n,
     m).
     """
     torch.manual_seed(seed)
     center, spread = states.mean(0), states.std(0)
     spread = np.where(spread > 1e-6, spread, 1.0)
     inputs, queries = (
-        torch.from_numpy(((x - center) / spread).clip(-10, 10)).float() for x in (states, asked)
+        torch.from_numpy(((x - center) / spread).clip(-10, 10)).float()
+        for x in (states, query_states)
     )
-    wanted = torch.from_numpy(scores).float()
+    targets = torch.from_numpy(scores).float()
     head = nn.Sequential(
         nn.Linear(states.shape[1], WIDTH), nn.GELU(), nn.Linear(WIDTH, scores.shape[1])
     )
@@ -34,7 +35,7 @@ def head_predictions(
     for step in range(steps):
         optimizer.param_groups[0]["lr"] = LEARNING_RATE * (1 - step / steps)
         optimizer.zero_grad()
-        functional.mse_loss(head(inputs), wanted).backward()
+        functional.mse_loss(head(inputs), targets).backward()
         optimizer.step()
     with torch.inference_mode():
         return head(queries).numpy()

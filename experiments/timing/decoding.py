@@ -131,7 +131,7 @@ def _plain(count: int, padded: int) -> np.ndarray:
     ).eval()
     decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(**layers), LAYERS).eval()
     head = nn.Linear(WIDTH, NUMBER_TOKENS)
-    found = []
+    sequences = []
     with torch.inference_mode():
         for _ in range(count):
             states = encoder(
@@ -156,8 +156,8 @@ def _plain(count: int, padded: int) -> np.ndarray:
                         allowed[sample, list(range(10))] = True
                     drawn = head(read[:, -1]).masked_fill(~allowed, -1e7).softmax(-1).multinomial(1)
                     sequence = torch.cat([sequence, drawn], 1)
-            found.append(sequence.numpy())
-    return np.array(found)
+            sequences.append(sequence.numpy())
+    return np.array(sequences)
 
 
 def _padding(padded: int) -> torch.Tensor:

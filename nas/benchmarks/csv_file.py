@@ -159,8 +159,8 @@ def _check_header(
     for name in arch_columns:
         if name in header:
             return name
-    wanted = " or ".join(map(repr, arch_columns))
-    raise InputError(f"{path}: no column {wanted}; its columns: {', '.join(header) or 'none'}")
+    expected = " or ".join(map(repr, arch_columns))
+    raise InputError(f"{path}: no column {expected}; its columns: {', '.join(header) or 'none'}")
 
 
 def _numbers(cells: Sequence[str], lines: Sequence[int], column: str, path: Path) -> np.ndarray:

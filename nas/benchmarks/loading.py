@@ -59,13 +59,13 @@ def load_benchmark(
         )
     name = path.name.removesuffix(".gz").removesuffix(".csv")
     header = Header(name, space or "nasbench201", dict(space_options or {}))
-    found = _from_csv(path, header, "" if space else "; name another space by --space")
-    found.source = {
+    table = _from_csv(path, header, "" if space else "; name another space by --space")
+    table.source = {
         "benchmark": str(path.absolute()),
         "space": plug_ins.absolute(header.space),
         "space_options": header.space_options,
     }
-    return found
+    return table
 
 
 @dataclass(frozen=True)

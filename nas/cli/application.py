@@ -83,8 +83,8 @@ DEVICE_COMMANDS: dict[str, Callable[..., None]] = {
 }
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         print(f"nas {version('rlm-nas')}")
         raise typer.Exit
 

@@ -89,7 +89,7 @@ def compare(
     if len(tested) != len(metric):
         raise InputError(f"give one --test-metric for each of the {len(metric)} --metric, or none")
     names, known = tuple(split_names(predictor)), tuple(split_names(given)) if given else ()
-    wanted = [
+    comparisons = [
         Comparison(table, learned, ranked, names, parse_sizes(sizes), seeds, known, first_seed)
         for table in benchmark
         for learned, ranked in zip(metric, tested, strict=True)
@@ -97,9 +97,9 @@ def compare(
     for table in benchmark:
         warn_if_seen(table, names)
     results = []
-    for comparison in wanted:
+    for comparison in comparisons:
         folder = out
-        if out and len(wanted) > 1:
+        if out and len(comparisons) > 1:
             folder = out / plain_name(
                 f"{Path(comparison.benchmark).stem}-{comparison.learned.name}"
             )

@@ -87,14 +87,14 @@ def device_add(
         raise InputError("--batch and --latency-setting belong to a command: leave them out")
     with progress_bar(f"measuring {name}", quiet) as bar:
         if measurements is not None:
-            given = read_prior_observations(measurements, opened, [device.metric])
-            if (least := min([value for (value,) in given.values()], default=1.0)) <= 0:
+            observations = read_prior_observations(measurements, opened, [device.metric])
+            if (least := min([value for (value,) in observations.values()], default=1.0)) <= 0:
                 raise InputError(
                     f"{measurements}: {device.metric} is {least:g}, which is not a positive time "
                     "in milliseconds"
                 )
             device.begin({"measurements": "given"})
-            for architecture, (value,) in given.items():
+            for architecture, (value,) in observations.items():
                 text, times = opened.to_text(architecture), [value, value, value]
                 if device.tried.get(text, {}).get("ms") != times:
                     device.add(text, opened.format(architecture), times)

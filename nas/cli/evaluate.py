@@ -97,11 +97,11 @@ def evaluate(
             latency_setting=latency_setting,
         )
     )
-    wanted = split_names(metrics) if metrics else []
-    devices = devices_of(wanted, metrics_of(commands))
+    requested = split_names(metrics) if metrics else []
+    devices = devices_of(requested, metrics_of(commands))
     source = (
         (dataset or "digits")
-        if not wanted or trains(wanted, timing, (*commands, *devices))
+        if not requested or trains(requested, timing, (*commands, *devices))
         else None
     )
     if network.endswith(".onnx"):
@@ -122,7 +122,7 @@ def evaluate(
         known = [metric for metric in known if metric != FIDELITY]
     numbers = tuple(range(seed, seed + seeds))
     measurement = Measurement(
-        tuple(wanted or known),
+        tuple(requested or known),
         subject.data,
         numbers,
         task,
@@ -133,14 +133,17 @@ def evaluate(
     )
     checkpoint = resume / f"{fingerprint(subject.network.text)}.pt" if resume else None
     with progress_bar("measuring", quiet) as bar:
-        found = measurement(subject.network, subject.model, checkpoint, bar).values
+        results = measurement(subject.network, subject.model, checkpoint, bar).values
     if as_json:
         print_json(
-            {"network": subject.name, **{metric: _plain(value) for metric, value in found.items()}}
+            {
+                "network": subject.name,
+                **{metric: _plain(value) for metric, value in results.items()},
+            }
         )
         return
     rows = []
-    for metric, measured in found.items():
+    for metric, measured in results.items():
         low, high = (measured.low, measured.high) if measured.low < measured.high else ("", "")
         rows.append(
             {

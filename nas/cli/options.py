@@ -259,7 +259,7 @@ def model_options(
     Raises:
         InputError: if an option needs --model, or is no list of numbers.
     """
-    given = given_only(
+    options = given_only(
         weights=None if weights is None else str(weights.absolute()),
         width=None if width is None else parse_numbers(width, "--width"),
         depth=depth,
@@ -276,12 +276,12 @@ def model_options(
         start=start,
     )
     if model is None:
-        if given:
+        if options:
             raise InputError(
-                f"--{next(iter(given)).replace('_', '-')} applies to a trained model: give --model"
+                f"--{next(iter(options)).replace('_', '-')} applies to a trained model: give --model"
             )
         return []
-    return [f"{name}={value!r}" for name, value in {"start": "inherited", **given}.items()]
+    return [f"{name}={value!r}" for name, value in {"start": "inherited", **options}.items()]
 
 
 def _whole_numbers(text: str, option: str) -> list[int]:

@@ -67,22 +67,24 @@ def predict(
         else None
     )
     learnable = model.metrics if model else ()
-    asked = split_names(metrics) if metrics else [m for m in learnable if m not in known]
-    devices = devices_of(asked, measured=learnable)
+    requested = split_names(metrics) if metrics else [m for m in learnable if m not in known]
+    devices = devices_of(requested, measured=learnable)
     inputs = [network_text(source) for source in networks]
     with naming_costs(networks, inputs):
-        exact = exact_costs(inputs, asked)
-    found = {name: (np.array(column), np.zeros(len(column))) for name, column in exact.items()}
+        exact = exact_costs(inputs, requested)
+    predictions = {
+        name: (np.array(column), np.zeros(len(column))) for name, column in exact.items()
+    }
     for device in devices:
         with naming_costs(networks, inputs):
             drawn = device.sample(inputs)
-        found[device.metric] = (drawn.mean(1), drawn.std(1))
-    learned = [name for name in asked if name not in found]
+        predictions[device.metric] = (drawn.mean(1), drawn.std(1))
+    learned = [name for name in requested if name not in predictions]
     if model:
         with naming_costs(networks, inputs):
             by_name = draw(model, inputs, learned, as_given(inputs, known), samples, seed)
-        found |= {name: (values.mean(1), values.std(1)) for name, values in by_name.items()}
-    elif learned or not asked:
+        predictions |= {name: (values.mean(1), values.std(1)) for name, values in by_name.items()}
+    elif learned or not requested:
         raise InputError(
             f"give --checkpoint: no device has the metric {learned[0]}"
             if learned
@@ -91,7 +93,10 @@ def predict(
     rows: list[dict[str, Any]] = [
         {
             "network": source,
-            **{m: {"mean": float(found[m][0][i]), "std": float(found[m][1][i])} for m in asked},
+            **{
+                m: {"mean": float(predictions[m][0][i]), "std": float(predictions[m][1][i])}
+                for m in requested
+            },
         }
         for i, source in enumerate(networks)
     ]
@@ -145,7 +150,7 @@ def _warn(networks: list[str], examples: str, novelty: dict[str, np.ndarray]) ->
             )
 
 
-def _note_measured(networks: list[str], known: dict[str, np.ndarray], asked: list[str]) -> None:
+def _note_measured(networks: list[str], known: dict[str, np.ndarray], metrics: list[str]) -> None:
     """Name the networks that are examples of the checkpoint; predictions do not use their measured
     values.
     """
@@ -153,7 +158,7 @@ def _note_measured(networks: list[str], known: dict[str, np.ndarray], asked: lis
         measured = {
             name: values[i]
             for name, values in known.items()
-            if name in asked and not np.isnan(values[i])
+            if name in metrics and not np.isnan(values[i])
         }
         if measured:
             some = ", ".join(

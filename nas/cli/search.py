@@ -350,10 +350,10 @@ def search(
     if seconds == 0 and jobs > 1:
         raise InputError(f"--prepare evaluates nothing: give --jobs {jobs} to nas worker")
     limited = given_only(seconds=seconds, patience=patience)
-    given = {
+    fixed_options = {
         name: value for name, value in context.params.items() if name not in CHANGEABLE_OPTIONS
     }
-    arguments = {name: str(value) for name, value in given.items() if value is not None} | {
+    arguments = {name: str(value) for name, value in fixed_options.items() if value is not None} | {
         "storage": address(storage)
     }
     spending = _budget(fidelities, budget, cost)
@@ -537,10 +537,10 @@ def _check_limits(context: typer.Context, by_cost: bool) -> None:
     """Raise InputError if the command line has an option that does not apply to this kind of
     search.
     """
-    given = [name for name in context.params if is_given(context, name)]
-    if not by_cost and "cost" in given:
+    set_options = [name for name in context.params if is_given(context, name)]
+    if not by_cost and "cost" in set_options:
         raise InputError("--cost is the unit of --budget: it needs --fidelities and --budget")
-    if by_cost and (wrong := [name for name in given if name in NOT_BY_COST]):
+    if by_cost and (wrong := [name for name in set_options if name in NOT_BY_COST]):
         raise InputError(f"--{wrong[0]} does not apply with --fidelities: {NOT_BY_COST[wrong[0]]}")
 
 

@@ -73,7 +73,7 @@ def chosen_folder(
     Raises:
         InputError: a folder cannot be created, or a record is damaged.
     """
-    wanted, made = set(searches), list[Path]()
+    requested, made = set(searches), list[Path]()
     for number in itertools.count(1):
         path = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
         if made := _make(path):
@@ -83,7 +83,7 @@ def chosen_folder(
             not new
             and record
             and record["arguments"] == arguments
-            and wanted.issuperset(record["searches"])
+            and requested.issuperset(record["searches"])
         ):
             break
     try:

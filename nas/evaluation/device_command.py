@@ -127,10 +127,10 @@ class DeviceCommand:
         Raises:
             InputError: a setting is unknown or invalid.
         """
-        given = cls._checked(settings)
+        fields = cls._checked(settings)
         if named := _NAMED.fullmatch(text):
-            given["name"], text = named[1].removesuffix(SUFFIX), named[2]
-        return cls(text, **given)
+            fields["name"], text = named[1].removesuffix(SUFFIX), named[2]
+        return cls(text, **fields)
 
     @classmethod
     def parse_metrics(cls, text: str, settings: Mapping[str, Any] | None = None) -> DeviceCommand:
@@ -151,8 +151,8 @@ class DeviceCommand:
             )
         declared = [str(_measured_metric(part)) for part in named[1].split(",")]
         name = declared[0].partition(":")[0].removesuffix(SUFFIX)
-        given = {"name": name, "declared": tuple(declared), **cls._checked(settings)}
-        return cls(named[2], **given)
+        fields = {"name": name, "declared": tuple(declared), **cls._checked(settings)}
+        return cls(named[2], **fields)
 
     @classmethod
     def _checked(cls, settings: Mapping[str, Any] | None) -> dict[str, Any]:

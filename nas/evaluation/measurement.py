@@ -324,7 +324,7 @@ class Measurement:
 
     def _trained(
         self,
-        found: Measurements,
+        measurements: Measurements,
         network: Trainable,
         data: Dataset,
         checkpoint: Path | None,
@@ -344,7 +344,9 @@ class Measurement:
         kept = {metric: score[trained.best] for metric, score in scores.items()}
         about = {"scores": json.dumps(kept), **preprocessing(data)}
         means = {metric: _mean(score) for metric, score in scores.items()}
-        return replace(found, values=found.values | means, state=trained.state, about=about)
+        return replace(
+            measurements, values=measurements.values | means, state=trained.state, about=about
+        )
 
     def _goal(self, data: Dataset, network: Trainable) -> Dataset:
         """The data with the targets that a training has: for `FIDELITY`, the teacher's outputs."""

@@ -260,7 +260,7 @@ class _NoInitialWeights(TorchFunctionMode):
         args: tuple = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        given = kwargs or {}
+        options = kwargs or {}
         if func is torch.Tensor.normal_ or getattr(func, "__module__", "") == "torch.nn.init":
-            return given["tensor"] if "tensor" in given else args[0]
-        return func(*args, **given)
+            return options["tensor"] if "tensor" in options else args[0]
+        return func(*args, **options)

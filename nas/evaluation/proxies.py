@@ -93,14 +93,15 @@ def compute_proxies(
         raise InputError(
             f"batch = {batch} is too small: proxies compare the images of a batch, give 2 or more"
         )
-    wanted, shape = set(names), _input_shape(graph)
+    requested = set(names)
+    shape = _input_shape(graph)
     values = dict.fromkeys(names, math.nan)
     with torch.random.fork_rng(devices=[]):
-        if wanted - {"synflow", "zen"}:
-            values |= _of_batch(_network(graph, seed), _images(batch, shape, seed), wanted)
-        if "synflow" in wanted:
+        if requested - {"synflow", "zen"}:
+            values |= _of_batch(_network(graph, seed), _images(batch, shape, seed), requested)
+        if "synflow" in requested:
             values["synflow"] = _synflow(_network(graph, seed), shape)
-        if "zen" in wanted:
+        if "zen" in requested:
             values["zen"] = _zen(_network(graph, seed), torch.randn(batch, *shape))
     return {name: values[name] if math.isfinite(values[name]) else math.nan for name in names}
 
@@ -121,9 +122,9 @@ def _log(value: float) -> float:
 
 def _input_shape(graph: Graph) -> tuple[int, ...]:
     """Shape of one input, without the batch."""
-    given = graph.shapes[graph.inputs[0]][1:]
-    shape = tuple(d for d in given if isinstance(d, int))
-    if len(graph.inputs) != 1 or len(shape) < len(given):
+    dims = graph.shapes[graph.inputs[0]][1:]
+    shape = tuple(d for d in dims if isinstance(d, int))
+    if len(graph.inputs) != 1 or len(shape) < len(dims):
         raise InputError(
             "proxies need a network with one input of known size: fix the model's input size"
         )

@@ -101,11 +101,11 @@ def open_space(
     if source is None:
         return space, None
     data = load_dataset(source, space.input_shape)
-    wanted = {"input_shape": data.shape, "num_classes": data.outputs}
+    of_data = {"input_shape": data.shape, "num_classes": data.outputs}
     for names in (("input_shape", "num_classes"), ("num_classes",), ("input_shape",)):
         if not fits(space, data):
             with suppress(InputError):  # the space has no such options
-                space = get_space(name, **{**{key: wanted[key] for key in names}, **options})
+                space = get_space(name, **{**{key: of_data[key] for key in names}, **options})
     if not fits(space, data):
         shape = ",".join(map(str, data.shape))
         raise InputError(

@@ -83,11 +83,11 @@ def collect(studies: Studies) -> list[Network]:
     labels = [label for label, _ in labelled(studies)]
     front = len(studies.front_networks)
     networks = [
-        _network(found, labels, place, front) for place, found in enumerate(studies.distinct)
+        _network(distinct, labels, place, front) for place, distinct in enumerate(studies.distinct)
     ]
     if studies.benchmark is not None:
-        for network, found in zip(networks, studies.distinct, strict=True):
-            _add_repeats(network, found.architectures, studies.benchmark)
+        for network, distinct in zip(networks, studies.distinct, strict=True):
+            _add_repeats(network, distinct.architectures, studies.benchmark)
     if studies.not_built is None:
         build(networks, studies.first.space)
     return networks

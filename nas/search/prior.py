@@ -162,7 +162,7 @@ def read_prior_observations(
     unknown_column = np.full(len(table.archs), np.nan)
     columns = {metric: table.columns.get(metric, unknown_column) for metric in metrics}
     needed = [metric not in _optional(metrics, measured) for metric in metrics]
-    found: dict[Architecture, list[float]] = {}
+    observations: dict[Architecture, list[float]] = {}
     for i, (notation, line) in enumerate(zip(table.archs, table.lines, strict=True)):
         try:
             architecture = space.parse(notation)
@@ -179,12 +179,12 @@ def read_prior_observations(
             raise InputError(f"{path}, line {line}: {error}") from error
         if not np.isfinite(np.array(row)[needed]).all():
             continue
-        if not np.array_equal(found.setdefault(architecture, row), row, equal_nan=True):
+        if not np.array_equal(observations.setdefault(architecture, row), row, equal_nan=True):
             raise InputError(
                 f"{path}, line {line}: {notation} has other values above: keep one row, or their "
                 "means"
             )
-    return found
+    return observations
 
 
 def _optional(metrics: Sequence[str], measured: Sequence[str]) -> Sequence[str]:

@@ -461,8 +461,8 @@ def _counted(number: int, name: str) -> str:
 
 
 def _precisions(precision: Sequence[str]) -> tuple[str, ...]:
-    given = (precision,) if isinstance(precision, str) else tuple(precision)
-    return tuple(dict.fromkeys(check_precision(one) for one in given))
+    names = (precision,) if isinstance(precision, str) else tuple(precision)
+    return tuple(dict.fromkeys(check_precision(one) for one in names))
 
 
 def _block_of(layer: str) -> str:

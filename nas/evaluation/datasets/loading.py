@@ -88,9 +88,9 @@ def _dataset(path: Path, name: str, parts: dict[str, Part], seed: int) -> Datase
     train = parts["train"]
     for which, part in parts.items():
         if part.inputs.shape[1:] != train.inputs.shape[1:]:
-            found = f"{which} inputs have shape {part.inputs.shape[1:]}"
             raise InputError(
-                f"{path}: {found}, but training inputs have shape {train.inputs.shape[1:]}"
+                f"{path}: {which} inputs have shape {part.inputs.shape[1:]}, but training inputs "
+                f"have shape {train.inputs.shape[1:]}"
             )
         if (
             part.targets.dtype != train.targets.dtype

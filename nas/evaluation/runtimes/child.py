@@ -111,11 +111,11 @@ def _difference(expected: list[np.ndarray], outputs: list[np.ndarray]) -> float:
     if len(outputs) != len(expected):
         raise InputError(f"it has {len(outputs)} outputs, and the ONNX model {len(expected)}")
     differences = []
-    for wanted, output in zip(expected, outputs, strict=True):
-        if wanted.size != output.size:
-            raise InputError(f"an output has shape {output.shape}, not {wanted.shape}")
-        scale = float(np.abs(wanted).max(initial=0.0)) or 1.0
-        difference = np.abs(output.reshape(wanted.shape).astype(float) - wanted.astype(float))
+    for reference, output in zip(expected, outputs, strict=True):
+        if reference.size != output.size:
+            raise InputError(f"an output has shape {output.shape}, not {reference.shape}")
+        scale = float(np.abs(reference).max(initial=0.0)) or 1.0
+        difference = np.abs(output.reshape(reference.shape).astype(float) - reference.astype(float))
         differences.append(float(difference.max(initial=0.0)) / scale)
     return max(differences)
 

@@ -149,11 +149,14 @@ def _metric(name: str, direction: StudyDirection) -> Metric:
 
 
 def _space(
-    settings: Mapping[str, Any], given: str | None, trust: bool, given_options: Mapping[str, Any]
+    settings: Mapping[str, Any],
+    name_override: str | None,
+    trust: bool,
+    options_override: Mapping[str, Any],
 ) -> SearchSpace:
     name, options = settings.get("space"), settings.get("space_options", {})
-    if given is not None:
-        return get_space(given, **{**options, **given_options})
+    if name_override is not None:
+        return get_space(name_override, **{**options, **options_override})
     if not name:
         return RecordedSpace("", "the study names no search space: give --space, if it has one")
     if is_untrusted(name, trust):

@@ -221,16 +221,16 @@ def check_same(
     """
     stored, present = json.loads(json.dumps(stored)), json.loads(json.dumps(present))
     try:
-        found = [*_differences(stored, present, is_worker)]
+        differences = [*_differences(stored, present, is_worker)]
     except (AttributeError, LookupError, TypeError) as error:
         raise InputError(
             f"{where} is damaged: a stored setting is missing or malformed ({error})"
         ) from error
-    if conflicts := [difference.text for difference in found if difference.forbids]:
+    if conflicts := [difference.text for difference in differences if difference.forbids]:
         raise InputError(
             f"{where} holds another search, started with {'; '.join(conflicts)}: {REMEDY}"
         )
-    for difference in found:
+    for difference in differences:
         log.warning("%s: the search was started with %s", where, difference.text)
 
 
