@@ -19,6 +19,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -357,14 +358,21 @@ class Study:
         )
         if size.search_epochs == size.tune_epochs:
             return scores
-        near = [i for i, s in enumerate(scores) if s.validation >= self.floor]
+
+        # The front, the fastest network first. Its finalists are looked for by validation scores.
+        near = [i for i, score in enumerate(scores) if score.validation >= self.floor]
         if not near:
             return []
         losses = np.array([[-scores[i].validation, scores[i].latency] for i in near])
-        ranks = moocore.pareto_rank(losses)
-        order = np.lexsort((losses[:, 1], ranks))
-        chosen = [near[i] for i in finalists(order, ranks, size.finalists)]
-        return [self.score_of(archs[i], size.tune_epochs) for i in chosen]
+        front = [near[i] for i in np.flatnonzero(moocore.is_nondominated(losses))]
+        front.sort(key=lambda i: scores[i].latency)
+        needed = [self.model_score.validation - drop for drop in DROPS]
+        return bisected(
+            len(front),
+            lambda place: self.score_of(archs[front[place]], size.tune_epochs),
+            needed,
+            size.finalists,
+        )
 
     def _short_score(self, arch: Architecture) -> Score:
         return self.score_of(arch, self.size.search_epochs)
@@ -456,25 +464,38 @@ def _volumes(scores: Sequence[Score], epochs: int) -> list[tuple[int, float]]:
     return list(zip(spent, map(float, volumes), strict=True))
 
 
-def finalists(order: np.ndarray, ranks: np.ndarray, count: int) -> list[int]:
-    """`count` indices, front by front; of the front that does not fit, evenly along it.
+def bisected(
+    length: int, score: Callable[[int], Score], needed: Sequence[float], count: int
+) -> list[Score]:
+    """Look by bisection for the fastest network of a front that is accurate enough.
 
     Args:
-        order: indices sorted by front, and within a front by latency.
-        ranks: front of each index.
-        count: number of finalists.
+        length: of the front.
+        score: fine-tunes the network at a place of the front, the fastest one at place 0. Accuracies
+            rise along the front, as far as short trainings tell.
+        needed: validation accuracies in %, the highest first. Each may use its share of the
+            networks that are left.
+        count: networks to fine-tune at most.
+
+    Returns:
+        Scores of those that were fine-tuned.
     """
-    chosen: list[int] = []
-    for rank in range(int(ranks.max()) + 1):
-        front = [int(i) for i in order if ranks[i] == rank]
-        room = count - len(chosen)
-        if len(front) > room:
-            places = np.linspace(0, len(front) - 1, room).round().astype(int)
-            front = [front[i] for i in dict.fromkeys(places.tolist())]
-        chosen += front
-        if len(chosen) >= count:
-            break
-    return chosen[:count]
+    scores: dict[int, Score] = {}
+    for i, accuracy in enumerate(needed):
+        share = math.ceil((count - len(scores)) / (len(needed) - i))
+        until = len(scores) + share
+        low, high = 0, length  # the fastest one that is accurate enough is at `low` to `high`
+        while low < high:
+            middle = (low + high) // 2
+            if middle not in scores:
+                if len(scores) == until:
+                    break
+                scores[middle] = score(middle)
+            if scores[middle].validation >= accuracy:
+                high = middle
+            else:
+                low = middle + 1
+    return list(scores.values())
 
 
 def fastest(scores: Sequence[Score], needed: float) -> float:

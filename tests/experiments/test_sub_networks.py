@@ -10,7 +10,7 @@ import pytest
 
 from experiments import images
 from experiments.sub_networks.__main__ import main
-from experiments.sub_networks.comparison import Score, fastest, finalists
+from experiments.sub_networks.comparison import Score, bisected, fastest
 from experiments.sub_networks.models import FAMILIES
 from nas.evaluation.datasets import load_dataset
 from search_spaces import InputError
@@ -34,12 +34,20 @@ def test_the_fastest_network_is_that_of_those_that_are_accurate_enough() -> None
     assert np.isnan(fastest(scores, 91))
 
 
-def test_finalists_come_from_the_first_fronts_and_all_of_their_length() -> None:
-    losses = np.array([[-90, 1.0], [-89, 0.8], [-88, 0.6], [-80, 0.2], [-70, 0.9]])
-    ranks = np.array([0, 0, 0, 0, 1])
-    order = np.lexsort((losses[:, 1], ranks))
-    assert set(finalists(order, ranks, 2)) == {0, 3}
-    assert set(finalists(order, ranks, 5)) == {0, 1, 2, 3, 4}
+@pytest.mark.parametrize("place", range(16))
+def test_the_fastest_one_of_a_front_is_found_by_few_trainings(place: int) -> None:
+    """Accuracies rise along the front, and the network at `place` is the first good one."""
+    trained: list[int] = []
+
+    def score(i: int) -> Score:
+        trained.append(i)
+        return Score(90.0 + (i >= place) + (i >= place - 3), 0, 1.0 + i)
+
+    scores = bisected(16, score, needed=[92.0], count=4)
+    assert len(scores) == len(set(trained)) <= 4
+    assert min(s.latency for s in scores if s.validation >= 92) - 1 - place <= 1
+    both = bisected(16, score, needed=[92.0, 91.0], count=8)
+    assert min(s.latency for s in both if s.validation >= 91) == 1 + max(0, place - 3)
 
 
 @pytest.mark.slow
