@@ -7,7 +7,8 @@ per predicted cost, after an initial design of short trainings:
 2. It samples the rest of each network's learning curve, given its known beginning.
 3. A plan trains a network to the next fidelity and continues from there if its value exceeds a
    threshold, so that a training that will probably be stopped costs little. A network is worth the
-   highest ratio of expected improvement to expected cost among its plans.
+   highest ratio of expected improvement to expected cost among its plans. Once an evaluation has
+   failed, the improvement is weighted by the probability of success (`nas.search.feasibility`).
 
 The baselines are in `nas.search.halving`.
 
@@ -32,6 +33,7 @@ from nas.search.candidates import (
     random_unseen,
     without_repetitions,
 )
+from nas.search.feasibility import Feasibility
 from nas.search.halving import Halving, Hyperband, best_order
 from nas.search.initial_design import initial_design
 from nas.search.pareto import hypervolume, infer_reference_point, non_dominated
@@ -156,6 +158,7 @@ class ImprovementPerCost:
         self._jobs: deque[Job] = deque()  # the rest of the last plan
         self._candidates: list[Architecture] = []  # stored, best first
         self._texts = Texts(space)
+        self._feasibility = Feasibility(self._texts)
         # Measures cheap metrics before a choice; the planner of a search sets it.
         self.shortlist: Shortlist | None = None
 
@@ -247,6 +250,7 @@ class ImprovementPerCost:
         predictor = self.predictor()
         inputs = self._inputs(predictor, [run.architecture for run in started])
         fitted = predictor.fit(inputs, targets)
+        self._fit_feasibility(runs)
 
         # 2. What could be trained next: paused networks first, then new ones.
         paused = [run for run in runs.paused if self._fits(run.reached, epochs_left)]
@@ -317,6 +321,7 @@ class ImprovementPerCost:
         unit = reference - ideal
         losses = (self.reader.losses(curves.final) - ideal) / unit  # (n, s, m)
         weights = (self.reader.violation(curves.final) <= 0).astype(float)  # (n, s)
+        weights *= self._feasibility([run.architecture for run in options])[:, None]
         region = free_region((front - ideal) / unit, np.ones(len(unit)))
 
         # 3. The cost of the next segment, which is certain, and of the rest.
@@ -361,6 +366,20 @@ class ImprovementPerCost:
         values = self.shortlist.add(predicted, predicted)
         return [*measured, *(Run(one, {NEW: of_one}) for one, of_one in values.items())]
 
+    def _fit_feasibility(self, runs: Runs) -> None:
+        """Learn from the networks that failed. Those that were only measured count as successes as
+        long as no training has failed.
+        """
+        failed = [run for run in runs.runs.values() if run.failed]
+        has_failed_training = any(not run.ruled_out for run in failed)
+        succeeded = [
+            run.architecture
+            for run in runs.runs.values()
+            if run.values and not run.failed
+            if not (has_failed_training and run.reached == NEW)
+        ]
+        self._feasibility.fit(succeeded, [run.architecture for run in failed])
+
     def _examples(self, runs: Runs) -> list[Run]:
         """Networks with values that the predictor learns from: of those that were only measured,
         the latest while there are few examples.
@@ -380,7 +399,8 @@ class ImprovementPerCost:
         def rank(architectures: Sequence[Architecture]) -> np.ndarray:
             values = fitted.estimate(self._inputs(fitted, architectures), names)  # (n, M)
             still_open = self.trained if level < self.fidelities.last else ()
-            is_feasible = self.reader.violation(values, without=still_open)[:, None] <= 0
+            violation = self.reader.violation(values, without=still_open)
+            is_feasible = (violation + self._feasibility.doubts(architectures))[:, None] <= 0
             losses = np.where(is_feasible, self.reader.losses(values), np.inf)
             return best_order(losses).argsort().astype(float)
 

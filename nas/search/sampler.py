@@ -20,6 +20,7 @@ from nas.search.candidates import (
     random_unseen,
     without_repetitions,
 )
+from nas.search.feasibility import Feasibility
 from nas.search.initial_design import initial_design
 from nas.search.objectives import (
     Constraint,
@@ -89,12 +90,25 @@ class _History(NamedTuple):
         evaluated: values (M,) of those whose values are finite.
         measured: known values (M,), NaN where unknown, of architectures that may be chosen.
         partial: as `measured`, of all architectures that were measured and not trained.
+        failed: architectures without values because their evaluation failed: True if its training
+            did, False if it could not be measured.
     """
 
     taken: set[Architecture]
     evaluated: dict[Architecture, np.ndarray]
     measured: dict[Architecture, np.ndarray]
     partial: dict[Architecture, np.ndarray]
+    failed: dict[Architecture, bool]
+
+    @property
+    def succeeded(self) -> list[Architecture]:
+        """Architectures that did not fail. Those that were only measured count as long as no
+        training has failed: nobody knows how theirs would have ended.
+        """
+        has_failed_training = any(self.failed.values())
+        measured = () if has_failed_training else self.partial
+        known = dict.fromkeys([*self.evaluated, *measured])  # an ordered set
+        return [architecture for architecture in known if architecture not in self.failed]
 
     @property
     def examples(self) -> dict[Architecture, np.ndarray]:
@@ -113,7 +127,9 @@ class PredictorSampler(ReplaySampler):
     The first `n_startup` architectures are promising ones of all sizes
     (`nas.search.initial_design`). Then the sampler refits a predictor to all evaluations every
     `refit_every` trials, and less often later. Evolution on the predictor's estimates adds `fresh`
-    candidates. The candidates with the highest expected hypervolume improvement are evaluated next.
+    candidates. The candidates with the highest expected hypervolume improvement are evaluated next;
+    once an evaluation has failed, weighted by the probability of success
+    (`nas.search.feasibility`).
     The `pool` best candidates are kept, so that each is built and read once. No architecture is
     chosen twice in a study. An architecture with the text of an evaluated one is another training
     of the same network. It may be chosen as long as such trainings have reached different
@@ -194,6 +210,7 @@ class PredictorSampler(ReplaySampler):
             space, parse_objectives(objectives), parse_constraints(constraints), others=True
         )
         self._surrogate = Surrogate(space, predictor, self._reader.keys, given)
+        self._feasibility = Feasibility(self._surrogate.texts)
         self._queue: deque[Architecture] = deque()  # the rest of the batch
         self._candidates: list[Architecture] = []  # stored, best first
         # Mean and standard deviation per metric, of the batch.
@@ -298,8 +315,10 @@ class PredictorSampler(ReplaySampler):
         min_nadir = np.where(reader.is_cost, first.max(axis=0), -np.inf)
         ideal, reference = infer_reference_point(front if len(front) else losses, first, min_nadir)
 
-        # 2. Fit the predictor to all evaluations, and to networks that were only measured.
+        # 2. Fit the predictor to all evaluations, and to networks that were only measured; and the
+        #    probability of success to those that failed, too.
         surrogate.fit(history.examples, int(rng.integers(2**31)), measured)
+        self._feasibility.fit(history.succeeded, history.failed)
 
         # 3. The stored candidates, and what another process or an interrupted one has measured. The
         #    best of them and a random part of the others are estimated again; the rest keep their
@@ -341,13 +360,15 @@ class PredictorSampler(ReplaySampler):
             return []
 
         # 6. Expected hypervolume improvement, with ideal 0 and reference point 1, of joint samples.
-        #    A sample that violates a constraint has no weight.
+        #    A sample that violates a constraint has no weight; the others have the probability that
+        #    the network can be evaluated.
         unit = reference - ideal  # (m,)
         scaled_front = (front - ideal) / unit  # (k, m)
 
         def choose(candidates: Sequence[Architecture], count: int) -> list[Architecture]:
             samples = surrogate.samples(candidates)  # (c, s, M)
             weights = (reader.violation(samples) <= 0).astype(float)  # (c, s)
+            weights *= self._feasibility(candidates)[:, None]
             scaled = (reader.losses(samples) - ideal) / unit  # (c, s, m)
             choose_batch = ACQUISITIONS[self.acquisition]
             chosen = choose_batch(scaled, weights, scaled_front, np.ones(len(unit)), count)
@@ -399,10 +420,12 @@ class PredictorSampler(ReplaySampler):
         return [one for one, text in text_of.items() if text in allowed]
 
     def _rank(self, architectures: Sequence[Architecture]) -> np.ndarray:
-        """Predicted rank (n,) of n architectures by their point estimates, lower is better."""
+        """Predicted rank (n,) of n architectures by their point estimates, lower is better. Those
+        that more likely fail than not rank as if they violated a constraint.
+        """
         estimates = self._surrogate.estimates(architectures)  # (n, M)
-        losses, violations = self._reader.losses(estimates), self._reader.violation(estimates)
-        return constrained_ranks(losses, violations)
+        violations = self._reader.violation(estimates) + self._feasibility.doubts(architectures)
+        return constrained_ranks(self._reader.losses(estimates), violations)
 
     def _without_repetitions(
         self, candidates: list[Architecture], evaluated: dict[Architecture, np.ndarray]
@@ -432,7 +455,8 @@ class PredictorSampler(ReplaySampler):
 
     def _read(self, study: Study) -> _History:
         """What the study knows: networks with a trial, and values."""
-        history = _History(set(), {}, {}, {})
+        history = _History(set(), {}, {}, {}, {})
+        is_search = SETTINGS_KEY in study.user_attrs
         complete: list[FrozenTrial] = []
         for trial in stored_trials(study):
             architecture = self._architecture(trial)
@@ -441,6 +465,8 @@ class PredictorSampler(ReplaySampler):
             attributes = TrialAttributes.of(trial)
             if attributes.is_measured_only or attributes.ruled_out is not None:
                 history.partial[architecture] = self._reader.values(trial)
+            if _has_failed(trial, is_search):
+                history.failed[architecture] = attributes.ruled_out is None
             if attributes.is_measured_only:
                 history.measured[architecture] = history.partial[architecture]
                 continue
@@ -465,6 +491,15 @@ class PredictorSampler(ReplaySampler):
         attrs = trial.system_attrs
         planned = attrs.get(CHOICES_KEY) or attrs.get("fixed_params") or {}
         return self._reader.architecture(planned)
+
+
+def _has_failed(trial: FrozenTrial, is_search: bool) -> bool:
+    """True if the evaluation of a trial failed. Searches store the reason: their other failed trials
+    were interrupted.
+    """
+    if is_search:
+        return TrialAttributes.of(trial).failed is not None
+    return trial.state == TrialState.FAIL
 
 
 def _check_directions(study: Study, objectives: Sequence[Metric]) -> None:

@@ -141,6 +141,7 @@ class Run:
             of a network that was measured before it was chosen, or that broke a constraint by them.
         running: the fidelity at which the running segment ends; None if none runs.
         ended: True if the training failed or was stopped.
+        failed: True if it could not be measured, or if its training failed.
         ruled_out: True if the network broke a constraint before its training, or could not be
             measured.
         is_prior: True if its values at the last fidelity are a prior observation.
@@ -151,6 +152,7 @@ class Run:
     values: dict[int, dict[str, float]] = field(default_factory=dict)
     running: int | None = None
     ended: bool = False
+    failed: bool = False
     ruled_out: bool = False
     is_prior: bool = False
     epoch_cost: float = np.nan
@@ -223,6 +225,7 @@ class Runs:
                 run.values[NEW] = attrs[VALUES_KEY]
             run.ruled_out = not TrialAttributes(attrs).is_measured_only
             run.ended = run.ended or run.ruled_out
+            run.failed = FAILED_KEY in attrs
         if UNTIL_KEY not in attrs:
             return
         failed = FAILED_KEY in attrs
@@ -238,13 +241,14 @@ class Runs:
         self.spent += attrs.get(COST_KEY, 0.0)
         if RULED_OUT_KEY in attrs:
             run.values[NEW], run.ended, run.ruled_out = attrs[VALUES_KEY], True, True
+            run.failed = failed
             return
         epochs = self.fidelities.epochs(begun, until)
         self.epochs += epochs
         if (
             failed or not is_valid(np.array(list(attrs[VALUES_KEY].values()))).all()
         ):  # of an earlier version
-            run.ended = True
+            run.ended = run.failed = True
         else:
             run.values[until] = attrs[VALUES_KEY]
             run.epoch_cost = attrs[COST_KEY] / epochs if epochs else run.epoch_cost
