@@ -1,6 +1,6 @@
 """Measures a table of networks × runtimes, resumable.
 
-Networks of ten spaces take turns, so that a table that was stopped early has all of them. For each
+Networks of eleven spaces take turns, so that a table that was stopped early has all of them. For each
 network all runtimes are measured one after the other, each beside the reference network. A process
 per runtime serves many networks, because imports take longer than most measurements; one that
 crashes or exceeds its time is replaced.
@@ -35,7 +35,7 @@ BASE = "onnxruntime"  # measured in this process
 TASK = LatencyTask(warmup=5, runs=30)
 TIMEOUT_S = 240.0
 OWN = Path(__file__).parents[1] / "own_spaces"
-# Images of 64 pixels for mobile networks and the ResNets, else those of the spaces.
+# Images of 64 pixels for timm, mobile networks and the ResNets, else those of the spaces.
 SPACES: dict[str, dict[str, Any]] = {
     "nasbench201": {},
     "ofa-mbv3": {"resolution": 64},
@@ -47,6 +47,7 @@ SPACES: dict[str, dict[str, Any]] = {
     "ofa-resnet50": {"resolution": 64},
     "two-path": {},
     f"{OWN / 'transformer.py'}:build": {},
+    f"{Path(__file__).parent / 'timm_networks.py'}:build": {},
 }
 TABLE = "measurements.jsonl"
 MIN_NETWORKS = 20
@@ -65,18 +66,20 @@ class Candidate(NamedTuple):
 
 
 def candidates() -> Iterator[Candidate]:
-    """Distinct random networks without end, the spaces in turn; the same in every call."""
+    """Distinct random networks, the spaces in turn, those that have one left; the same in every
+    call.
+    """
     drawn: list[Iterator[Candidate]] = []
     for name, options in SPACES.items():
         label = Path(name.removesuffix(":build")).stem
         drawn.append(_distinct(label, get_space(name, **options)))
     for of_space in cycle(drawn):
-        yield next(of_space)
+        yield from islice(of_space, 1)
 
 
 def _distinct(label: str, space: SearchSpace) -> Iterator[Candidate]:
     rng, seen = np.random.default_rng(0), set()
-    while True:
+    while space.size is None or len(seen) < space.size:
         architecture = space.sample(rng)
         if architecture not in seen:
             seen.add(architecture)
