@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -40,21 +40,7 @@ def parse_objectives(objectives: ObjectivesLike) -> tuple[Metric, ...]:
         InputError: for an empty list, a bad direction, a repeated metric, or anything else that is
             no objective.
     """
-    parsed = []
-    if isinstance(objectives, Mapping):
-        for name, direction in objectives.items():
-            if not _is_direction(direction) or not isinstance(name, str):
-                entry = f"{{{name!r}: {direction!r}}}"
-                raise InputError(f"bad objective {entry}: {_OBJECTIVES_REMEDY}")
-            parsed.append(Metric.parse(f"{name}:{direction}"))
-    else:
-        for item in _as_list(objectives, Metric, _OBJECTIVES_REMEDY):
-            if isinstance(item, str):
-                parsed.append(Metric.parse(item))
-            elif isinstance(item, Metric):
-                parsed.append(item)
-            else:
-                raise InputError(f"bad objective {item!r}: {_OBJECTIVES_REMEDY}")
+    parsed = _parse(objectives, Metric, "objective", _directed, _OBJECTIVES_REMEDY)
     if not parsed:
         raise InputError("no objectives: give at least one metric name")
     names = [objective.name for objective in parsed]
@@ -64,8 +50,12 @@ def parse_objectives(objectives: ObjectivesLike) -> tuple[Metric, ...]:
     return tuple(parsed)
 
 
-def _is_direction(direction: object) -> bool:
-    return isinstance(direction, str) and direction.strip().lower() in DIRECTIONS
+def _directed(name: object, direction: object) -> str | None:
+    """The short string of a metric with a direction; None for other objects."""
+    if not isinstance(name, str) or not isinstance(direction, str):
+        return None
+    is_direction = direction.strip().lower() in DIRECTIONS
+    return f"{name}:{direction}" if is_direction else None
 
 
 # Costs that `Metric` guesses without a word for them.
@@ -161,22 +151,13 @@ def parse_constraints(constraints: ConstraintsLike) -> tuple[Constraint, ...]:
     """
     if constraints is None:
         return ()
-    parsed = []
-    if isinstance(constraints, Mapping):
-        for metric, bound in constraints.items():
-            if not isinstance(metric, str) or not isinstance(bound, str):
-                entry = f"{{{metric!r}: {bound!r}}}"
-                raise InputError(f"bad constraint {entry}: {_CONSTRAINTS_REMEDY}")
-            parsed.append(Constraint.parse(f"{metric} {bound}"))
-    else:
-        for item in _as_list(constraints, Constraint, _CONSTRAINTS_REMEDY):
-            if isinstance(item, str):
-                parsed.append(Constraint.parse(item))
-            elif isinstance(item, Constraint):
-                parsed.append(item)
-            else:
-                raise InputError(f"bad constraint {item!r}: {_CONSTRAINTS_REMEDY}")
-    return tuple(parsed)
+    return tuple(_parse(constraints, Constraint, "constraint", _bounded, _CONSTRAINTS_REMEDY))
+
+
+def _bounded(metric: object, bound: object) -> str | None:
+    """The short string of a metric with a bound; None for other objects."""
+    are_texts = isinstance(metric, str) and isinstance(bound, str)
+    return f"{metric} {bound}" if are_texts else None
 
 
 def broken_constraint(constraints: Iterable[Constraint], values: Mapping[str, float]) -> str:
@@ -191,17 +172,57 @@ def broken_constraint(constraints: Iterable[Constraint], values: Mapping[str, fl
     return ""
 
 
-def _as_list(items: object, single: type, remedy: str) -> list[object]:
-    """The entries of a comma-separated string, of one object of the type `single`, or of an ordered
-    collection.
+# --- what both have in common
+
+Parsed = TypeVar("Parsed", Metric, Constraint)
+
+
+def _parse(
+    entries: object,
+    kind: type[Parsed],
+    noun: str,
+    joined: Callable[[object, object], str | None],
+    remedy: str,
+) -> list[Parsed]:
+    """Objectives or constraints from any of the forms that users may give.
 
     Sets are refused: the order of objectives matters, and Python's sets have another order in each
     process.
+
+    Args:
+        entries: a comma-separated string, one object of the type `kind`, an ordered collection of
+            strings and such objects, or a dictionary.
+        kind: what is parsed.
+        noun: its name, for messages.
+        joined: the short string of an entry of a dictionary; None if it is not valid.
+        remedy: what to write, for messages.
+
+    Raises:
+        InputError: for anything else.
     """
-    if isinstance(items, str):
-        return list(items.split(","))
-    if isinstance(items, single):
-        return [items]
-    if isinstance(items, Set | bytes) or not isinstance(items, Iterable):
-        raise InputError(f"{items!r} cannot be read: {remedy}")
-    return list(items)
+    # 1. A list of entries; those of a dictionary are written as strings.
+    if isinstance(entries, Mapping):
+        texts = []
+        for name, value in entries.items():
+            text = joined(name, value)
+            if text is None:
+                raise InputError(f"bad {noun} {{{name!r}: {value!r}}}: {remedy}")
+            texts.append(text)
+        entries = texts
+    elif isinstance(entries, str):
+        entries = entries.split(",")
+    elif isinstance(entries, kind):
+        entries = [entries]
+    if isinstance(entries, Set | bytes) or not isinstance(entries, Iterable):
+        raise InputError(f"{entries!r} cannot be read: {remedy}")
+
+    # 2. Strings are parsed.
+    parsed: list[Parsed] = []
+    for item in entries:
+        if isinstance(item, str):
+            parsed.append(kind.parse(item))
+        elif isinstance(item, kind):
+            parsed.append(item)
+        else:
+            raise InputError(f"bad {noun} {item!r}: {remedy}")
+    return parsed
