@@ -2,10 +2,8 @@
 
 Predictors are plug-ins: `python -m experiments.unseen_spaces --only rlm,experiments/rivals.py:LightGBM`.
 
-- `LightGBM`: gradient boosting (LightGBM's own package) on the features of `forest` and on those of
-  `Graf`.
-- `Graf`: neural graph features (GRAF, Kadlecová et al., arXiv 2404.16551) and a random forest. The
-  code is this project's own, after the paper, for any network instead of cells: see `graf_features`.
+- `LightGBM`: gradient boosting (LightGBM's own package) on the features of `ridge` and on those of
+  `forest`, which are neural graph features (`predictors.graph_features`).
 
 `BotorchSampler` is BoTorch's qLogNEHVI (arXiv 2310.20708) on one-hot choices, and
 `SmacSampler` is SMAC3 with ParEGO; both run in Optuna's loop.
@@ -17,7 +15,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,9 +27,9 @@ from nas.search.pareto import non_dominated
 from nas.search.replay import ReplaySampler
 from nas.search.study.schema import CHOICES_KEY
 from predictors.base import Inputs, as_texts
-from predictors.baselines import MIN_STD, Forest, Regression, RegressionPredictor
+from predictors.baselines import MIN_STD, Regression, RegressionPredictor
 from predictors.features import feature_matrix, select_features
-from predictors.rlm.tokens import Tokens, tokenize
+from predictors.graph_features import graph_matrix, select_graph_features
 from search_spaces import Architecture, SearchSpace
 from search_spaces.common.errors import InputError
 
@@ -40,7 +37,7 @@ if TYPE_CHECKING:
     import optuna
     from optuna.trial import FrozenTrial
 
-GRAF_PREFIX = "graf: "  # of names of features, beside those of the text
+GRAPH_PREFIX = "graph: "  # of names of features, beside those of the text
 FOLDS = 5  # of the cross-validation that gives the uncertainty of LightGBM
 BOOSTING = {
     "n_estimators": 300,
@@ -59,101 +56,13 @@ OPTION_SAMPLES = 500  # random networks, from which SMAC's options are read
 BATCH = 5
 RANDOM_CANDIDATES, MUTATIONS = 300, 30  # per trial, and per network of the front
 MC_SAMPLES, AT_ONCE = 64, 64
-MAX_KINDS = 64  # kinds of operators with path features, the first ones that occur
-
-
-# --- graph features
-
-
-@lru_cache(maxsize=16384)
-def graf_features(text: str) -> dict[str, float]:
-    """Features of a network by name, after GRAF.
-
-    GRAF counts the operators of a cell, and measures degrees and the shortest and longest paths
-    over subsets of its operators. Here the graph is the whole unrolled network, where no path has
-    operators of one kind alone. So a path is as long as the number of its operators in the subset;
-    subsets are one kind, and all. Costs are added, since the paper adds proxies.
-    """
-    tokens = tokenize(text)
-    kinds, kind_of_token = _kinds(tokens)
-    count = len(kind_of_token)
-    member = np.zeros((count, len(kinds) + 1))  # of each token in the subsets; the last has all
-    member[np.arange(count), kind_of_token] = 1
-    member[:, -1] = 1
-    member = np.delete(member, np.s_[MAX_KINDS:-1], 1)
-    names = [*kinds[:MAX_KINDS], "all"]
-
-    # 1. Longest and shortest paths that end with each token, over the tokens that it reads.
-    longest, shortest = member.copy(), member.copy()
-    reads: list[list[int]] = [[] for _ in range(count)]
-    for source, target in tokens.edges.T.tolist():
-        reads[target].append(source)
-    for token, sources in enumerate(reads):
-        if sources:
-            longest[token] += longest[sources].max(0)
-            shortest[token] += shortest[sources].min(0)
-
-    # 2. Paths end with the tokens that nobody reads.
-    is_last = np.bincount(tokens.edges[0], minlength=count) == 0
-    degree_in = np.bincount(tokens.edges[1], minlength=count)
-    degree_out = np.bincount(tokens.edges[0], minlength=count)
-    times = np.maximum(member.sum(0), 1)
-    columns = {
-        "count": member.sum(0),
-        "longest": longest[is_last].max(0),
-        "shortest": shortest[is_last].min(0),
-        "in": degree_in @ member / times,
-        "out": degree_out @ member / times,
-    }
-    features = {
-        f"{measure} {name}": float(value)
-        for measure, values in columns.items()
-        for name, value in zip(names, values, strict=True)
-    }
-    costs = ("params", "macs", "elements", "tokens", "depth")
-    return features | dict(zip(costs, tokens.totals.tolist(), strict=True))
-
-
-def _kinds(tokens: Tokens) -> tuple[list[str], np.ndarray]:
-    """Names of the kinds of operators, and the kind (n,) of each token: its words."""
-    words = [tuple(part.tolist()) for part in np.split(tokens.words, tokens.starts[1:])]
-    numbers = {kind: number for number, kind in enumerate(dict.fromkeys(words))}
-    return [str(kind) for kind in numbers], np.array([numbers[kind] for kind in words])
-
-
-def _matrix(texts: list[str], names: list[str]) -> np.ndarray:
-    """Matrix (n, features) of named features; 0 where a network lacks one."""
-    rows = [[graf_features(text).get(name, 0.0) for name in names] for text in texts]
-    return np.array(rows).reshape(len(texts), len(names))
-
-
-def _varying(texts: list[str]) -> list[str]:
-    """Names of the features that differ between texts."""
-    names = sorted(set().union(*map(graf_features, texts)))
-    return [
-        name
-        for name, is_used in zip(names, np.ptp(_matrix(texts, names), 0) > 0, strict=True)
-        if is_used
-    ]
-
-
-class Graf(Forest):
-    """A random forest on graph features after GRAF, see `graf_features`."""
-
-    kind = "graf"
-
-    def _select(self, architectures: Inputs) -> list[str]:
-        return _varying(as_texts(architectures))
-
-    def _encode(self, architectures: Inputs) -> np.ndarray:
-        return _matrix(as_texts(architectures), self._names)
 
 
 # --- gradient boosting
 
 
 class LightGBM(RegressionPredictor):
-    """Gradient boosting on the features of the text and on those after GRAF.
+    """Gradient boosting on the features of the text and on those of its graph.
 
     Its uncertainty is the error of a cross-validation.
     """
@@ -162,13 +71,16 @@ class LightGBM(RegressionPredictor):
 
     def _select(self, architectures: Inputs) -> list[str]:
         texts = as_texts(architectures)
-        return [*select_features(texts), *(GRAF_PREFIX + name for name in _varying(texts))]
+        return [
+            *select_features(texts),
+            *(GRAPH_PREFIX + name for name in select_graph_features(texts)),
+        ]
 
     def _encode(self, architectures: Inputs) -> np.ndarray:
         texts = as_texts(architectures)
-        of_graph = [name for name in self._names if name.startswith(GRAF_PREFIX)]
+        of_graph = [name for name in self._names if name.startswith(GRAPH_PREFIX)]
         of_text = self._names[: len(self._names) - len(of_graph)]
-        graph = _matrix(texts, [name.removeprefix(GRAF_PREFIX) for name in of_graph])
+        graph = graph_matrix(texts, [name.removeprefix(GRAPH_PREFIX) for name in of_graph])
         return np.concatenate([feature_matrix(texts, of_text), graph], 1)
 
     def _fit_regression(self, inputs: np.ndarray, targets: np.ndarray) -> Regression:

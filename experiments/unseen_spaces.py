@@ -26,7 +26,7 @@ from experiments.runner import AsJson, FirstSeed, Jobs, Quick, Seeds, run_comman
 from experiments.tables import Scores, chosen, compute, integers, pivot, publish, show, summarize
 
 PREDICTORS = ("rlm", "rlm+gp", "gnn", "gp", "gp-choices", "forest", "ridge")
-RIVALS = ("experiments/rivals.py:LightGBM", "experiments/rivals.py:Graf")  # of `.[rivals]`
+RIVALS = ("experiments/rivals.py:LightGBM",)  # of `.[rivals]`
 BASE = "rlm-generated"
 SIZES: tuple[int, ...] = (16, 50, 100)
 QUICK_SIZES = (16,)

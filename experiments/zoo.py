@@ -63,7 +63,7 @@ def score(study: str, predictor: str, every: int, seed: int) -> Scores:
     zoo = timm_zoo(every)
     if study == "new":
         return _new_device(zoo, predictor, seed)
-    held_out = _held_out(zoo.families, seed)
+    held_out = held_out_networks(zoo.families, seed)
     tests = _tests(zoo, held_out, study == "given")
     if predictor in (*FORMULAS, REGRESSION):
         plain = {
@@ -74,7 +74,7 @@ def score(study: str, predictor: str, every: int, seed: int) -> Scores:
     return _judged(zoo, _learned(zoo, predictor, held_out, tests, study == "given", seed))
 
 
-def _held_out(families: np.ndarray, seed: int) -> np.ndarray:
+def held_out_networks(families: np.ndarray, seed: int) -> np.ndarray:
     """Mask (n,) of the networks in a random quarter of the families."""
     names = np.random.default_rng(seed).permutation(np.unique(families))
     return np.isin(families, names[: max(1, round(HELD_OUT * len(names)))])

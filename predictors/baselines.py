@@ -1,8 +1,8 @@
 """Baselines of scikit-learn: ridge regression, a random forest and Gaussian processes.
 
 All of them fit one regression per metric to a matrix of inputs: features of the text (costs, counts
-of operators and of short paths), or one-hot choices. Sizes in comments: n inputs, d numbers of an
-input, s samples, m metrics, N stored points.
+of operators and of short paths), of the network's graph (the forest), or one-hot choices. Sizes in
+comments: n inputs, d numbers of an input, s samples, m metrics, N stored points.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from predictors.base import (
     restore_values,
 )
 from predictors.features import feature_matrix, select_features
+from predictors.graph_features import graph_matrix, is_graph_feature, select_graph_features
 from predictors.transforms import TargetTransform
 from predictors.uncertainty import (
     conditional_errors,
@@ -263,8 +264,9 @@ class Ridge(RegressionPredictor):
 
 
 class Forest(RegressionPredictor):
-    """A random forest per metric. Its uncertainty is the spread of the trees, scaled to the
-    out-of-bag errors.
+    """A random forest per metric, on features of the network's graph (`graph_features`).
+
+    Its uncertainty is the spread of the trees, scaled to the out-of-bag errors.
 
     Args:
         seed: seed of the forest and its samples.
@@ -278,6 +280,12 @@ class Forest(RegressionPredictor):
         if trees < 1:
             raise InputError(f"forest: trees must be at least 1, not {trees}")
         self.trees = trees
+
+    def _select(self, architectures: Inputs) -> list[str]:
+        return select_graph_features(as_texts(architectures))
+
+    def _encode(self, architectures: Inputs) -> np.ndarray:
+        return graph_matrix(as_texts(architectures), self._names)
 
     def _fit_regression(self, inputs: np.ndarray, targets: np.ndarray) -> Regression:
         from sklearn.ensemble import RandomForestRegressor
@@ -310,6 +318,10 @@ class Forest(RegressionPredictor):
 
     @classmethod
     def _restore(cls, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Self:
+        if not all(map(is_graph_feature, config["inputs"])):
+            raise InputError(
+                "this forest was trained by an earlier version, on other features: train it again"
+            )
         self = super()._restore(config, tensors)
         self.trees = config["trees"]
         return self

@@ -18,7 +18,7 @@ from search_spaces.common.errors import InputError, unknown
 
 # Increase it whenever the predictions of a predictor or of a shipped checkpoint change: results
 # are not mixed with those of other versions.
-RESULT_VERSION = 20
+RESULT_VERSION = 21
 ENTRY_POINTS = "rlm_nas.predictors"
 JOIN = "+"  # joins the members of an ensemble: rlm+gp
 _CLASSES = {

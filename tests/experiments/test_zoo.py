@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import predictors
-from experiments import zoo, zoo_checkpoint, zoo_tables, zoo_texts
+from experiments import zoo, zoo_ceiling, zoo_checkpoint, zoo_tables, zoo_texts
+from experiments.tables import spearman
 from experiments.zoo_tables import SETTINGS, TOP1, Zoo, timm_source, zoo_rows
 from search_spaces import InputError, get_space
 from search_spaces.common.torchvision import prepare_torchvision
@@ -52,8 +53,26 @@ def tables(small_zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> Zoo:
     return small_zoo
 
 
+def test_the_ceiling_is_what_a_predictor_of_qualities_reaches() -> None:
+    rng = np.random.default_rng(0)
+    qualities = rng.normal(78, 3, 2000)
+    recipes = qualities[:, None] + rng.normal(0, 2, (2000, 3))
+    values = recipes[:, 0]
+    counts = np.full(2000, 3)
+    counts[:500] = 2
+    ranges = np.where(counts == 2, np.ptp(recipes[:, :2], 1), np.ptp(recipes, 1))
+    deviation = zoo_ceiling.recipe_deviation(ranges, counts)
+    assert deviation == pytest.approx(2, rel=0.1)
+    rows = np.arange(2000)
+    reached = spearman(qualities, values)
+    assert zoo_ceiling.ceiling(values, deviation, rows, draws=20) == pytest.approx(
+        reached, abs=0.02
+    )
+    assert zoo_ceiling.ceiling(values, 0.0, rows, draws=2) == 1
+
+
 def test_families_are_held_out_as_a_whole(small_zoo: Zoo) -> None:
-    chosen = [zoo._held_out(small_zoo.families, seed) for seed in range(5)]
+    chosen = [zoo.held_out_networks(small_zoo.families, seed) for seed in range(5)]
     for held_out in chosen:
         assert len(np.unique(small_zoo.families[held_out])) == 2
         assert not set(small_zoo.families[held_out]) & set(small_zoo.families[~held_out])
@@ -61,7 +80,7 @@ def test_families_are_held_out_as_a_whole(small_zoo: Zoo) -> None:
 
 
 def test_networks_are_tested_where_they_were_measured(small_zoo: Zoo) -> None:
-    held_out = zoo._held_out(small_zoo.families, 0)
+    held_out = zoo.held_out_networks(small_zoo.families, 0)
     for name, rows in zoo._tests(small_zoo, held_out, False):
         assert held_out[rows].all()
         assert not np.isnan(small_zoo.values[name][rows]).any()
@@ -73,7 +92,7 @@ def test_networks_are_tested_where_they_were_measured(small_zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("rival", [*zoo.FORMULAS, zoo.REGRESSION])
 def test_baselines_learn_nothing_from_held_out_families(rival: str, small_zoo: Zoo) -> None:
-    held_out = zoo._held_out(small_zoo.families, 1)
+    held_out = zoo.held_out_networks(small_zoo.families, 1)
     name = "rtx4090_ms"
     other = small_zoo._replace(
         values={**small_zoo.values, name: np.where(held_out, 1e3, small_zoo.values[name])}

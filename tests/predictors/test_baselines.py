@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ from predictors import create, load
 from predictors.base import STREAM_CHUNK
 from predictors.baselines import Ridge
 from predictors.features import PATH_NODES, feature_matrix, features
-from search_spaces import InputError, expand, get_space, graph_params, read
+from predictors.graph_features import graph_features
+from predictors.rlm.tokens import tokenize
+from search_spaces import InputError, TorchSpace, expand, get_space, graph_params, read
 
 SPACE = get_space("nasbench201", channels=4, cells=2)
 
@@ -47,6 +50,53 @@ def test_paths_distinguish_cells_with_equal_operators() -> None:
     }
     assert rows[0] != rows[1]
     assert max(name.count(" > ") for row in rows for name in row) == PATH_NODES - 1
+
+
+def residual_text(blocks: int) -> str:
+    """The text of a network: a 1×1 convolution, then 3×3 convolutions that can be passed by."""
+    import torch
+    from torch import nn
+
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convolution = nn.Conv2d(3, 3, 3, padding=1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.convolution(x)
+
+    def build(trial: Any) -> nn.Module:
+        return nn.Sequential(nn.Conv2d(3, 3, 1), *[Residual() for _ in range(blocks)])
+
+    build.example_input = torch.zeros(1, 3, 4, 4)  # type: ignore[attr-defined]
+    space = TorchSpace(build)
+    return space.to_text(space.sample(np.random.default_rng(0)))
+
+
+def test_paths_count_the_operators_that_they_pass() -> None:
+    two, three = (graph_features(residual_text(blocks)) for blocks in (2, 3))
+    assert two["count all"] == len(tokenize(residual_text(2)).starts) == 5
+    assert (two["longest all"], two["shortest all"]) == (5, 3)  # with and without convolutions
+    assert (three["longest all"], three["shortest all"]) == (7, 4)
+    convolutions = [name for name, value in three.items() if name[:5] == "count" and value == 3]
+    paths = {(three[f"longest {n[6:]}"], three[f"shortest {n[6:]}"]) for n in convolutions}
+    assert (3, 0) in paths, "a path can pass by every convolution"
+    assert (3, 3) in paths, "but by no addition"
+
+
+def test_graph_features_are_of_networks_only() -> None:
+    with pytest.raises(InputError):
+        graph_features("two words")
+
+
+def test_a_forest_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
+    forest = create("forest", trees=5).fit(some_texts(8), {"metric": np.arange(8.0)})
+    forest.save(tmp_path)
+    load(tmp_path)
+    forest._names[0] = "x > ConvBn kernel=(3,3)"  # type: ignore[attr-defined]
+    forest.save(tmp_path)
+    with pytest.raises(InputError, match="earlier version"):
+        load(tmp_path)
 
 
 def test_features_not_seen_in_training_are_left_out() -> None:

@@ -1,0 +1,104 @@
+"""How well architecture alone can rank top-1: `python -m experiments.zoo_ceiling`, with the table of
+timm in `$NAS_DATA/zoo`.
+
+A network's published accuracy depends on its training recipe, too. Of some architectures, the table
+has the best and the worst of several recipes, all on ImageNet-1k alone. A predictor that reads the
+architecture gives them one answer, so it ranks the published values at most as well as the
+architectures' own qualities would:
+
+1. Ranges between recipes tell the standard deviation σ of a recipe: the range of k normal values has a
+   known mean square in units of σ.
+2. Published values y are qualities with recipes. If both are normal, a quality given y has mean
+   m + λ (y - m) and variance λ σ², where λ = 1 - σ² / var(y).
+3. The ceiling is the mean rank correlation of qualities drawn like this with y, over all networks, and
+   over those of the families that `experiments.zoo` holds out.
+
+It is an estimate: architectures with several recipes are popular ones, whose later recipes are much
+better. `half` is the ceiling if only half of the variance between recipes is unknown to a predictor,
+as where a family shares its recipe. `same text` replaces each value by the mean of the networks with
+the same text.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from experiments.runner import AsJson, Seeds, run_command
+from experiments.tables import spearman
+from experiments.zoo import held_out_networks
+from experiments.zoo_tables import TOP1, timm_zoo, zoo_rows
+from nas.cli.console import print_json, print_table
+
+DRAWS = 1000
+RANGES = 20_000  # simulated ranges of k normal values
+
+
+def recipe_deviation(ranges: np.ndarray, counts: np.ndarray) -> float:
+    """Standard deviation of a recipe, in points, from ranges (n,) between counts (n,) of recipes."""
+    rng = np.random.default_rng(0)
+    squares = {k: np.mean(np.ptp(rng.normal(size=(RANGES, k)), 1) ** 2) for k in {*counts.tolist()}}
+    units = np.array([squares[k] for k in counts.tolist()])
+    return float(np.sqrt(np.sum(ranges**2) / np.sum(units)))
+
+
+def ceiling(values: np.ndarray, deviation: float, rows: np.ndarray, draws: int = DRAWS) -> float:
+    """Mean rank correlation of networks' qualities with their published values (n,) among some rows.
+
+    Args:
+        values: (n,) published values of all networks.
+        deviation: of a recipe.
+        rows: networks that are ranked.
+        draws: of the qualities.
+    """
+    rng = np.random.default_rng(0)
+    share = max(0.0, 1 - deviation**2 / values.var())
+    means = values.mean() + share * (values[rows] - values.mean())
+    spread = deviation * share**0.5
+    qualities = means + spread * rng.normal(size=(draws, len(rows)))
+    return float(np.mean([spearman(of_draw, values[rows]) for of_draw in qualities]))
+
+
+def main(seeds: Seeds = 3, as_json: AsJson = False) -> None:
+    """Estimate the ceiling; print it."""
+    zoo, rows = timm_zoo(), zoo_rows("timm")
+    known = np.flatnonzero(~np.isnan(zoo.values[TOP1]))
+    values = zoo.values[TOP1][known]
+
+    # 1. What recipes change.
+    several = [rows[i] for i in known if int(rows[i]["tags_compared"]) > 1]
+    counts = np.array([int(row["tags_compared"]) for row in several])
+    best = np.array([float(row["imagenet_top1"]) for row in several])
+    worst = np.array([float(row["imagenet_top1_lowest_tag"]) for row in several])
+    deviation = recipe_deviation(best - worst, counts)
+
+    # 2. Networks with one text.
+    texts = np.array([zoo.texts[i] for i in known])
+    _, group = np.unique(texts, return_inverse=True)
+    means = (np.bincount(group, values) / np.bincount(group))[group]
+
+    # 3. The ceiling for all networks, and for the held-out families.
+    parts = [np.flatnonzero(held_out_networks(zoo.families, seed)[known]) for seed in range(seeds)]
+    everything = np.arange(len(known))
+    result = {
+        "networks": len(known),
+        "with several recipes": len(several),
+        "median range of recipes (points)": float(np.median(best - worst)),
+        "deviation of recipes (points)": deviation,
+        "deviation of networks (points)": float(values.std()),
+        "rho of the best with the worst recipe": spearman(best, worst),
+        "ceiling": ceiling(values, deviation, everything),
+        "ceiling, half": ceiling(values, deviation * 0.5**0.5, everything),
+        "ceiling, held out": float(np.mean([ceiling(values, deviation, part) for part in parts])),
+        "ceiling, held out, half": float(
+            np.mean([ceiling(values, deviation * 0.5**0.5, part) for part in parts])
+        ),
+        "same text": spearman(means, values),
+    }
+    if as_json:
+        print_json(result)
+    else:
+        print_table("Top-1 by architecture alone", [result])
+
+
+if __name__ == "__main__":
+    run_command(main)
