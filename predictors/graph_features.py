@@ -3,9 +3,9 @@ many of a kind the longest and the shortest path pass.
 
 After GRAF (Kadlecová et al., "Surprisingly strong performance prediction with neural graph features",
 arXiv 2404.16551), which describes a cell by the counts of its operators, by degrees, and by the
-lengths of its paths over subsets of its operators. Here the graph is the whole unrolled network, where
-no path has operators of one kind alone. So a path is as long as the number of its operators in the
-subset; subsets are one kind, and all. Costs are added, since the paper adds proxies.
+lengths of its paths over subsets of its operators. Here the graph is the whole network, where no path
+has operators of one kind alone. So a path is as long as the number of its operators in the subset;
+subsets are one kind, and all. Costs are added, since the paper adds proxies.
 
 Sizes in comments: n operators, s subsets.
 """
@@ -14,14 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from math import log2, prod
 
 import numpy as np
 
-from predictors.rlm.tokens import Tokens, tokenize
-from search_spaces import read
+from predictors.features import kind_attributes, reading
+from search_spaces import expand
+from search_spaces.ir.graph import Graph, Node
+from search_spaces.ir.text.program import total_cost
 
 MAX_KINDS = 64  # kinds of operators that are subsets, the first ones that occur
-COSTS = ("params", "macs", "elements", "tokens", "depth")  # log2, in the order of `Tokens.totals`
+COSTS = ("log2 params", "log2 flops", "log2 elements")
 MEASURES = ("count", "longest", "shortest", "in", "out")  # of a subset
 _CACHED_TEXTS = 16384
 
@@ -33,54 +36,63 @@ def graph_features(text: str) -> dict[str, float]:
     Raises:
         InputError: if it is not the text of an architecture.
     """
-    if not text.startswith("<ir_version"):
-        read(text)  # raises: tokens could be words of any text
-    tokens = tokenize(text)
-    kinds, kind_of_token = _kinds(tokens)
-    count = len(kind_of_token)
+    program, at_sites, _ = reading(text)
+    graph = expand(program)
+    kinds = [_kind(node) for node in graph.nodes]
+    count = len(kinds)
 
     # 1. Which operators are in which subset; the last one has all.                         (n, s)
-    member = np.zeros((count, len(kinds) + 1))
-    member[np.arange(count), kind_of_token] = 1
-    member[:, -1] = 1
-    member = np.delete(member, np.s_[MAX_KINDS:-1], 1)
-    names = [*kinds[:MAX_KINDS], "all"]
+    names = [*dict.fromkeys(kinds)][:MAX_KINDS]
+    member = np.array([[kind == name for name in names] for kind in kinds], float)
+    member = np.concatenate([member.reshape(count, len(names)), np.ones((count, 1))], 1)
 
     # 2. Longest and shortest paths that end with each operator, from those that it reads.  (n, s)
     longest, shortest = member.copy(), member.copy()
-    reads: list[list[int]] = [[] for _ in range(count)]
-    for source, target in tokens.edges.T.tolist():
-        reads[target].append(source)
-    for operator, sources in enumerate(reads):
+    degree_in, degree_out = np.zeros(count), np.zeros(count)
+    for operator, sources in enumerate(_reads(graph)):
         if sources:
             longest[operator] += longest[sources].max(0)
             shortest[operator] += shortest[sources].min(0)
+        degree_in[operator] = len(sources)
+        np.add.at(degree_out, sources, 1)
 
     # 3. Paths of the network end with the operators that nobody reads.
-    degree_in = np.bincount(tokens.edges[1], minlength=count)  # (n,)
-    degree_out = np.bincount(tokens.edges[0], minlength=count)
     is_last = degree_out == 0
     size = member.sum(0)  # (s,)
     of_subsets = {
         "count": size,
-        "longest": longest[is_last].max(0),
-        "shortest": shortest[is_last].min(0),
+        "longest": longest[is_last].max(0, initial=0),
+        "shortest": shortest[is_last].min(0, initial=count),
         "in": degree_in @ member / np.maximum(size, 1),  # means
         "out": degree_out @ member / np.maximum(size, 1),
     }
     features = {
         f"{measure} {name}": float(value)
         for measure in MEASURES
-        for name, value in zip(names, of_subsets[measure], strict=True)
+        for name, value in zip([*names, "all"], of_subsets[measure], strict=True)
     }
-    return features | dict(zip(COSTS, tokens.totals.tolist(), strict=True))
+
+    # 4. Costs.
+    cost = total_cost(at_sites)
+    amounts = (cost.params, cost.flops, _elements(graph))
+    return features | {name: log2(1 + amount) for name, amount in zip(COSTS, amounts, strict=True)}
 
 
-def _kinds(tokens: Tokens) -> tuple[list[str], np.ndarray]:
-    """Names of the kinds of operators, and the kind (n,) of each operator: its words."""
-    words = [tuple(part.tolist()) for part in np.split(tokens.words, tokens.starts[1:])]
-    numbers = {kind: number for number, kind in enumerate(dict.fromkeys(words))}
-    return [str(kind) for kind in numbers], np.array([numbers[kind] for kind in words])
+def _kind(node: Node) -> str:
+    """An operator with its attributes, without widths."""
+    return " ".join([node.op, *kind_attributes(node.attrs)])
+
+
+def _reads(graph: Graph) -> list[list[int]]:
+    """Per operator, those that make what it reads."""
+    maker = {value: number for number, node in enumerate(graph.nodes) for value in node.outputs}
+    return [[maker[value] for value in node.inputs if value in maker] for node in graph.nodes]
+
+
+def _elements(graph: Graph) -> int:
+    """Numbers in the outputs of all operators, for one input."""
+    shapes = [graph.shapes[node.outputs[0]] for node in graph.nodes]
+    return sum(prod(size for size in shape[1:] if isinstance(size, int)) for shape in shapes)
 
 
 def graph_matrix(texts: Sequence[str], names: Sequence[str]) -> np.ndarray:
