@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from nas.comparison.runs import Budget
     from nas.comparison.studies import Studies
     from nas.evaluation.device_command import DeviceCommand
+    from nas.evaluation.int8 import Calibration
     from nas.search.measured_evaluator import MeasuredEvaluator
     from nas.search.own_evaluator import FunctionEvaluator
+    from search_spaces import SearchSpace
 
 _SHOWN = 3  # paths of missing weights in a warning
 _BUILT_IN_ONLY = ("dataset", "trainings")
@@ -76,10 +78,12 @@ def open_measured(
             else None
         )
         opened, data = open_space(space, options, source)
+        calibration = _calibration(given, metrics, opened)
         seeds = tuple(range(given.get("trainings", 1)))
         measurement = Measurement(
-            metrics, data, seeds, training_task(settings), timing, device, commands, devices
-        )
+            metrics, data, seeds, training_task(settings), timing, device, commands, devices,
+            calibration,
+        )  # fmt: skip
         return MeasuredEvaluator(opened, measurement, states)
     if strange := [name for name in _BUILT_IN_ONLY if name in given]:
         raise InputError(
@@ -93,8 +97,34 @@ def open_measured(
     if "device" in given:
         settings["device"] = device
     opened, _ = open_space(space, options, None)
-    measurement = Measurement(measured, latency=timing, commands=commands, devices=devices)
+    measurement = Measurement(
+        measured,
+        latency=timing,
+        commands=commands,
+        devices=devices,
+        calibration=_calibration(given, metrics, opened),
+    )
     return FunctionEvaluator(opened, given["evaluator"], returned, measurement, settings, states)
+
+
+def _calibration(
+    given: Mapping[str, Any], metrics: Sequence[str], space: SearchSpace
+) -> Calibration | None:
+    """The inputs of `--calibration`.
+
+    Raises:
+        InputError: they cannot be read, or no metric is one of a quantized network.
+    """
+    from nas.evaluation.int8 import Calibration, is_quantized
+
+    if "calibration" not in given:
+        return None
+    if not any(map(is_quantized, metrics)):
+        raise InputError(
+            f"--calibration sets the ranges of networks in int8, but {', '.join(metrics)} are of "
+            "floats: search by a metric of int8, such as int8_accuracy or cpu_int8_latency_ms"
+        )
+    return Calibration.read(given["calibration"], space.input_shape)
 
 
 def device_commands(given: Mapping[str, Any]) -> tuple[DeviceCommand, ...]:

@@ -154,6 +154,15 @@ Training = Annotated[
         rich_help_panel=TRAINING,
     ),
 ]
+Calibration = Annotated[
+    str | None,
+    typer.Option(
+        help="Inputs that set the ranges of activations in metrics of int8: a data set, or "
+        "FILE.py:NAME of an array or a function that returns one; inputs of the training by "
+        "default.",
+        rich_help_panel=TRAINING,
+    ),
+]
 OwnEvaluator = Annotated[
     str | None,
     typer.Option(

@@ -17,6 +17,7 @@ from nas.cli.options import (
     LatencyCommand,
     LatencySetting,
     MetricCommand,
+    Precision,
     Provider,
     RoundTo,
     Seed,
@@ -63,6 +64,7 @@ def profile(
     kernel: Kernel = None,
     round_to: RoundTo = None,
     keep: Keep = None,
+    precision: Precision = None,
     threads: Threads = None,
     batch: Batch = None,
     provider: Provider = None,
@@ -83,7 +85,9 @@ def profile(
 
     # 1. The space: of a model's sub-networks, or as it is named.
     model = source if is_model(source) else None
-    of_model = model_options(model, weights, width, depth, kernel, round_to, keep, None, None, None)
+    of_model = model_options(
+        model, weights, width, depth, kernel, round_to, keep, None, None, None, precision
+    )
     space = get_space(source, **parse_settings([*(option or ()), *of_model], "--option"))
 
     # 2. What is measured.

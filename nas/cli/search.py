@@ -18,6 +18,7 @@ from nas.cli.console import (
 from nas.cli.options import (
     TRAINING,
     Batch,
+    Calibration,
     DataSet,
     Depth,
     Device,
@@ -162,6 +163,7 @@ def search(
     epochs: Epochs = None,
     training: Training = None,
     evaluator: OwnEvaluator = None,
+    calibration: Calibration = None,
     depends: Annotated[
         list[Path] | None,
         typer.Option(
@@ -393,6 +395,7 @@ def search(
     measured = given_only(
         option=option, dataset=dataset, trainings=trainings, epochs=epochs, training=training, device=device,
         threads=threads, batch=batch, provider=provider, reference=reference, evaluator=evaluator,
+        calibration=calibration,
         latency_command=latency_command, metric_command=metric_command, latency_setting=latency_setting,
     )  # fmt: skip
     if benchmark is None and predictor is None:

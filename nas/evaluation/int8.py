@@ -10,10 +10,13 @@ integers. The scale of an activation follows from its range on the calibration i
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -231,7 +234,7 @@ def calibration_samples(data: Dataset) -> np.ndarray:
     return data.train.inputs[np.sort(rows)]
 
 
-def read_calibration(source: str, shape: Shape) -> Samples:
+def read_calibration(source: str, shape: Shape | None) -> Samples:
     """Calibration inputs that a user names.
 
     Args:
@@ -264,6 +267,80 @@ def read_calibration(source: str, shape: Shape) -> Samples:
             "inputs, samples first, or a tuple with an array for each input"
         )
     return [array[:CALIBRATION_SAMPLES] for array in arrays]
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """Calibration inputs that a user names, read when they are first needed.
+
+    Attributes:
+        source: see `read_calibration`; with an absolute path if it is a file.
+        shape: of one input of the networks.
+        sha256: of the data set or of the file.
+    """
+
+    source: str
+    shape: Shape | None
+    sha256: str
+
+    @classmethod
+    def read(cls, source: str, shape: Shape | None) -> Calibration:
+        """Read them now, so that errors come before a training.
+
+        Raises:
+            InputError: see `read_calibration`.
+        """
+        from search_spaces.common.plug_ins import is_file
+
+        if is_file(source):
+            path, colon, name = source.partition(":")
+            source = f"{Path(path).absolute()}{colon}{name}"
+        calibration = cls(source, shape, _fingerprint(source, shape))
+        _ = calibration.samples
+        return calibration
+
+    @classmethod
+    def of_settings(cls, settings: Mapping[str, str], shape: Shape | None) -> Calibration:
+        """Those with stored `settings`, which are not read."""
+        return cls(settings["source"], shape, settings["sha256"])
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What quantized networks depend on, as JSON values."""
+        return {"source": self.source, "sha256": self.sha256}
+
+    @cached_property
+    def samples(self) -> Samples:
+        """The inputs.
+
+        Raises:
+            InputError: they cannot be read, or their data set or file has changed.
+        """
+        if _fingerprint(self.source, self.shape) != self.sha256:
+            raise InputError(
+                f"{self.source}: these are not the calibration inputs that the search was started "
+                "with"
+            )
+        return read_calibration(self.source, self.shape)
+
+
+def _fingerprint(source: str, shape: Shape | None) -> str:
+    """SHA-256 of a data set, or of the bytes of a file."""
+    from nas.evaluation.datasets import load_dataset
+    from search_spaces.common.plug_ins import is_file
+
+    if not is_file(source):
+        return load_dataset(source, shape).fingerprint
+    path = Path(source.partition(":")[0])
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def is_quantized(metric: str) -> bool:
+    """True if a metric is the score or the latency of a network in 8-bit integers."""
+    return metric == LATENCY or bool(float_metric(metric))
 
 
 class InputRecorder:
@@ -312,7 +389,6 @@ class InputRecorder:
         if not self._batches or not self._batches[0]:
             raise InputError(
                 "int8 needs inputs that set the ranges of activations, but the evaluator calls the "
-                "model on none in training mode: give nas retrain --calibration, a data set or "
-                "FILE.py:NAME"
+                "model on none in training mode: give --calibration, a data set or FILE.py:NAME"
             )
         return [np.concatenate(column) for column in zip(*self._batches, strict=True)]

@@ -84,6 +84,8 @@ class Measurement:
         device: torch device for training.
         commands: measure metrics on other devices.
         devices: predict latencies on other devices.
+        calibration: inputs that set the ranges of activations of quantized networks. None for
+            inputs of the training, and for noise where only the latency is measured.
 
     Raises:
         InputError: a metric is unknown, a runtime is not installed, or a command has the name of a
@@ -98,6 +100,7 @@ class Measurement:
     device: str = "cpu"
     commands: tuple[DeviceCommand, ...] = ()
     devices: tuple[PredictedDevice, ...] = ()
+    calibration: int8.Calibration | None = None
 
     @property
     def external_devices(self) -> tuple[DeviceCommand | PredictedDevice, ...]:
@@ -137,6 +140,7 @@ class Measurement:
         """
         commands = {"commands": [one.settings for one in self.commands]} if self.commands else {}
         devices = {"devices": [device.settings for device in self.devices]} if self.devices else {}
+        inputs = {"calibration": self.calibration.settings} if self.calibration else {}
         return {
             "metrics": list(self.metrics),
             "data": self.data and {"source": self.data.source, "sha256": self.data.fingerprint},
@@ -145,6 +149,7 @@ class Measurement:
             "latency": asdict(self.latency),
             **commands,
             **devices,
+            **inputs,
         }
 
     def __call__(
@@ -213,7 +218,9 @@ class Measurement:
         for metric in self.timed_here:
             is_int8 = metric == int8.LATENCY
             serialized = [
-                int8.quantize(model()) if is_int8 else model().SerializeToString()
+                int8.quantize(model(), self._calibration)
+                if is_int8
+                else model().SerializeToString()
                 for model in models
             ]
             task = replace(self.latency, provider=CPU) if is_int8 else self.latency
@@ -227,6 +234,11 @@ class Measurement:
             ):
                 row[metric] = Measured(*latency)
         return values
+
+    @property
+    def _calibration(self) -> int8.Samples | None:
+        """The user's calibration inputs, if there are any."""
+        return self.calibration.samples if self.calibration else None
 
     def _timed(
         self, network: Trainable, model: Callable[[], onnx.ModelProto]
@@ -253,7 +265,9 @@ class Measurement:
         return {
             self.latency.metric: lambda: Measured(*time_model(model(), self.latency)),
             int8.LATENCY: lambda: Measured(
-                *time_serialized([int8.quantize(model())], replace(self.latency, provider=CPU))[0]
+                *time_serialized(
+                    [int8.quantize(model(), self._calibration)], replace(self.latency, provider=CPU)
+                )[0]
             ),
             memory.METRIC: lambda: _exact(
                 memory.measure_memory(model(), batch=batch, threads=threads)
@@ -317,7 +331,7 @@ class Measurement:
         else:
             parts = data.with_validation(self.training.validation)
             model = trained_model(network, trained.state)
-            quantized = int8.quantize(model, int8.calibration_samples(parts))
+            quantized = int8.quantize(model, self._calibration or [int8.calibration_samples(parts)])
             scores = int8.scores(quantized, parts)
         values = dict(zip(score_metrics(data), map(_exact, scores), strict=True))
         return replace(trained, values=trained.values | values, int8=quantized)
@@ -448,9 +462,12 @@ def measurement_of(
             raise InputError(
                 f"{path or known['source']}: this is not the data set that the search trains on"
             )
+    inputs = None
+    if "calibration" in settings:
+        inputs = int8.Calibration.of_settings(settings["calibration"], shape)
     return Measurement(
         tuple(settings["metrics"]), data, tuple(settings["seeds"]), training_task(settings["training"]),
         LatencyTask(**settings["latency"]), device,
         tuple(map(DeviceCommand.of_settings, settings.get("commands", ()))),
-        tuple(map(device_of, settings.get("devices", ()))),
+        tuple(map(device_of, settings.get("devices", ()))), inputs,
     )  # fmt: skip

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nas.benchmarks import load_benchmark
 from nas.evaluation.measurement import measurement_of
@@ -96,6 +96,12 @@ def join(
             f"study {name!r}: its sampler {settings['sampler']} is Python code: give --trust to "
             "run it"
         )
+    calibration = _measurement_settings(source).get("calibration", {}).get("source")
+    if is_untrusted(calibration, trust):
+        raise InputError(
+            f"study {name!r}: its calibration inputs {calibration} are Python code: give --trust to "
+            "run it"
+        )
     try:
         (check_policy if stored.has_fidelities else check_sampler)(settings["sampler"])
     except InputError as error:
@@ -144,6 +150,12 @@ def join(
         progress=progress,
         share=share,
     )
+
+
+def _measurement_settings(source: Source) -> Mapping[str, Any]:
+    """`Measurement.settings` of a source; {} if nothing is measured."""
+    settings = source.get("evaluator", source).get("measurement", {})
+    return settings if isinstance(settings, Mapping) else {}
 
 
 def open_evaluator(

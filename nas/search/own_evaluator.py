@@ -139,7 +139,7 @@ class FunctionEvaluator(NetworkEvaluator):
             space,
             function,
             settings["metrics"],
-            measurement_of(settings["measurement"]),
+            measurement_of(settings["measurement"], space.input_shape),
             replaced,
             checkpoints,
         )
@@ -369,7 +369,9 @@ class FunctionEvaluator(NetworkEvaluator):
         if not any(metric in values for metric in int8.values()):
             self._check_returned(values)
             return _Trained(values, state)
-        quantized = quantize(trained_model(network, state), recorder.samples)
+        calibration = self.measurement.calibration
+        samples = calibration.samples if calibration else recorder.samples
+        quantized = quantize(trained_model(network, state), samples)
         structure = None if network.build is None else output_structure(module, network.example)
         scores = self.score(OnnxModule(quantized, structure), architecture)
         values |= {int8_metric(metric): value for metric, value in scores.items()}

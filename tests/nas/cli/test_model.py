@@ -392,6 +392,22 @@ def test_a_profile_says_whether_a_limit_can_be_kept(
     assert profile["constraints"][0]["nearest"] == profile["metrics"]["params"]["min"]
 
 
+def test_a_profile_counts_mixed_precisions_of_a_model_and_refuses_them_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = tmp_path / "my_net.py"
+    code.write_text(CODE)
+    options = ["--samples", "4", "--measured", "1", "--metrics", "cpu_int8_latency_ms"]
+    chosen = [*options, "--precision", "fp32,int8"]
+    assert run(monkeypatch, "profile", f"{code}:net", *chosen, "--json") == 0
+    metrics = json.loads(capsys.readouterr().out)["metrics"]
+    assert metrics["cpu_int8_latency_ms"]["min"] > 0
+    assert run(monkeypatch, "profile", "tiny-resnet", *chosen) == 2
+    assert "--precision applies to a trained model" in capsys.readouterr().err
+    assert run(monkeypatch, "profile", f"{code}:net", *options, "--precision", "int3") == 2
+    assert "int3" in capsys.readouterr().err
+
+
 SPACE = """
 import torch
 from torch import nn

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,9 @@ import torch
 from torch import nn
 
 import nas
+from nas import cli
 from nas.evaluation.export import trained_model
-from nas.evaluation.int8 import quantize
+from nas.evaluation.int8 import Calibration, quantize
 from nas.evaluation.quantization_aware import plain_state, with_fake_quantization
 from nas.evaluation.trainable import Trainable
 from nas.search import retraining
@@ -234,3 +236,61 @@ def test_a_function_that_trains_on_nothing_needs_calibration_inputs(tmp_path: Pa
     result = nas.search(problem, sampler="random", evaluations=1)
     reasons = str([trial.user_attrs for trial in result.study.trials])
     assert "int8 needs inputs that set the ranges of activations" in reasons
+
+
+# --- calibration inputs of a search
+
+
+def _search(monkeypatch: pytest.MonkeyPatch, folder: Path, *arguments: str) -> int:
+    """Exit status of `nas search` in a space of two networks."""
+    fixed = ("--space", f"{folder}/space.py:build", "--sampler", "random", "--evaluations", "1")
+    monkeypatch.setattr(sys, "argv", ["nas", "search", *fixed, *arguments])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    return int(stop.value.code or 0)
+
+
+def _calibrated(folder: Path) -> tuple[str, ...]:
+    """Options of a search whose function trains on nothing, and shows no inputs."""
+    (folder / "space.py").write_text(SPACE)
+    (folder / "training.py").write_text(
+        "def evaluate(model, architecture, report):\n    return {'quality': 1.0}\n"
+    )
+    (folder / "inputs.py").write_text("import numpy as np\nx = np.ones((9, 1, 8, 8), 'float32')\n")
+    return (
+        *("--evaluator", f"{folder}/training.py:evaluate", "--out", str(folder / "out")),
+        *("--calibration", f"{folder}/inputs.py:x"),
+    )
+
+
+def test_a_search_quantizes_with_the_calibration_inputs_of_the_user(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    options = _calibrated(tmp_path)
+    assert _search(monkeypatch, tmp_path, *options, "--objectives", "int8_quality:max,params") == 0
+    assert (tmp_path / "out" / "front" / "00.int8.onnx").is_file()
+
+    # It resumes with the same inputs only.
+    (tmp_path / "inputs.py").write_text(
+        "import numpy as np\nx = np.zeros((9, 1, 8, 8), 'float32')\n"
+    )
+    options = (*options, "--objectives", "int8_quality:max,params", "--evaluations", "2")
+    assert _search(monkeypatch, tmp_path, *options) != 0
+
+
+def test_calibration_inputs_without_a_metric_of_int8_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    options = _calibrated(tmp_path)
+    assert _search(monkeypatch, tmp_path, *options, "--objectives", "quality:max,params") != 0
+    assert "search by a metric of int8" in capsys.readouterr().err
+
+
+def test_changed_calibration_inputs_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "inputs.py"
+    file.write_text("import numpy as np\nx = np.ones((2, 1, 8, 8), 'float32')\n")
+    stored = Calibration.read(f"{file}:x", (1, 8, 8)).settings
+    assert len(Calibration.of_settings(stored, (1, 8, 8)).samples[0]) == 2
+    file.write_text("x = None\n")
+    with pytest.raises(InputError, match="not the calibration inputs"):
+        _ = Calibration.of_settings(stored, (1, 8, 8)).samples
