@@ -46,7 +46,14 @@ GROUPS: Mapping[str, Mapping[str, int]] = {
         "nas/evaluation/test_proxies.py::test_all_are_finite_in_every_space": 2,
         "stress/test_spaces.py": 1,
     },
+    "every runtime and every signal": {
+        "nas/evaluation/test_runtimes.py::test_a_converted_network_computes_the_same_and_is_timed": 2,
+        "nas/evaluation/test_device_command.py::test_a_command_gets_the_file_of_its_runtime": 2,
+        "nas/cli/test_terminations.py::test_a_terminated_search_and_worker_give_their_trials_back": 1,
+    },
     "quick runs of experiments": {
+        "experiments/test_ablation.py": 0,
+        "experiments/test_sub_networks.py::test_the_quick_comparison_runs_to_its_end_and_resumes": 1,
         "experiments/test_quick.py": 1,
         "experiments/test_pareto.py": 1,
         "experiments/test_front_by_cost.py": 0,
