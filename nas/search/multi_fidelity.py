@@ -351,20 +351,21 @@ class ImprovementPerCost:
             New networks that are measured and may be trained.
         """
         assert self.shortlist is not None
+        # 1. New networks: those that are measured already, and one of each other text.
         new = [job for job in jobs if job.begun == NEW]
-
-        # 1. One network of each text that has not been measured.
-        measured = [runs.runs[j.architecture] for j in new if j.architecture in runs.runs]
+        measured = [runs.runs[job.architecture] for job in new if job.architecture in runs.runs]
         seen = set(self._texts([run.architecture for run in measured]))
+        texts = self._texts([job.architecture for job in new])
         unmeasured: dict[str, Job] = {}
-        for job, text in zip(new, self._texts([job.architecture for job in new]), strict=True):
+        for job, text in zip(new, texts, strict=True):
             if text not in seen:
                 unmeasured.setdefault(text, job)
 
-        # 2. Measure them.
+        # 2. Measure the others.
         predicted = {job.architecture: job.predicted for job in unmeasured.values()}
         values = self.shortlist.add(predicted, predicted)
-        return [*measured, *(Run(one, {NEW: of_one}) for one, of_one in values.items())]
+        added = [Run(architecture, {NEW: of_one}) for architecture, of_one in values.items()]
+        return [*measured, *added]
 
     def _fit_feasibility(self, runs: Runs) -> None:
         """Learn from the networks that failed. Those that were only measured count as successes as
@@ -384,10 +385,16 @@ class ImprovementPerCost:
         """Networks with values that the predictor learns from: of those that were only measured,
         the latest while there are few examples.
         """
-        examples = [run for run in runs.runs.values() if run.values and not run.is_measured_only]
-        only_measured = [run for run in runs.runs.values() if run.is_measured_only]
+        examples = []
+        only_measured = []
+        for run in runs.runs.values():
+            if run.is_measured_only:
+                only_measured.append(run)
+            elif run.values:
+                examples.append(run)
         space_left = max(0, MAX_PARTIAL_EXAMPLES - len(examples))
-        return [*examples, *only_measured[::-1][:space_left][::-1]]
+        first = max(0, len(only_measured) - space_left)
+        return [*examples, *only_measured[first:]]
 
     def _new(self, fitted: Predictor, runs: Runs, rng: np.random.Generator) -> list[Architecture]:
         """The best new networks by estimates at the first fidelity, where the predictor has most
@@ -397,10 +404,13 @@ class ImprovementPerCost:
         names = [self._key(metric, level) for metric in self.reader.metrics]
 
         def rank(architectures: Sequence[Architecture]) -> np.ndarray:
-            values = fitted.estimate(self._inputs(fitted, architectures), names)  # (n, M)
+            inputs = self._inputs(fitted, architectures)
+            values = fitted.estimate(inputs, names)  # (n, M)
+            # Constraints on metrics that need training are those on a full training.
             still_open = self.trained if level < self.fidelities.last else ()
             violation = self.reader.violation(values, without=still_open)
-            is_feasible = (violation + self._feasibility.doubts(architectures))[:, None] <= 0
+            obstacles = violation + self._feasibility.doubts(architectures)  # (n,)
+            is_feasible = obstacles[:, None] <= 0
             losses = np.where(is_feasible, self.reader.losses(values), np.inf)
             return best_order(losses).argsort().astype(float)
 

@@ -306,17 +306,23 @@ def _continues(result: SearchResult) -> bool:
 
     Also True where the cost is not in epochs.
     """
-    attrs = [trial.user_attrs for trial in result.study.get_trials(deepcopy=False)]
-    continued = (known for known in attrs if known.get(BEGUN_KEY, NEW) > 0 and COST_KEY in known)
-    one = next(continued, None) if result.settings["cost"] == EPOCHS else None
-    return one is None or bool(one[COST_KEY] == one[UNTIL_KEY] - one[BEGUN_KEY])
+    if result.settings["cost"] != EPOCHS:
+        return True
+    for trial in result.study.get_trials(deepcopy=False):
+        attrs = trial.user_attrs
+        if attrs.get(BEGUN_KEY, NEW) > 0 and COST_KEY in attrs:
+            return bool(attrs[COST_KEY] == attrs[UNTIL_KEY] - attrs[BEGUN_KEY])
+    return True
 
 
 def _trained(result: SearchResult) -> list[str]:
     """Metrics that need training: those that trials have reported, or that the user's function
     returns.
     """
-    own = SearchAttributes.of(result.study).source.get("evaluator", {}).get("metrics")
-    curves = (TrialAttributes.of(trial).curve for trial in result.study.get_trials(deepcopy=False))
-    reported = (values for curve in curves for values in curve.values())
-    return list(own or next(reported, {}))
+    evaluator = SearchAttributes.of(result.study).source.get("evaluator", {})
+    if returned := evaluator.get("metrics"):
+        return list(returned)
+    for trial in result.study.get_trials(deepcopy=False):
+        for values in TrialAttributes.of(trial).curve.values():
+            return list(values)
+    return []

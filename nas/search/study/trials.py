@@ -173,9 +173,11 @@ class TrialReader:
         is satisfied.
         """
         relative = np.empty((*values.shape[:-1], len(self.constraints)))
-        for column, constraint in enumerate(self.constraints):
-            violation = constraint.violation(values[..., self.metrics.index(constraint.metric)])
-            relative[..., column] = violation / (abs(constraint.bound) or 1.0)
+        for i, constraint in enumerate(self.constraints):
+            column = self.metrics.index(constraint.metric)
+            violation = constraint.violation(values[..., column])
+            unit = abs(constraint.bound) or 1.0
+            relative[..., i] = violation / unit
         return relative
 
 
