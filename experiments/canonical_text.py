@@ -159,7 +159,8 @@ def main(
     count = 10 if quick else networks
     forms = []
     for name in QUICK_SPACES if quick else list_spaces():
-        space, rng = get_space(name), np.random.default_rng(0)
+        space = get_space(name)
+        rng = np.random.default_rng(0)
         forms += measure(name, [space.graph(space.sample(rng)) for _ in range(count)])
     for name in ZOO[:1] if quick else ZOO:
         source = f"timm:{name}"

@@ -69,7 +69,8 @@ class Predicted(Evaluator):
 
     def __init__(self, accuracy: Predictor, latencies: Predictor) -> None:
         self.accuracy, self.latencies = accuracy, latencies
-        self.small, self.published = get_population("digits-fbnet").open_space(), get_space("fbnet")
+        self.small = get_population("digits-fbnet").open_space()
+        self.published = get_space("fbnet")
 
     def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
         small = [self.small.to_text(architecture) for architecture in architectures]
@@ -105,7 +106,8 @@ def learned(
     import predictors
 
     rows = np.random.default_rng(seed).permutation(len(architectures))[:size]
-    space, population = get_space("fbnet"), load_benchmark("digits-fbnet")
+    space = get_space("fbnet")
+    population = load_benchmark("digits-fbnet")
     latencies = predictors.create(kind, seed=seed).fit(
         [space.to_text(architectures[row]) for row in rows],
         dict(zip(LATENCIES, values[rows].T, strict=True)),

@@ -43,7 +43,8 @@ def markdown(compared: Compared) -> str:
     """One table for each entry of `SHOWN`: a row per predictor, a column per size, mean ± std over
     the seeds.
     """
-    rows, sizes = compared.rows(), compared.comparison.sizes
+    rows = compared.rows()
+    sizes = compared.comparison.sizes
     tables = []
     for measure, (title, digits) in SHOWN.items():
         values = {

@@ -170,10 +170,8 @@ def curve_score(predictor: str, known: int, ranked: int, seed: int) -> Scores:
     full, low = (table.values(name)[rows] for name in (METRIC, f"{METRIC}_{LOW}epochs"))
     if predictor == "last value":
         return {"tau": float(kendalltau(low[known:], full[known:]).statistic)}
-    texts, early = (
-        [table.space.to_text(table.architectures[i]) for i in rows],
-        at_fidelity(METRIC, LOW),
-    )
+    texts = [table.space.to_text(table.architectures[i]) for i in rows]
+    early = at_fidelity(METRIC, LOW)
     targets = {METRIC: full[:known]} | ({} if "without" in predictor else {early: low[:known]})
     model = predictors.create("rlm", seed=seed).fit(texts[:known], targets)
     metrics = [early, METRIC] if "joint" in predictor else [METRIC]

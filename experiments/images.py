@@ -66,7 +66,9 @@ def composed_images(
 
         # 4. Strokes that mean nothing.
         for _ in range(2):
-            a, b, offset = rng.normal(), rng.normal(), rng.uniform(-12, 12)
+            a = rng.normal()
+            b = rng.normal()
+            offset = rng.uniform(-12, 12)
             signed = a * (rows - 16) + b * (columns - 16) + offset
             distance = np.abs(signed) / np.hypot(a, b)
             image += rng.uniform(0.05, 0.3, colour) * (distance < 0.7)

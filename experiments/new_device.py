@@ -46,7 +46,9 @@ def score(predictor: str, device: str, most: int, others: int, seed: int) -> Sco
     from nas.new_device import relative_samples
 
     table = load_benchmark("nasbench201")
-    texts, known, latency = table.load_texts(), _known(others), table.values(device)
+    texts = table.load_texts()
+    known = _known(others)
+    latency = table.values(device)
     order = np.random.default_rng(seed).permutation(len(table))
     train, test, further = np.split(
         order, np.cumsum([MEASURED, min(TEST, most), min(RIVALS_TRAIN, most)])
@@ -60,11 +62,10 @@ def score(predictor: str, device: str, most: int, others: int, seed: int) -> Sco
         logs = _regression(np.log(np.stack(list(known.values()), 1)), np.log(latency), train)
         predicted = np.exp(logs[test])
     elif predictor == "rlm":
-        others_latency, model = (
-            np.stack(list(known.values()), 1),
-            predictors.create("rlm", seed=seed),
-        )
-        measured, query_texts = [texts[i] for i in train], [texts[i] for i in test]
+        others_latency = np.stack(list(known.values()), 1)
+        model = predictors.create("rlm", seed=seed)
+        measured = [texts[i] for i in train]
+        query_texts = [texts[i] for i in test]
         values, of_others = latency[train], others_latency[train]
         drawn = relative_samples(
             model, measured, values, of_others, query_texts, others_latency[test], SAMPLES, seed

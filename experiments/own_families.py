@@ -31,7 +31,8 @@ def _population(space: str, count: int, epochs: int) -> Population:
     hardly agree.
     """
     file = Path(__file__).parent / "own_spaces" / f"{space.replace('-', '_')}.py"
-    name, task = f"digits-own-{space}", {"epochs": epochs}
+    name = f"digits-own-{space}"
+    task = {"epochs": epochs}
     return Population(name, f"{file}:build", {}, count, proxies=False, task=task)
 
 

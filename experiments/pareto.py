@@ -161,7 +161,9 @@ def main(
 ) -> None:
     """Search; print means over the seeds and draw them."""
     if quick:
-        evaluations, seeds, only = 100, 2, ",".join(QUICK)
+        evaluations = 100
+        seeds = 2
+        only = ",".join(QUICK)
     names = chosen(only, (*SAMPLERS, *MEASURING, *RIVALS, *ABLATIONS))
     tasks: list[Task] = [
         (problem, name, evaluations, seed)

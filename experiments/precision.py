@@ -156,7 +156,8 @@ def float_model(folder: Path, data: Dataset) -> onnx.ModelProto:
     """The trained network, all in floats; trained on first use."""
     from nas.evaluation.training import train
 
-    space, path = PrecisionNet(), folder / "weights.safetensors"
+    space = PrecisionNet()
+    path = folder / "weights.safetensors"
     network = Trainable.of(space, space.assignment([0] * BLOCKS))
     if not path.exists():
         trained = train(network, data, (0,), TRAINING, checkpoint=folder / "training.pt")
@@ -183,7 +184,8 @@ class Quantizer:
         from onnxruntime.quantization.shape_inference import quant_pre_process
 
         with tempfile.TemporaryDirectory() as folder:
-            source, merged = Path(folder, "float.onnx"), Path(folder, "merged.onnx")
+            source = Path(folder, "float.onnx")
+            merged = Path(folder, "merged.onnx")
             source.write_bytes(model.SerializeToString())
             quant_pre_process(str(source), str(merged), skip_symbolic_shape=True)
             self.merged = onnx.load(merged)
@@ -225,7 +227,8 @@ def measure(
     data = images(folder)
     assert data.validation is not None
     model = float_model(folder, data)
-    space, samples = PrecisionNet(), calibration_samples(data)
+    space = PrecisionNet()
+    samples = calibration_samples(data)
 
     # 1. The convolutions of each block, and that both ways to quantize agree.
     state, _ = load_weights(folder / "weights.safetensors")
@@ -238,7 +241,8 @@ def measure(
         every = space.assignment([1] * BLOCKS)
         whole = quantize(trained_model(Trainable.of(space, every), state), samples)
         ours = quantizer([name for block in layers for name in block])
-    x, y = data.validation.inputs[:IMAGES], data.validation.targets[:IMAGES]
+    x = data.validation.inputs[:IMAGES]
+    y = data.validation.targets[:IMAGES]
     exact = outputs(model.SerializeToString(), x)
     assert np.array_equal(outputs(whole, x), outputs(ours, x))
 
@@ -418,7 +422,8 @@ def search_score(path: str, choices: int, method: str, evaluations: int, seed: i
 
 def describe(path: Path, choices: int) -> dict[str, Any]:
     """What the table says: the front, the ends, and how well latencies of blocks add up."""
-    values, rows = table_of(str(path), choices), rows_of(path)
+    values = table_of(str(path), choices)
+    rows = rows_of(path)
     losses = np.array(list(values.values()))
     names = [row["blocks"] for row in rows]
     measured = np.array([float(row[LATENCY]) for row in rows])

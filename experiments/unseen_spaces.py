@@ -101,13 +101,15 @@ def main(
     as_json: AsJson = False,
 ) -> None:
     """Learn and rank; print a table of means over the seeds."""
-    names, tables = (
-        chosen(only, (*PREDICTORS, *RIVALS)),
-        chosen(families or ",".join(available(metric)), FAMILIES[metric]),
-    )
-    sizes, tested = integers(labels), most_tested
+    names = chosen(only, (*PREDICTORS, *RIVALS))
+    tables = chosen(families or ",".join(available(metric)), FAMILIES[metric])
+    sizes = integers(labels)
+    tested = most_tested
     if quick:
-        sizes, tested, tables, seeds = list(QUICK_SIZES), QUICK_TESTED, tables[:1], 1
+        sizes = list(QUICK_SIZES)
+        tested = QUICK_TESTED
+        tables = tables[:1]
+        seeds = 1
     numbers = range(first_seed, first_seed + seeds)
     tasks = [
         (p, f, n, tested, metric.value, s)

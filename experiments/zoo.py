@@ -109,7 +109,8 @@ def _plain(zoo: Zoo, name: str, metric: str, held_out: np.ndarray, seed: int) ->
         )
     values = _target(metric, zoo.values[metric])
     known = np.flatnonzero(~np.isnan([values, *costs.T]).any(0))
-    rows, predicted = known[~held_out[known]], np.full(len(values), np.nan)
+    rows = known[~held_out[known]]
+    predicted = np.full(len(values), np.nan)
     if name == "operators":
         predicted[known] = _forest(
             np.concatenate([costs, _operators(zoo.texts)], 1), values, rows, seed
@@ -250,17 +251,20 @@ def _new_device(zoo: Zoo, predictor: str, seed: int) -> Scores:
 
     values = np.stack([zoo.values[name] for name in SETTINGS], 1)
     rows = np.flatnonzero(~np.isnan(values).any(1))
-    texts, values = [zoo.texts[i] for i in rows], values[rows]
+    texts = [zoo.texts[i] for i in rows]
+    values = values[rows]
     order = np.random.default_rng(seed).permutation(len(rows))
     measured, others = order[:MEASURED], order[MEASURED:]
     scores: Scores = {}
     for column, name in enumerate(SETTINGS):
-        known, true = np.delete(values, column, 1), values[:, column]
+        known = np.delete(values, column, 1)
+        true = values[:, column]
         if predictor == REGRESSION:
             predicted = _ridge(np.log(known), np.log(true), measured)[others]
         else:
             model = predictors.create(predictor, seed=seed)
-            own, asked = [texts[i] for i in measured], [texts[i] for i in others]
+            own = [texts[i] for i in measured]
+            asked = [texts[i] for i in others]
             drawn = relative_samples(
                 model, own, true[measured], known[measured], asked, known[others], SAMPLES, seed
             )

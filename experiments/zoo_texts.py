@@ -71,7 +71,8 @@ def read_entry(entry: Entry) -> dict[str, Any]:
     except InputError as error:
         return {"reason": " ".join(str(error).split())}
     seconds = time.process_time() - begin
-    program, unrolled = read(text), tokenize(text)
+    program = read(text)
+    unrolled = tokenize(text)
     params = graph_params(expand(program))
     return {
         "seconds": seconds,

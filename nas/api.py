@@ -402,7 +402,8 @@ def retrain(
     _check_order(Path(source), studies)
     if out is None and not Path(source).is_dir():
         raise InputError(f"{source} is not a folder: give out=, a folder to write to")
-    network, name = front[point], network_name(point, len(front))
+    network = front[point]
+    name = network_name(point, len(front))
     search_result = studies.searches[network.representative.search]
     origin = search_result.study.user_attrs.get(SOURCE_KEY, {})
     if trust and evaluator is None:

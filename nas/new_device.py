@@ -57,7 +57,9 @@ def relative_samples(
     # 2. The devices whose ratios to the new one vary least, weighted by the inverse variance.
     variance = np.maximum((target[:, None] - logs).var(0), MIN_VARIANCE)
     kept = np.sort(np.argsort(variance, kind="stable")[:MAX_DEVICES])
-    logs, query_logs, sampled = logs[:, kept], query_logs[:, kept], sampled[:, kept]
+    logs = logs[:, kept]
+    query_logs = query_logs[:, kept]
+    sampled = sampled[:, kept]
     inverse = 1 / variance[kept]
     weights = inverse / inverse.sum()
 

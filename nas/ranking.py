@@ -108,7 +108,8 @@ def rank_networks(
         InputError: a metric is not known, a network that is named without a pattern cannot be read,
             or `measured` is malformed or too small.
     """
-    goals, bounds = parse_objectives(objectives), parse_constraints(constraints)
+    goals = parse_objectives(objectives)
+    bounds = parse_constraints(constraints)
     model = load(checkpoint) if measured is not None else load_trained(checkpoint)
     own = None if measured is None else _own_measurements(Path(measured))
     known_devices = [] if own is None else _extend(model, own)

@@ -48,7 +48,8 @@ def graph_features(text: str) -> dict[str, float]:
 
     # 2. Longest and shortest paths that end with each operator, from those that it reads.  (n, s)
     longest, shortest = member.copy(), member.copy()
-    degree_in, degree_out = np.zeros(count), np.zeros(count)
+    degree_in = np.zeros(count)
+    degree_out = np.zeros(count)
     for operator, sources in enumerate(_reads(graph)):
         if sources:
             longest[operator] += longest[sources].max(0)

@@ -84,7 +84,8 @@ class Chooser:
             self.options[name] = options
             self.choices[name] = self.pick(name, options)
         elif self.options[name] != options:
-            first, second = domains.shown(self.options[name]), domains.shown(options)
+            first = domains.shown(self.options[name])
+            second = domains.shown(options)
             raise InputError(
                 f"{name!r} is suggested twice, from {first} and from {second}: give each choice "
                 "its own name"
@@ -159,7 +160,8 @@ class TrialChooser(Chooser):
         if not isinstance(options, Interval):
             return trial.suggest_categorical(name, options)
         if options.whole:
-            low, high = int(options.low), int(options.high)
+            low = int(options.low)
+            high = int(options.high)
             return trial.suggest_int(name, low, high, log=options.log)
         return trial.suggest_float(name, options.low, options.high, log=options.log)
 

@@ -78,7 +78,8 @@ class Interval:
         """A random number of the range."""
         # Each integer is as likely as the unit interval around it.
         margin = 0.5 if self.whole else 0.0
-        low, high = self.low - margin, self.high + margin
+        low = self.low - margin
+        high = self.high + margin
         value = exp(rng.uniform(log(low), log(high))) if self.log else rng.uniform(low, high)
         if self.whole:
             value = round(value)

@@ -115,7 +115,8 @@ def _of_function(reference: str, build: Callable[..., Any], **options: Any) -> S
     space = TorchSpace(
         _without_choices(build) if not inspect.signature(build).parameters else build, **options
     )
-    space.name, space._file = reference, plug_ins.absolute(reference)
+    space.name = reference
+    space._file = plug_ins.absolute(reference)
     return space
 
 

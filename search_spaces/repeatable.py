@@ -24,7 +24,8 @@ def check_repeatable(space: SearchSpace, seed: int = 0) -> None:
     for _ in range(CHECKED):
         arch = space.sample(rng)
         try:
-            first, second = space.to_text(arch), space.to_text(arch)
+            first = space.to_text(arch)
+            second = space.to_text(arch)
             again = space.architecture(arch.as_dict())
         except Infeasible:  # `build` may raise it after `ask` has made all choices
             continue

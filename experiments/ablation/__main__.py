@@ -222,7 +222,8 @@ def main(
     as_json: AsJson = False,
 ) -> None:
     """Learn, predict and compare; print a table of means over the families."""
-    rows, learned = chosen(only, list(STATES)), chosen(metrics, list(FAMILIES))
+    rows = chosen(only, list(STATES))
+    learned = chosen(metrics, list(FAMILIES))
     sizes = integers(labels) if labels else None
     some = chosen(families, FAMILIES["accuracy"]) if families else None
     spaces, draws, steps = SPACES, DRAWS, STEPS

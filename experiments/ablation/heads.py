@@ -157,7 +157,8 @@ class SeparateDigits(Head):
         signs, *places = masked.softmax(-1).unbind(1)
         units, tenths, hundredths = (place[:, 2:] for place in places)  # (q, 10) each
         sizes = torch.einsum("qa,qb,qc->qabc", units, tenths, hundredths).flatten(1)
-        plus, minus = signs[:, :1] * sizes, signs[:, 1:2] * sizes
+        plus = signs[:, :1] * sizes
+        minus = signs[:, 1:2] * sizes
 
         # 2. The numbers in rising order, and where their shares reach the levels.      (q, 2000)
         shares = torch.cat([minus.flip(1), plus], 1).cumsum(1)

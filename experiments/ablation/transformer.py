@@ -72,7 +72,8 @@ def main(quick: Quick = False, as_json: AsJson = False) -> None:
     torch.set_num_threads(1)
     families, count = (FAMILIES[:1], 1) if quick else (FAMILIES, TEXTS)
     texts = [t for f in families for t in load_benchmark(f).load_texts()[:count]]
-    encoder, plain = load_model(BASE).encoder.train(), PlainTransformer()
+    encoder = load_model(BASE).encoder.train()
+    plain = PlainTransformer()
     tokens = [tokenize(text) for text in texts]
     read = [words(text) for text in texts]
     padded = nn.utils.rnn.pad_sequence(read, batch_first=True)

@@ -18,10 +18,8 @@ class Gate(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.squeeze, self.excite = (
-            nn.Conv2d(width, max(4, width // 4), 1),
-            nn.Conv2d(max(4, width // 4), width, 1),
-        )
+        self.squeeze = nn.Conv2d(width, max(4, width // 4), 1)
+        self.excite = nn.Conv2d(max(4, width // 4), width, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         mean = x.mean((2, 3), keepdim=True)
@@ -44,7 +42,8 @@ class InvertedResidual(nn.Module):
         activation: str,
     ) -> None:
         super().__init__()
-        hidden, act = width * ratio, ACTIVATIONS[activation]
+        hidden = width * ratio
+        act = ACTIVATIONS[activation]
         expand = (
             [nn.Conv2d(width, hidden, 1, bias=False), nn.BatchNorm2d(hidden), act()]
             if ratio > 1

@@ -19,7 +19,8 @@ class Attention(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.qkv, self.project = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.project = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         n, tokens, width = x.shape
@@ -38,7 +39,8 @@ class Block(nn.Module):
 
     def __init__(self, width: int, heads: int, ratio: int) -> None:
         super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.norm1 = nn.LayerNorm(width)
+        self.norm2 = nn.LayerNorm(width)
         self.attention = Attention(width, heads)
         self.mlp = nn.Sequential(
             nn.Linear(width, ratio * width), nn.GELU(), nn.Linear(ratio * width, width)
@@ -57,7 +59,8 @@ class Transformer(nn.Module):
         self.embed = nn.Conv2d(1, width, patch, patch)
         self.position = nn.Parameter(0.02 * torch.randn(1, (8 // patch) ** 2, width))
         self.blocks = nn.Sequential(*[Block(width, heads, ratio) for heads, ratio in blocks])
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 10)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, 10)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.embed(x).flatten(2).transpose(1, 2) + self.position

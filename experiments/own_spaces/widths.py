@@ -17,11 +17,10 @@ class Residual(nn.Module):
 
     def __init__(self, width: int, hidden: int, out: int, stride: int) -> None:
         super().__init__()
-        self.conv1, self.norm1 = (
-            nn.Conv2d(width, hidden, 3, stride, 1, bias=False),
-            nn.BatchNorm2d(hidden),
-        )
-        self.conv2, self.norm2 = nn.Conv2d(hidden, out, 3, 1, 1, bias=False), nn.BatchNorm2d(out)
+        self.conv1 = nn.Conv2d(width, hidden, 3, stride, 1, bias=False)
+        self.norm1 = nn.BatchNorm2d(hidden)
+        self.conv2 = nn.Conv2d(hidden, out, 3, 1, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(out)
         same = stride == 1 and width == out
         self.skip = (
             nn.Identity()

@@ -145,11 +145,9 @@ def main(
     as_json: AsJson = False,
 ) -> None:
     """Train, learn and rank; print a table of means over the families and seeds."""
-    names, tested, families = (
-        chosen(only, list(PRIORS)),
-        TESTED,
-        {m: available(m) for m in FAMILIES},
-    )
+    names = chosen(only, list(PRIORS))
+    tested = TESTED
+    families = {m: available(m) for m in FAMILIES}
     if quick:
         steps, generated, with_proxies, seeds, tested, names = 2, 2, 0, 1, 50, names[:2]
         families = {metric: names_of_metric[:1] for metric, names_of_metric in families.items()}

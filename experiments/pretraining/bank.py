@@ -149,15 +149,20 @@ def _build(folder: Path, name: str) -> None:
     torch.set_num_threads(1)
     kind, _, rest = name.partition("-")
     if kind == "generated":
-        seed, networks = int(rest), _generated(int(rest))
+        seed = int(rest)
+        networks = _generated(int(rest))
     elif kind == "proxies":
-        seed, networks = int(rest), _generated_with_proxies(int(rest))
+        seed = int(rest)
+        networks = _generated_with_proxies(int(rest))
     elif kind == "cells":
-        seed, networks = int(rest) + 77, _cells(int(rest))
+        seed = int(rest) + 77
+        networks = _cells(int(rest))
     elif kind == "published":
-        seed, networks = list(PUBLISHED).index(rest) + 50, _published(rest)
+        seed = list(PUBLISHED).index(rest) + 50
+        networks = _published(rest)
     else:
-        seed, networks = 9000, _population(name)
+        seed = 9000
+        networks = _population(name)
     if len(networks) < MIN_NETWORKS:
         with replacing(_mark(folder, name)) as file:
             file.write_bytes(b"")
@@ -259,7 +264,8 @@ def _cells(number: int) -> Networks:
     """A part of NAS-Bench-201's networks as published, with proxies of the cells in a small
     skeleton.
     """
-    small, cells = get_space(CELLS, **CELL_SKELETON), _all_cells()
+    small = get_space(CELLS, **CELL_SKELETON)
+    cells = _all_cells()
     rows = np.random.default_rng(77).permutation(len(cells))[
         number * CELL_NETWORKS : (number + 1) * CELL_NETWORKS
     ]

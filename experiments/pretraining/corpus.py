@@ -307,7 +307,8 @@ def _measured(each: int | None) -> Iterator[tuple[SearchSpace, Architecture, dic
     """
     for population in POPULATIONS.values():
         if population.proxies:
-            table, space = load_benchmark(population.name), population.open_space()
+            table = load_benchmark(population.name)
+            space = population.open_space()
             names = (*PROXIES, "cpu_latency_ms")
             values = np.stack([table.values(name) for name in names], 1)
             for arch, row in islice(zip(table.architectures, values.tolist(), strict=True), each):

@@ -21,7 +21,8 @@ class Draw:
 
     def some(self, options: Iterable[Any], low: int, high: int) -> list[Any]:
         """Between `low` and `high` different options, in random order."""
-        listed, number = list(dict.fromkeys(options)), int(self.rng.integers(low, high + 1))
+        listed = list(dict.fromkeys(options))
+        number = int(self.rng.integers(low, high + 1))
         return [listed[int(i)] for i in self.rng.permutation(len(listed))[:number]]
 
     def chance(self, probability: float) -> bool:

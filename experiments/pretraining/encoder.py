@@ -63,12 +63,11 @@ class KernelRegression(nn.Module):
         support, query = joint[:n], joint[n:]
         center = support.mean(0)
         scale = (support - center).square().sum(1).mean().sqrt() + 1e-6
-        s, q = (support - center) / scale, (query - center) / scale
-        across, own, eye = (
-            self._kernel(q, s),
-            self._kernel(s, s),
-            torch.eye(len(s), device=s.device),
-        )
+        s = (support - center) / scale
+        q = (query - center) / scale
+        across = self._kernel(q, s)
+        own = self._kernel(s, s)
+        eye = torch.eye(len(s), device=s.device)
         groups = targets.split(TARGETS_PER_NOISE, 1)
         solved = [
             torch.linalg.solve(own + (self.logs[3].exp() + level) * eye, group)
@@ -141,7 +140,8 @@ def _loss(
     rows = rng.choice(len(lines), min(n + QUERIES, len(lines)), replace=False)
     with torch.autocast("cpu", torch.bfloat16, enabled=HALF_PRECISION):
         states = encoder(collate([lines[i] for i in rows])).float()
-    structural, others = _usable(space.targets[rows]), _usable(space.others[rows])
+    structural = _usable(space.targets[rows])
+    others = _usable(space.others[rows])
     pools = (
         structural,
         others

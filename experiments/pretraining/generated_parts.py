@@ -94,10 +94,8 @@ class Style:
         self.order = draw.one(
             *["conv norm act"] * 3, *["act conv norm"] * 2, "norm act conv", "conv act norm"
         )
-        self.activation, self.norm = (
-            draw.one(*ACTIVATIONS),
-            draw.one(*["batch"] * 7, "plain", "group", "instance", "none"),
-        )
+        self.activation = draw.one(*ACTIVATIONS)
+        self.norm = draw.one(*["batch"] * 7, "plain", "group", "instance", "none")
         self.stem = draw.one(*STEMS[draw.one(*strides)])
         self.head = draw.one("plain", "plain", "plain", "wide", "hidden", "max", "normal", "both")
         self.down = draw.one(
@@ -110,7 +108,9 @@ class Maker:
     """Builds parts of a network in a style."""
 
     def __init__(self, net: Network, style: Style, activation: str | None = None) -> None:
-        self.net, self.style, self.activation = net, style, activation or style.activation
+        self.net = net
+        self.style = style
+        self.activation = activation or style.activation
 
     def activate(self, x: Tensor, kind: str | None = None) -> Tensor:
         kind = kind or self.activation
@@ -182,10 +182,8 @@ class Maker:
     ) -> Tensor:
         """Apply one of `RECIPES` or `STEMS`."""
         for step in recipe.removeprefix("+").split():
-            k, width = (
-                kernel if step[0] == "k" else 3 if step in "MS" else int(step[0]),
-                channels_of(x),
-            )
+            k = kernel if step[0] == "k" else 3 if step in "MS" else int(step[0])
+            width = channels_of(x)
             if step == "M":
                 x = self.net.max_pool(x, 3, stride=2)
             elif step == "S":
@@ -196,10 +194,8 @@ class Maker:
                 )
             else:
                 shape = (1, k) if "r" in step else (k, 1) if "c" in step else k
-                to, groups = (
-                    widths.get(step[1], width),
-                    width if "d" in step else by if "g" in step else 1,
-                )
+                to = widths.get(step[1], width)
+                groups = width if "d" in step else by if "g" in step else 1
                 x = self.unit(
                     x,
                     to,
@@ -219,7 +215,9 @@ class Maker:
         outer widths.
         """
         kind, _, size = kind.partition("_")
-        k, inner, net = int(size or kernel), max(4, int(channels / ratio)), self.net
+        k = int(size or kernel)
+        inner = max(4, int(channels / ratio))
+        net = self.net
         if kind == "group":
             kind, groups = "conv", 4
         if kind in RECIPES:
@@ -247,7 +245,9 @@ class Maker:
 
     def _pointwise(self, kind: str, x: Tensor, k: int) -> Tensor:
         """An operation that keeps the shape."""
-        net, channels, half = self.net, channels_of(x), channels_of(x) // 2
+        net = self.net
+        channels = channels_of(x)
+        half = channels_of(x) // 2
         if kind == "split" and channels % 2 == 0:
             y = self.unit(net.slice(x, 1, half, channels), half, k)
             return net.channel_shuffle(net.concat(net.slice(x, 1, 0, half), y), 2)
@@ -273,17 +273,17 @@ class Maker:
             x = self.activate(self.normalize(x))
         if kind not in ("hidden", "max", "both"):
             return net.classifier(x)
-        mean, top = (
-            net.op("Flatten", net.global_avg_pool(x)),
-            net.op("Flatten", net.op("GlobalMaxPool", x)),
-        )
+        mean = net.op("Flatten", net.global_avg_pool(x))
+        top = net.op("Flatten", net.op("GlobalMaxPool", x))
         if kind == "hidden":
             return net.linear(self.activate(net.linear(mean, 64)), net.num_classes)
         return net.linear(net.concat(mean, top) if kind == "both" else top, net.num_classes)
 
     def mixer(self, kind: str, x: Tensor, heads: int) -> Tensor:
         """Mix the tokens of x (N, tokens, channels)."""
-        net, tokens, width = self.net, channels_of(x), size_of(x)
+        net = self.net
+        tokens = channels_of(x)
+        width = size_of(x)
         if kind in ("mlp", "gated"):
             y = net.op("Transpose", x, attrs=(("perm", (0, 2, 1)),))
             y = net.linear(
@@ -301,11 +301,9 @@ class Maker:
             return net.op("Transpose", y, attrs=(("perm", perm),))
 
         shared = heads if kind == "attention" else 1
-        queries, keys, values = (
-            split(heads, (0, 2, 1, 3)),
-            split(shared, (0, 2, 3, 1)),
-            split(shared, (0, 2, 1, 3)),
-        )
+        queries = split(heads, (0, 2, 1, 3))
+        keys = split(shared, (0, 2, 3, 1))
+        values = split(shared, (0, 2, 1, 3))
         products = net.op(
             "Mul",
             net.op("MatMul", queries, keys),

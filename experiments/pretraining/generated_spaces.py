@@ -45,14 +45,13 @@ class GeneratedSpace(SearchSpace):
         )
         classes = draw.one(2, 3, 5, 10, 10, 10, 16, 20, 43, 62, 100, 120, 200, 365, 1000)
         super().__init__((draw.one(1, 3, 3, 3), size, size), classes)
-        self.name, self.style = name, Style(draw, size)
+        self.name = name
+        self.style = Style(draw, size)
         stages = (
             draw.one(1, 2) if size <= 12 else draw.one(2, 3) if size <= 32 else draw.one(2, 3, 4)
         )
-        base, growth = (
-            draw.one(6, 8, 10, 12, 16, 18, 20, 24, 28, 32, 40),
-            draw.one(1, 1.25, 1.5, 1.5, 2, 2),
-        )
+        base = draw.one(6, 8, 10, 12, 16, 18, 20, 24, 28, 32, 40)
+        growth = draw.one(1, 1.25, 1.5, 1.5, 2, 2)
         self.widths = [base * growth**i for i in range(stages)]
         self.width = draw.knob("width", (0.5, 0.75, 1, 1.25, 1.5, 2), fixed=0.6)
 
@@ -73,7 +72,8 @@ class Cell:
     """
 
     def __init__(self, draw: Draw, name: str) -> None:
-        self.name, self.inputs = name, draw.one(1, 1, 2)
+        self.name = name
+        self.inputs = draw.one(1, 1, 2)
         self.mode = draw.one("edges", "edges", "edges", "pairs", "pairs", "chain", "sets")
         self.operations = [draw.one(*SIZED), *draw.some(OPERATIONS, 2, 7)]
         self.operations = draw.some(self.operations, 8, 8)
@@ -84,11 +84,9 @@ class Cell:
         self.sources = [sorted(draw.some(range(n), min(n, most // 2), most)) for n in nodes]
         self.merge = draw.one("sum", "sum", "sum", "concat", "max")
         self.output = draw.one("last", "last", "concat", "sum", "leaves")
-        self.zeros, self.project, self.residual = (
-            draw.chance(0.5),
-            draw.chance(0.7),
-            draw.chance(0.25),
-        )
+        self.zeros = draw.chance(0.5)
+        self.project = draw.chance(0.7)
+        self.residual = draw.chance(0.25)
 
     def _edges(self, trial: Trial, name: str, sources: list[int]) -> list[tuple[int, str]]:
         """Source and operation of each edge into a node."""
@@ -110,7 +108,8 @@ class Cell:
         inputs.
         """
         first, x = inputs
-        values, used = [make.fit(x, channels)], set[int]()
+        values = [make.fit(x, channels)]
+        used = set[int]()
         if self.inputs == 2:  # `first` may still have the size before the last reduction
             values.append(make.fit(first, channels, 1 if size_of(first) == size_of(x) else 2))
         for node, sources in enumerate(self.sources):
@@ -167,12 +166,11 @@ class CellSpace(GeneratedSpace):
         make = Maker(net, self.style)
         x = previous = self.stem(trial, make, net.input)
         for stage, cell in enumerate(self.cells):
-            channels, inside = (
-                self.channels(trial, stage),
-                self.style.down == "inside" or self.reduction is not None,
-            )
+            channels = self.channels(trial, stage)
+            inside = self.style.down == "inside" or self.reduction is not None
             if stage and not inside:
-                previous, x = x, make.down(x, channels)
+                previous = x
+                x = make.down(x, channels)
             for i in range(self.depth.ask(trial, stage)):
                 halve = bool(stage and inside and not i)
                 used = self.reduction if halve and self.reduction else cell
@@ -192,15 +190,12 @@ class Encoder:
         ]
         self.layer += [draw.knob("mlp", (0.5, 1, 2, 3, 4), 0.2)]
         self.dim = draw.knob("dim", (24, 32, 48, 64, 96, 120, 144, 192), 0.4, (0,))
-        self.norm, self.first = draw.one("layer", "layer", "layer", "rms"), draw.chance(0.75)
-        self.activation, self.position = (
-            draw.one("Gelu", "Gelu", "Relu", "silu", "HardSwish"),
-            draw.chance(0.6),
-        )
-        self.top, self.parallel = (
-            draw.one("ReduceMean", "ReduceMean", "ReduceMax"),
-            draw.chance(0.2),
-        )
+        self.norm = draw.one("layer", "layer", "layer", "rms")
+        self.first = draw.chance(0.75)
+        self.activation = draw.one("Gelu", "Gelu", "Relu", "silu", "HardSwish")
+        self.position = draw.chance(0.6)
+        self.top = draw.one("ReduceMean", "ReduceMean", "ReduceMax")
+        self.parallel = draw.chance(0.2)
 
     def build(self, trial: Trial, make: Maker, x: Tensor) -> Tensor:
         """Build logits from tokens (N, tokens, channels)."""
@@ -227,11 +222,13 @@ class TokenSpace(GeneratedSpace):
 
     def __init__(self, draw: Draw, name: str) -> None:
         super().__init__(draw, name)
-        self.encoder, size = Encoder(draw), self.input_shape[1]
+        self.encoder = Encoder(draw)
+        size = self.input_shape[1]
         self.patch = draw.knob("patch", (size // 8, size // 7, size // 4, size // 3), 0.7, (0,))
         if draw.chance(0.3):
             self.input_shape = (int(draw.rng.integers(4, 800)),)
-        self.depth, self.residual = draw.knob("depth", range(2, 9), 0.2), draw.chance(0.4)
+        self.depth = draw.knob("depth", range(2, 9), 0.2)
+        self.residual = draw.chance(0.4)
         self.layer = [draw.knob("features", (8, 16, 32, 48, 64, 100, 128, 256), 0, (1,))]
         self.layer += [
             draw.knob("norm", ("batch", "layer", "none"), 0.6),
@@ -239,7 +236,8 @@ class TokenSpace(GeneratedSpace):
         ]
 
     def build(self, trial: Trial, net: Network) -> Tensor:
-        make, x = Maker(net, self.style), net.input
+        make = Maker(net, self.style)
+        x = net.input
         if len(self.input_shape) == 3:
             x = make.tokens(x, self.encoder.dim.ask(trial), self.patch.ask(trial))
             return self.encoder.build(trial, make, x)
@@ -262,10 +260,13 @@ class StageSpace(GeneratedSpace):
         self.form = (
             draw.one("encoder", "encoder", "up", "resolution") if "mixed" in name else "plain"
         )
-        self.encoder, self.join = Encoder(draw), draw.knob("join", ("add", "concat", "none"), 0.5)
-        self.resolution, scopes = draw.knob("resolution", (1, 2, 3, 4), 0, (0,)), (0, 1, 1, 2, 2)
+        self.encoder = Encoder(draw)
+        self.join = draw.knob("join", ("add", "concat", "none"), 0.5)
+        self.resolution = draw.knob("resolution", (1, 2, 3, 4), 0, (0,))
+        scopes = (0, 1, 1, 2, 2)
         self.depth = draw.knob("depth", (1, 2, 3, 4), fixed=0.2)
-        kinds, ratios = draw.some(BLOCKS, 1, 5), (1, 1.5, 2, 3, 4, 6)
+        kinds = draw.some(BLOCKS, 1, 5)
+        ratios = (1, 1.5, 2, 3, 4, 6)
         self.layer = [
             draw.knob("kind", kinds, 0.3, scopes),
             draw.knob("kernel", (1, 3, 5, 7), 0.25, scopes),
@@ -280,7 +281,8 @@ class StageSpace(GeneratedSpace):
         )
 
     def stage(self, trial: Trial, net: Network, x: Tensor, stage: int) -> Tensor:
-        channels, inside = self.channels(trial, stage), self.style.down == "inside"
+        channels = self.channels(trial, stage)
+        inside = self.style.down == "inside"
         make = Maker(net, self.style, self.activation.ask(trial, stage))
         x = make.down(x, channels) if stage and not inside else x
         for layer in range(self.depth.ask(trial, stage)):
@@ -290,18 +292,14 @@ class StageSpace(GeneratedSpace):
         return x
 
     def build(self, trial: Trial, net: Network) -> Tensor:
-        make, shrink = (
-            Maker(net, self.style),
-            self.resolution.ask(trial) if self.form == "resolution" else 1,
+        make = Maker(net, self.style)
+        shrink = self.resolution.ask(trial) if self.form == "resolution" else 1
+        x = self.stem(
+            trial,
+            make,
+            net.avg_pool(net.input, shrink, stride=shrink) if shrink > 1 else net.input,
         )
-        x, passed = (
-            self.stem(
-                trial,
-                make,
-                net.avg_pool(net.input, shrink, stride=shrink) if shrink > 1 else net.input,
-            ),
-            [],
-        )
+        passed = []
         for stage in range(len(self.widths)):
             x = self.stage(trial, net, x, stage)
             passed.append(x)
@@ -309,7 +307,9 @@ class StageSpace(GeneratedSpace):
             x = make.tokens(x, self.encoder.dim.ask(trial), 2 if size_of(x) > 12 else 1)
             return self.encoder.build(trial, make, x)
         for stage, skip in enumerate(passed[-2::-1] if self.form == "up" else ()):
-            width, size, join = channels_of(skip), size_of(skip), self.join.ask(trial, stage)
+            width = channels_of(skip)
+            size = size_of(skip)
+            join = self.join.ask(trial, stage)
             attrs: Attrs = (("kernel_shape", (2, 2)), ("strides", (2, 2)))
             attrs = attrs if width == channels_of(x) else (("channels", width), *attrs)
             x = net.op("ConvTranspose", x, attrs=attrs) if size_of(x) < size else make.fit(x, width)

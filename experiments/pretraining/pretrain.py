@@ -220,9 +220,11 @@ def _tasks(spaces: list[SpaceStates], rng: np.random.Generator, prior: Prior) ->
     from experiments.pretraining.random_tasks import draw_task
 
     if rng.random() < 0.8:
-        n, q = int(np.exp(rng.uniform(*np.log(SMALL)))), 32
+        n = int(np.exp(rng.uniform(*np.log(SMALL))))
+        q = 32
     else:
-        n, q = int(rng.integers(*MANY)), 64
+        n = int(rng.integers(*MANY))
+        q = 64
     largest = max(len(space.states) for space in spaces)
     n, q = min(n, largest - 8), min(q, max(8, largest - n))
     able = [space for space in spaces if len(space.states) >= n + q]

@@ -136,7 +136,9 @@ def draw_task(
     if rng.random() < prior.extrapolating:
         direction = rng.standard_normal(coordinates.shape[1]) * coordinates[:n].std(0)
         order = (coordinates @ direction).argsort()
-        rows, states, coordinates = rows[order], states[order], coordinates[order]
+        rows = rows[order]
+        states = states[order]
+        coordinates = coordinates[order]
     targets = np.zeros((n + q, 0)) if has_strange else space.targets[rows]
 
     # 3. Values: the points of a learning curve, or metrics that share random functions.

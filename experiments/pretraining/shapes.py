@@ -48,7 +48,8 @@ class _Painter:
     """Draws a batch of images. Sizes in comments: n images, H height, W width."""
 
     def __init__(self, count: int, seed: int, device: str) -> None:
-        self.count, self.generator = count, torch.Generator(device).manual_seed(seed)
+        self.count = count
+        self.generator = torch.Generator(device).manual_seed(seed)
         self.hues = _HUES.to(device)
 
     def paint(self, shape: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
@@ -140,7 +141,8 @@ def _outlines(u: Tensor, v: Tensor) -> Tensor:
     """Whether points (n, H, W) are inside a disc, a square, a triangle, a ring and a cross: (5, n,
     H, W).
     """
-    radius, far = (u.square() + v.square()).sqrt(), torch.maximum(u.abs(), v.abs())
+    radius = (u.square() + v.square()).sqrt()
+    far = torch.maximum(u.abs(), v.abs())
     return torch.stack(
         [
             radius < 1,

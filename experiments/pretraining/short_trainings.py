@@ -121,7 +121,8 @@ def train(graphs: Sequence[Graph], steps: int, device: str = "cpu") -> list[tupl
         net.parameters(), LEARNING_RATE, MOMENTUM, nesterov=True, weight_decay=WEIGHT_DECAY
     )
     for step in range(steps):
-        done, start = (step + 1) / steps, step * BATCH_SIZE % TRAIN_IMAGES
+        done = (step + 1) / steps
+        start = step * BATCH_SIZE % TRAIN_IMAGES
         for group in optimizer.param_groups:
             group["lr"] = LEARNING_RATE * min(
                 done / WARM_UP, (1 - done) / (1 - WARM_UP) + LAST_RATE

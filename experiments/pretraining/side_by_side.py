@@ -112,10 +112,12 @@ def _schedule(graphs: Sequence[Graph]) -> list[list[tuple[int, Node]]]:
     waiting: dict[_At, int] = {}  # number of inputs that have not run
     readers: dict[_At, list[tuple[int, Node]]] = defaultdict(list)
     ready: dict[_Kind, list[tuple[int, Node]]] = defaultdict(list)
-    total, left = Counter[_Kind](), Counter[_Kind]()  # depths and numbers of remaining nodes
+    total = Counter[_Kind]()  # depths of remaining nodes
+    left = Counter[_Kind]()  # their numbers
     for i, graph in enumerate(graphs):
         for node in live_nodes(graph):
-            at, sources = (i, node.outputs[0]), set(node.inputs) - set(graph.inputs)
+            at = (i, node.outputs[0])
+            sources = set(node.inputs) - set(graph.inputs)
             kind: _Kind = (node.op, node.attrs, *(graph.shapes[v] for v in node.inputs))
             kinds[at] = kind
             depths[at] = 1 + max((depths[i, v] for v in sources), default=0)

@@ -34,7 +34,8 @@ def structural_targets(texts: Sequence[Tokens], seed: int) -> np.ndarray:
     """Targets (B, DEVICES + QUALITIES + RANDOM_ENCODERS * ENCODER_OUTPUTS) of the B texts of one
     space.
     """
-    batch, rng = collate(texts), np.random.default_rng([seed, 5])
+    batch = collate(texts)
+    rng = np.random.default_rng([seed, 5])
     targets = [
         random_devices(batch, rng, DEVICES),
         random_qualities(batch, rng, QUALITIES),
@@ -108,7 +109,8 @@ def _operator_times(
     )
     compute = (2.0 ** numbers[:, FLOPS] - 1) * factors(rng.uniform(0.1, 1.2)) * np.exp(shape)
     memory = traffic * factors(0.4)
-    compute, memory = compute / (compute.mean() or 1.0), memory / (memory.mean() or 1.0)
+    compute = compute / (compute.mean() or 1.0)
+    memory = memory / (memory.mean() or 1.0)
     share = np.exp(rng.normal(0, 1.2, 3))
     if rng.random() < 0.5:
         time = share[0] * compute + share[1] * memory
@@ -126,7 +128,8 @@ def random_qualities(batch: Batch, rng: np.random.Generator, count: int) -> np.n
     """Scores (B, count) that resemble accuracies: random values of operators and their inputs, plus
     sizes.
     """
-    text, totals = batch.text.numpy(), batch.totals.numpy().astype(float)
+    text = batch.text.numpy()
+    totals = batch.totals.numpy().astype(float)
     lines_of_text = np.bincount(text, minlength=len(totals))
     totals = (totals - totals.mean(0)) / (totals.std(0) + 1e-6)
     scores = np.empty((len(totals), count))
@@ -144,8 +147,10 @@ def random_qualities(batch: Batch, rng: np.random.Generator, count: int) -> np.n
 
 def _worths(batch: Batch, rng: np.random.Generator) -> np.ndarray:
     """Random value (n,) of each line."""
-    numbers, position = batch.numbers.numpy().astype(float), batch.position.numpy()
-    starts, words = batch.starts.numpy(), batch.words.numpy()
+    numbers = batch.numbers.numpy().astype(float)
+    position = batch.position.numpy()
+    starts = batch.starts.numpy()
+    words = batch.words.numpy()
     line_of_word = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(words))))
     vocabulary, word = np.unique(words, return_inverse=True)
     of_word = rng.standard_normal(len(vocabulary)) * np.exp(rng.normal(0, 0.7, len(vocabulary)))

@@ -37,7 +37,8 @@ def embeddings(family: str) -> np.ndarray:
 
     teacher = predictors.load(TEACHER)
     assert isinstance(teacher, GNN)
-    graphs, parts = [text_graph(text) for text in labelled(family, "accuracy").texts], []
+    graphs = [text_graph(text) for text in labelled(family, "accuracy").texts]
+    parts = []
     with torch.no_grad():
         for start in range(0, len(graphs), BATCH):
             batch = collate(graphs[start : start + BATCH])
@@ -51,7 +52,8 @@ def score(family: str, covariates: int, learned: int, tested: int, seed: int) ->
 
     from predictors.rlm.predictor import RLM
 
-    table, metric = labelled(family, "accuracy"), "accuracy"
+    table = labelled(family, "accuracy")
+    metric = "accuracy"
     order = np.random.default_rng(seed).permutation(len(table.texts))
     examples, rest = order[:learned], order[learned:][:tested]
     centred = embeddings(family) - embeddings(family)[examples].mean(0)

@@ -93,7 +93,8 @@ def measure(program: Program, launcher: Path, folder: Path, repeats: int) -> Mea
             f"a program of {program.families} in {program.language} prints a different output in "
             "each run"
         )
-    times, kib = [run.time_ms for run in runs], [run.memory_kib for run in runs]
+    times = [run.time_ms for run in runs]
+    kib = [run.memory_kib for run in runs]
     return Measured(*map(median, (times, times[::2], times[1::2], kib, kib[::2], kib[1::2])))
 
 

@@ -21,7 +21,8 @@ def head_predictions(
     m).
     """
     torch.manual_seed(seed)
-    center, spread = states.mean(0), states.std(0)
+    center = states.mean(0)
+    spread = states.std(0)
     spread = np.where(spread > 1e-6, spread, 1.0)
     inputs, queries = (
         torch.from_numpy(((x - center) / spread).clip(-10, 10)).float()

@@ -47,10 +47,13 @@ def main(
     as_json: AsJson = False,
 ) -> None:
     """Measure the table, then judge predictions of each runtime from few measurements."""
-    runtimes, names = chosen(only, INSTALLED), chosen(methods, METHODS)
+    runtimes = chosen(only, INSTALLED)
+    names = chosen(methods, METHODS)
     if quick:
-        networks, seeds = min(networks, QUICK_NETWORKS), 1
-        runtimes, names = runtimes[:QUICK_RUNTIMES], list(QUICK_METHODS)
+        networks = min(networks, QUICK_NETWORKS)
+        seeds = 1
+        runtimes = runtimes[:QUICK_RUNTIMES]
+        names = list(QUICK_METHODS)
     out.mkdir(parents=True, exist_ok=True)
     if networks:
         with progress_bar("networks", as_json) as bar:

@@ -78,7 +78,8 @@ def candidates() -> Iterator[Candidate]:
 
 
 def _distinct(label: str, space: SearchSpace) -> Iterator[Candidate]:
-    rng, seen = np.random.default_rng(0), set()
+    rng = np.random.default_rng(0)
+    seen = set()
     while space.size is None or len(seen) < space.size:
         architecture = space.sample(rng)
         if architecture not in seen:
@@ -134,7 +135,8 @@ class _Worker:
             with suppress(BrokenPipeError):  # it has ended
                 process.stdin.write(f"{folder}\n")
                 process.stdin.flush()
-            result, begun = folder / RESULT, time.monotonic()
+            result = folder / RESULT
+            begun = time.monotonic()
             while not result.exists():
                 if process.poll() is not None:
                     return {"error": f"crashed ({process.returncode}) while {_step(folder)}"}
@@ -194,7 +196,9 @@ def read_table(folder: Path, runtimes: list[str]) -> Table:
         InputError: fewer than `MIN_NETWORKS` networks are complete.
     """
     measured = Journal(folder / TABLE).known
-    rows, networks, failed = [], [], dict.fromkeys(runtimes, 0)
+    rows = []
+    networks = []
+    failed = dict.fromkeys(runtimes, 0)
     for network in candidates():
         values = [measured.get(f"{runtime} {network.name}", {}) for runtime in runtimes]
         if not any(values):

@@ -86,7 +86,8 @@ def _split(
 ) -> Split:
     names = runtimes.split(",")
     table, costs = _table(folder, runtimes)
-    logs, new = np.log(table.latency), names.index(runtime)
+    logs = np.log(table.latency)
+    new = names.index(runtime)
     order = np.random.default_rng(seed).permutation(len(table.networks))
     reads_texts = method.startswith("rlm")
     texts = [one.space.to_text(one.architecture) for one in table.networks] if reads_texts else []
@@ -146,7 +147,8 @@ def _rlm_alone(split: Split) -> np.ndarray:
 def _regression(split: Split) -> np.ndarray:
     from sklearn.linear_model import RidgeCV
 
-    inputs, targets = _scaled(split.known, split.measured), split.target[split.measured]
+    inputs = _scaled(split.known, split.measured)
+    targets = split.target[split.measured]
     fitted = RidgeCV(PENALTIES).fit(inputs[split.measured], targets)
     return fitted.predict(inputs[split.others])
 
@@ -159,7 +161,8 @@ def _gp(split: Split) -> np.ndarray:
 
     torch.manual_seed(split.seed)
     plain = np.hstack([split.known, split.costs])
-    low, high = plain.min(axis=0), plain.max(axis=0)
+    low = plain.min(axis=0)
+    high = plain.max(axis=0)
     inputs = torch.from_numpy((plain - low) / np.maximum(high - low, 1e-9))  # in the unit cube
     targets = torch.from_numpy(split.target[split.measured])[:, None]
     model = SingleTaskGP(inputs[split.measured], targets)

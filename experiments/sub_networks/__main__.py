@@ -59,7 +59,8 @@ def main(
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    data, lines = images(folder, sizes), Lines(folder / "results.jsonl")
+    data = images(folder, sizes)
+    lines = Lines(folder / "results.jsonl")
     for seed in range(first_seed, first_seed + (1 if quick else seeds)):
         for family in families.split(","):
             study = Study(family, seed, data, folder, sizes, lines, quick)

@@ -507,7 +507,8 @@ def run_study(study: Study, parts: Sequence[str], only: Sequence[str] = ()) -> N
     """Run some of the parts, with some of the methods (all by default), and print what they
     find.
     """
-    name, model = f"{study.family} {study.seed}", study.model_score
+    name = f"{study.family} {study.seed}"
+    model = study.model_score
     print(f"{name}: the model has {model.test:.2f} % test accuracy", flush=True)
     methods: dict[str, list[Score]] = {}
     rivals = [name for name in RIVALS if name in only or not only]

@@ -43,7 +43,8 @@ class ResNet(nn.Module):
                 stride = 2 if stage and not block else 1
                 layers.append(Block(inputs, width, stride))
                 inputs = width
-        self.blocks, self.head = nn.Sequential(*layers), nn.Linear(inputs, classes)
+        self.blocks = nn.Sequential(*layers)
+        self.head = nn.Linear(inputs, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.blocks(self.norm(self.stem(x)).relu()).mean((2, 3)))
@@ -73,9 +74,11 @@ class Layer(nn.Module):
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.norm1 = nn.LayerNorm(width)
+        self.norm2 = nn.LayerNorm(width)
         self.attention = Attention(width, heads)
-        self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.wide = nn.Linear(width, 4 * width)
+        self.narrow = nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.norm1(x))
@@ -95,7 +98,8 @@ class ViT(nn.Module):
         )
         self.position = nn.Parameter(0.02 * torch.randn(1, 64, width))
         self.layers = nn.Sequential(*[Layer(width, heads) for _ in range(depth)])
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = self.stem(x).flatten(2).transpose(1, 2) + self.position

@@ -151,7 +151,8 @@ def crops(count: int, rng: np.random.Generator) -> np.ndarray:
     """Random parts of the photographs (count, 3, SIDE, SIDE) uint8, half of them mirrored."""
     from PIL import Image
 
-    images, rows = [Image.fromarray(image) for image in photographs()], []
+    images = [Image.fromarray(image) for image in photographs()]
+    rows = []
     for i in range(count):
         image = images[i % len(images)]
         side = int(min(image.size) * rng.uniform(0.3, 1))

@@ -62,7 +62,9 @@ def main(
     """Print architectures per second of both sides, and time and memory for many texts."""
     import torch
 
-    examples, padded, growth = EXAMPLES, PADDED, [10**k for k in range(3, digits + 1)]
+    examples = EXAMPLES
+    padded = PADDED
+    growth = [10**k for k in range(3, digits + 1)]
     if quick:
         examples, padded, growth = 10, 128, [100]
         count, plain, seeds, threads = 10, 1, 1, 1
@@ -82,16 +84,15 @@ def main(
 
 def _speeds(examples: int, count: int, plain: int, padded: int, seed: int) -> dict[str, float]:
     """Architectures per second of the plain side, our samples and our point estimates."""
-    space, rng = get_space("nasbench101"), np.random.default_rng(seed)
+    space = get_space("nasbench101")
+    rng = np.random.default_rng(seed)
     drawn: dict[str, None] = {}
     while len(drawn) < examples + 2 * count:
         drawn[space.to_text(space.sample(rng))] = None
     texts = list(drawn)
-    learned, first, second = (
-        texts[:examples],
-        texts[examples : examples + count],
-        texts[examples + count :],
-    )
+    learned = texts[:examples]
+    first = texts[examples : examples + count]
+    second = texts[examples + count :]
     model = predictors.create("rlm").fit(learned, {name: rng.random(examples) for name in METRICS})
     return {
         "plain": _speed(lambda: _plain(plain, padded), plain),
@@ -116,10 +117,8 @@ def _plain(count: int, padded: int) -> np.ndarray:
     from torch import nn
 
     torch.manual_seed(0)
-    embed, embed_numbers = (
-        nn.Embedding(VOCABULARY, WIDTH),
-        nn.Embedding(NUMBER_TOKENS + len(METRICS), WIDTH),
-    )
+    embed = nn.Embedding(VOCABULARY, WIDTH)
+    embed_numbers = nn.Embedding(NUMBER_TOKENS + len(METRICS), WIDTH)
     layers: dict[str, Any] = {
         "d_model": WIDTH,
         "nhead": HEADS,
@@ -137,10 +136,8 @@ def _plain(count: int, padded: int) -> np.ndarray:
             states = encoder(
                 embed(torch.randint(VOCABULARY, (1, padded))), src_key_padding_mask=_padding(padded)
             )
-            copied, padding = (
-                states.expand(SAMPLES, -1, -1).contiguous(),
-                _padding(padded).expand(SAMPLES, -1),
-            )
+            copied = states.expand(SAMPLES, -1, -1).contiguous()
+            padding = _padding(padded).expand(SAMPLES, -1)
             sequence = torch.empty(SAMPLES, 0, dtype=torch.long)
             for metric in range(len(METRICS)):
                 sequence = torch.cat(

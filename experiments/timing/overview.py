@@ -38,14 +38,16 @@ def main(quick: Quick = False) -> None:
     from predictors.base import STREAM_CHUNK
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    space, rng = get_space("nasbench201"), np.random.default_rng(0)
+    space = get_space("nasbench201")
+    rng = np.random.default_rng(0)
     count, few = (QUICK_COUNT, QUICK_LEARNED) if quick else (COUNT, LEARNED)
     archs = [space.sample(rng) for _ in range(count)]
     texts = [space.to_text(arch) for arch in archs]
     every = texts if quick else (space.to_text(arch) for arch in space.enumerate())
     many = list(dict.fromkeys(every))
     cores = os.cpu_count() or 1
-    gnn, learned = predictors.create("gnn"), [space.sample(rng) for _ in range(few)]
+    gnn = predictors.create("gnn")
+    learned = [space.sample(rng) for _ in range(few)]
     values = {"metric": np.array([float(space.flops(arch)) for arch in learned])}
 
     def learn() -> None:

@@ -42,7 +42,8 @@ Side = Callable[[Benchmark, "Path | None", int], list[float]]
 
 def plain(table: Benchmark, path: Path | None, trials: int) -> list[float]:
     """Processor time in seconds at the start of each trial of an Optuna loop."""
-    evaluator, times = TableEvaluator(table, OBJECTIVES.split(",")), []
+    evaluator = TableEvaluator(table, OBJECTIVES.split(","))
+    times = []
 
     def objective(trial: optuna.Trial) -> tuple[float, ...]:
         times.append(time.process_time())
@@ -97,7 +98,8 @@ def guided(
     first, last = between
     sampler = create_sampler(predictor, table.space, OBJECTIVES, n_startup=first, pool=pool)
     assert isinstance(sampler, PredictorSampler)
-    evaluate, usual = TableEvaluator(table, OBJECTIVES.split(",")), sampler.fresh
+    evaluate = TableEvaluator(table, OBJECTIVES.split(","))
+    usual = sampler.fresh
 
     def objective(trial: optuna.Trial) -> tuple[float, ...]:
         sampler.fresh = pool if len(times) < first else usual  # the first fit fills the pool
@@ -125,7 +127,8 @@ def main(
     trial.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    table, rows = load_benchmark("nasbench201"), []
+    table = load_benchmark("nasbench201")
+    rows = []
     cases = [(kind, count) for kind in ("memory", "journal") for count in trials or (1000, 5000)]
     with progress_bar("searches") as bar:
         for done, (kind, count) in enumerate(cases):

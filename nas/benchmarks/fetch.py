@@ -85,8 +85,10 @@ def fetch(
     if not base_url.startswith(("http://", "https://")):
         raise InputError(f"base URL {base_url!r}: it must begin with http:// or https://")
     sources = nasbench201_sources() if sources is None else sources
-    total, done = sum(source.bytes for source in sources), 0
-    contents, deadline = {}, time.monotonic() + MAX_SECONDS
+    total = sum(source.bytes for source in sources)
+    done = 0
+    contents = {}
+    deadline = time.monotonic() + MAX_SECONDS
     for source in sources:
         contents[source] = _verified(source, base_url, deadline)
         done += source.bytes

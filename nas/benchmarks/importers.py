@@ -101,7 +101,8 @@ def read_nasbench201(path: Path, progress: Progress | None = None) -> Table:
     contents = load_torch_file(path)
     rows, archs = [], []
     try:
-        infos, indexes = contents["arch2infos"], sorted(contents["evaluated_indexes"])
+        infos = contents["arch2infos"]
+        indexes = sorted(contents["evaluated_indexes"])
         for done, index in enumerate(indexes, start=1):
             # dict(), because the package would load a string as a path.
             full = ArchResults.create_from_state_dict(dict(infos[index]["full"]))

@@ -129,7 +129,8 @@ def _nasbench201() -> Benchmark:
 
 def _population(name: str) -> Benchmark:
     """A table of the package, in the space that its card names."""
-    path, card_path = PACKAGE_DATA / f"{name}.csv.gz", PACKAGE_DATA / f"{name}.json"
+    path = PACKAGE_DATA / f"{name}.csv.gz"
+    card_path = PACKAGE_DATA / f"{name}.json"
     if not path.is_file():
         raise InputError(
             f"benchmark {name} is missing from this installation: run `nas benchmarks build {name}`"

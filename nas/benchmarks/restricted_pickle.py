@@ -53,7 +53,8 @@ def load_torch_file(path: Path) -> Any:
         stream.seek(0)
         if _Unpickler(stream).load() != TORCH_MAGIC:
             raise pickle.UnpicklingError("it is not a torch file")
-        _version, _system = _Unpickler(stream).load(), _Unpickler(stream).load()
+        _version = _Unpickler(stream).load()
+        _system = _Unpickler(stream).load()
         return _Unpickler(stream).load()
 
 

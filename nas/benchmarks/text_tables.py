@@ -83,7 +83,8 @@ def read_text_table(path: Path, text: str, targets: Sequence[str]) -> TextTable:
     sums: dict[str, np.ndarray] = {}
     counts: dict[str, np.ndarray] = {}
     for target, metric in zip(targets, names, strict=True):
-        values, labels = _numbers(table, target, path), np.array(metric)
+        values = _numbers(table, target, path)
+        labels = np.array(metric)
         for name in dict.fromkeys(metric):
             here = np.flatnonzero((labels == name) & ~np.isnan(values))
             np.add.at(sums.setdefault(name, np.zeros(len(position))), row[here], values[here])

@@ -88,7 +88,8 @@ def compare(
     tested = test_metric or metric
     if len(tested) != len(metric):
         raise InputError(f"give one --test-metric for each of the {len(metric)} --metric, or none")
-    names, known = tuple(split_names(predictor)), tuple(split_names(given)) if given else ()
+    names = tuple(split_names(predictor))
+    known = tuple(split_names(given)) if given else ()
     comparisons = [
         Comparison(table, learned, ranked, names, parse_sizes(sizes), seeds, known, first_seed)
         for table in benchmark
@@ -116,10 +117,8 @@ def compare(
         if not as_json:
             _print_compared(result)
     if as_json:
-        rows, pairs = (
-            [row for c in results for row in c.rows()],
-            [pair for c in results for pair in c.pairs()],
-        )
+        rows = [row for c in results for row in c.rows()]
+        pairs = [pair for c in results for pair in c.pairs()]
         print_json({"predictors": rows, "pairs": pairs})
 
 

@@ -76,7 +76,8 @@ def device_add(
     from nas.search.prior import read_prior_observations
     from search_spaces import get_space
 
-    device, opened = PredictedDevice(name), get_space(space, **parse_settings(option, "--option"))
+    device = PredictedDevice(name)
+    opened = get_space(space, **parse_settings(option, "--option"))
     sources = [one for one in (latency_command, metric_command, measurements) if one is not None]
     if len(sources) != 1:
         raise InputError(
@@ -95,7 +96,8 @@ def device_add(
                 )
             device.begin({"measurements": "given"})
             for architecture, (value,) in observations.items():
-                text, times = opened.to_text(architecture), [value, value, value]
+                text = opened.to_text(architecture)
+                times = [value, value, value]
                 if device.tried.get(text, {}).get("ms") != times:
                     device.add(text, opened.format(architecture), times)
         else:

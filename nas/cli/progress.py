@@ -24,12 +24,14 @@ class _State:
     def __init__(self, label: str) -> None:
         self.label = label
         self.what, self.done, self.total, self.updates = "", 0, 0, 0
-        self._first, self._began = 0, time.monotonic()
+        self._first = 0
+        self._began = time.monotonic()
         self._changed = self._began  # when the amount done last changed
 
     def update(self, what: str, done: int, total: int) -> None:
         if not self.updates or done < self.done or total != self.total:  # a new step has begun
-            self._first, self._began = done, time.monotonic()
+            self._first = done
+            self._began = time.monotonic()
         if done != self.done or self._changed < self._began:
             self._changed = time.monotonic()
         self.what, self.done, self.total = what, done, total
@@ -47,7 +49,9 @@ class _State:
         Between two units it counts down. If a unit takes longer than the mean, the mean counts it
         as well, so that the estimate does not jump when it ends.
         """
-        steps, remaining, now = self.done - self._first, self.total - self.done, time.monotonic()
+        steps = self.done - self._first
+        remaining = self.total - self.done
+        now = time.monotonic()
         if not steps or remaining <= 0:
             return ""
         mean = max((self._changed - self._began) / steps, (now - self._began) / (steps + 1))
@@ -76,7 +80,9 @@ def progress_bar(label: str, quiet: bool = False) -> Iterator[Progress]:
     Yields:
         A function to call with the current step, the amount done and the total.
     """
-    state, stopped, terminal = _State(label), threading.Event(), sys.stderr.isatty()
+    state = _State(label)
+    stopped = threading.Event()
+    terminal = sys.stderr.isatty()
 
     def write_line() -> None:
         log.info("%s", state.line())

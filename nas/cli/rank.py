@@ -68,7 +68,8 @@ def rank(
         for place, row in enumerate(ranked.networks)
         if place < top or row["network"] in networks
     ]
-    count, goals = len(ranked.networks), parse_objectives(objectives)
+    count = len(ranked.networks)
+    goals = parse_objectives(objectives)
     print_table(f"{count} networks", [with_arrows(_shown(row), goals) for row in shown])
     if ranked.not_read:
         print(f"{len(ranked.not_read)} networks could not be read; the first: {ranked.not_read[0]}")

@@ -106,7 +106,8 @@ def retrain(
     if as_json:
         print_json({"point": point, **summary})
         return
-    searched, quantized = summary["searched"], summary.get("int8")
+    searched = summary["searched"]
+    quantized = summary.get("int8")
     values = summary["values"] | (quantized["values"] if quantized else {})
     measured = {metric: value for metric, value in searched.items() if isinstance(value, float)}
     rows = [

@@ -28,10 +28,8 @@ def sample(
 
     from search_spaces import get_space
 
-    chosen, rng = (
-        get_space(space, **parse_settings(option, "--option")),
-        np.random.default_rng(seed),
-    )
+    chosen = get_space(space, **parse_settings(option, "--option"))
+    rng = np.random.default_rng(seed)
     rows = []
     for i in range(count):
         arch = chosen.sample(rng)

@@ -90,7 +90,8 @@ def show_search(
         "the true hypervolume" if studies.benchmark else "the hypervolume of the best front found"
     )
     print_table(f"{problem}: share of {truth}", studies.table())
-    several, first = len(studies.searches), studies.first.settings
+    several = len(studies.searches)
+    first = studies.first.settings
     of = (
         f"all {several} searches"
         if several > 1

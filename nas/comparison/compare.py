@@ -151,7 +151,8 @@ class Compared:
             for name in MEASURES:
                 values = np.array([g[name] for g in group])
                 spread = float(values.std(ddof=1)) if len(group) > 1 else 0.0
-                row[name], row[f"{name}_std"] = float(values.mean()), spread
+                row[name] = float(values.mean())
+                row[f"{name}_std"] = spread
             rows.append(row)
         return rows
 

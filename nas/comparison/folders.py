@@ -151,7 +151,8 @@ def claim(
         InputError: the folder holds other searches, or these were begun with other settings, data
             or networks (`nas.search.study.provenance.check_same`).
     """
-    names, record = list(searches), _read(folder)
+    names = list(searches)
+    record = _read(folder)
     if record is None:
         if strange := [name for name in RESULTS if (folder / name).exists()]:
             raise InputError(

@@ -78,7 +78,8 @@ def _difference(first: str, second: str, values: Mapping[str, Sequence[float]]) 
     from scipy.stats import t
 
     delta = np.asarray(values[first], float) - np.asarray(values[second], float)
-    n, mean = len(delta), float(delta.mean())
+    n = len(delta)
+    mean = float(delta.mean())
     std = float(delta.std(ddof=1)) if n > 1 else 0.0
     if n < 2 or not np.any(delta):
         p = 1.0

@@ -129,7 +129,8 @@ class DeviceCommand:
         """
         fields = cls._checked(settings)
         if named := _NAMED.fullmatch(text):
-            fields["name"], text = named[1].removesuffix(SUFFIX), named[2]
+            fields["name"] = named[1].removesuffix(SUFFIX)
+            text = named[2]
         return cls(text, **fields)
 
     @classmethod
@@ -244,7 +245,8 @@ def measure_on_device(
     for metric in device.metrics:
         # Rows (measurements, 3) of value, low and high end; equal where one number was printed.
         rows = np.array([row for call in counted for row in call[metric.name]])
-        low, high = np.quantile(rows[:, 1], 0.1), np.quantile(rows[:, 2], 0.9)
+        low = np.quantile(rows[:, 1], 0.1)
+        high = np.quantile(rows[:, 2], 0.9)
         median = float(np.median(rows[:, 0]))
         meaning = f"median, 10 % and 90 % quantile of {device.runs} calls"
         results[metric.name] = Latency(median, float(low), float(high), meaning)
@@ -351,7 +353,8 @@ def _rows(metric: str, value: Any) -> list[list[float]]:
         if isinstance(value, dict):
             middle = float(value["value"])
             spread = float(value.get("spread", 0.0))
-            low, high = value.get("low", middle - spread), value.get("high", middle + spread)
+            low = value.get("low", middle - spread)
+            high = value.get("high", middle + spread)
             return [[middle, float(low), float(high)]]
         return [[float(number)] * 3 for number in (value if isinstance(value, list) else [value])]
     except (TypeError, ValueError, KeyError) as error:

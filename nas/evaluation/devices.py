@@ -103,7 +103,8 @@ class PredictedDevice:
                 f"device {name!r}: use lower-case letters, digits and _, and none of the names "
                 f"{taken}"
             )
-        self.name, self.folder = name, devices_folder() / name
+        self.name = name
+        self.folder = devices_folder() / name
         self._journal = Journal(self.folder / "measurements.jsonl") if self.exists else None
         if strange := [text for text, row in self.tried.items() if not _is_result(row)]:
             path = self.folder / "measurements.jsonl"
@@ -226,7 +227,8 @@ class PredictedDevice:
         """Leave-one-out predictions (k, 3) of the measured networks in ms, in the columns of
         `predict`.
         """
-        known, rows = self.latencies[:, 0], np.arange(len(self.texts))
+        known = self.latencies[:, 0]
+        rows = np.arange(len(self.texts))
         drawn = [
             _sampled(
                 self._fit(np.where(rows == i, np.nan, known)), self.declared.key, [self.texts[i]]

@@ -60,10 +60,13 @@ def measure_energy(model: onnx.ModelProto, task: LatencyTask) -> Latency:
     with measuring():
         for _ in range(WINDOWS):
             # 1. The idle machine, then the network for as long.
-            before, start = _joules(domains), time.perf_counter()
+            before = _joules(domains)
+            start = time.perf_counter()
             time.sleep(WINDOW_S)
             idle = _difference(domains, before) / (time.perf_counter() - start)  # watts
-            before, start, runs = _joules(domains), time.perf_counter(), 0
+            before = _joules(domains)
+            start = time.perf_counter()
+            runs = 0
             while time.perf_counter() - start < WINDOW_S:
                 session.run(None, feed)
                 runs += 1

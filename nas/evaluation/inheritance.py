@@ -96,7 +96,8 @@ class Teacher:
 
     def __init__(self, network: Trainable, device: torch.device) -> None:
         assert network.teacher is not None
-        self.network, self.model = network, network.teacher.to(device)
+        self.network = network
+        self.model = network.teacher.to(device)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Outputs (n, outputs)."""
@@ -195,7 +196,8 @@ def imitated(data: Dataset, network: Trainable) -> Dataset:
                 outputs.astype(np.float32) if vectors else outputs.argmax(1).astype(np.int64),
             )
 
-        train, test = part(data.train), part(data.test)
+        train = part(data.train)
+        test = part(data.test)
         validation = None if data.validation is None else part(data.validation)
         shape = network.graph.shapes[network.graph.outputs[0]]
         _IMITATIONS[key] = Imitation(

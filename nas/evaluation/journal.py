@@ -64,7 +64,8 @@ def log_to(path: Path) -> Iterator[None]:
 
     An error in writing the log is ignored, so that it does not end the command.
     """
-    logger, handler = logging.getLogger("nas"), _LogFile(path, encoding="utf-8", delay=True)
+    logger = logging.getLogger("nas")
+    handler = _LogFile(path, encoding="utf-8", delay=True)
     handler.setFormatter(
         logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
     )

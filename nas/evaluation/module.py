@@ -212,7 +212,8 @@ class _PerReplica(nn.Module):
 
 def live_nodes(graph: Graph) -> list[Node]:
     """The nodes that the graph's outputs depend on, in their order."""
-    needed, nodes_backwards = set(graph.outputs), []
+    needed = set(graph.outputs)
+    nodes_backwards = []
     for node in reversed(graph.nodes):
         if needed & set(node.outputs):
             needed |= set(node.inputs)

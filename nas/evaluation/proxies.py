@@ -219,7 +219,8 @@ def _record_agreements(net: GraphModule) -> list[Tensor]:
                 neither = units - count[:, None] - count + both
                 agreements.append(weight * (both + neither))
 
-            weight, whole = max(1, readers[node.outputs[0]]), node.op == "ConvBnRelu6"
+            weight = max(1, readers[node.outputs[0]])
+            whole = node.op == "ConvBnRelu6"
             layer.register_forward_hook(partial(record, weight=weight, whole=whole))
     return agreements
 

@@ -87,7 +87,9 @@ class _Training:
 
     def __init__(self, space: TorchSpace, data: Dataset, task: TrainingTask, seed: int) -> None:
         self.space, self.data, self.task, self.seed = space, data, task, seed
-        self.goal, self.rng, self.epoch = goal_of(data), np.random.default_rng(seed), 0
+        self.goal = goal_of(data)
+        self.rng = np.random.default_rng(seed)
+        self.epoch = 0
         torch.manual_seed(seed)
 
         # 1. The networks that show how large each parameter gets.

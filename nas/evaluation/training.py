@@ -246,7 +246,8 @@ def check_fit(graph: Graph, data: Dataset) -> None:
     """Raise InputError unless the network's input and output shapes match the data set."""
     if not data.labelled:
         raise InputError(_unlabelled(data))
-    takes, output = graph.shapes[graph.inputs[0]], graph.shapes[graph.outputs[0]][1:]
+    takes = graph.shapes[graph.inputs[0]]
+    output = graph.shapes[graph.outputs[0]][1:]
     if len(graph.inputs) != 1:
         raise InputError(f"the network has {len(graph.inputs)} inputs; {data.name} has one")
     same = len(takes) == len(data.shape) + 1 and element_type(takes) == element_type(data.shape)
@@ -331,8 +332,12 @@ class _Training:
             task,
             report,
         )
-        self.device, self.replicas, self.goal = _device(device), len(seeds), goal_of(data)
-        self.train, self.validation, self.test = data.train, data.validation, data.test
+        self.device = _device(device)
+        self.replicas = len(seeds)
+        self.goal = goal_of(data)
+        self.train = data.train
+        self.validation = data.validation
+        self.test = data.test
         self.has_images = self.train.inputs.ndim == 4
         if len(self.train) < task.batch:
             raise InputError(

@@ -164,7 +164,8 @@ def _add_repeats(network: Network, architectures: Sequence[Architecture], table:
     for name, repeated in repeats.items():
         some = [value for value in repeated if np.isfinite(value)]
         if len(some) > 1 and name in network.values:
-            value, std = network.values[name], float(np.std(some, ddof=1))
+            value = network.values[name]
+            std = float(np.std(some, ddof=1))
             network.spreads[name] = (
                 value - std,
                 value + std,

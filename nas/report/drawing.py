@@ -126,7 +126,8 @@ def _layout(edges: Sequence[tuple[int, int]], labels: Sequence[str]) -> list[Spo
             across[node] = left + place
 
     # 4. In pixels.
-    width, height = BOX[0] + GAP[0], BOX[1] + GAP[1]
+    width = BOX[0] + GAP[0]
+    height = BOX[1] + GAP[1]
     spots = []
     for node, label in enumerate(labels):
         x = (across[node] + 0.5) * width

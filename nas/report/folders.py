@@ -64,7 +64,8 @@ def save_comparison(folder: Path, compared: Compared) -> None:
         path.write_text(
             json.dumps({"predictors": rows, "pairs": compared.pairs()}, indent=1) + "\n"
         )
-    learned, ranked = compared.comparison.learned.name, compared.comparison.test_metric
+    learned = compared.comparison.learned.name
+    ranked = compared.comparison.test_metric
     plot_learning_curves(folder / "tau.png", rows)
     plot_kendall(
         folder / "predicted.png",

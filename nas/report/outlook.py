@@ -101,7 +101,8 @@ def _left_out(
     import predictors
 
     networks = studies.distinct
-    space, names = studies.first.space, [metric.name for metric in trained]
+    space = studies.first.space
+    names = [metric.name for metric in trained]
     reads_choices = predictors.create(sampler).reads_choices
     inputs: list[Any] = [
         network.architecture if reads_choices else space.to_text(network.architecture)
@@ -148,7 +149,8 @@ class Optimism(NamedTuple):
     @property
     def sentence(self) -> str:
         """What to expect, in words."""
-        label, unit = metric_label(self.metric).partition(" (")[0], _unit(self.metric)
+        label = metric_label(self.metric).partition(" (")[0]
+        unit = _unit(self.metric)
         front = "the front's network" if self.networks == 1 else f"the front's {self.networks}"
         front = front if self.networks == 1 else f"{front} networks"
         values = f"{self.later:.4g}{unit} instead of {self.measured:.4g}{unit}"

@@ -134,10 +134,8 @@ def plot_studies(folder: Path, studies: Studies, kind: str = "png") -> list[Path
         The paths of the figures.
     """
     yardstick = "best front found" if studies.benchmark is None else "true front"
-    shape, predicted = (
-        "pareto" if len(studies.objectives) == 2 else "parallel",
-        studies.first.predicted,
-    )
+    shape = "pareto" if len(studies.objectives) == 2 else "parallel"
+    predicted = studies.first.predicted
     drawn = bool(studies.front_networks) and len(studies.objectives) > 1
     names = ["hypervolume", *([shape] if drawn else []), *(["predicted"] if predicted else [])]
     paths = {name: folder / f"{name}.{kind}" for name in names}
@@ -242,7 +240,8 @@ def plot_hypervolume(
             zip(curves.items(), styles, strict=False)
         ):
             evaluations = np.arange(1, ratios.shape[1] + 1)
-            mean, std = ratios.mean(axis=0), ratios.std(axis=0)
+            mean = ratios.mean(axis=0)
+            std = ratios.std(axis=0)
             look: dict[str, Any] = {"color": colour, "zorder": 3 - i / len(curves)}
             # A hypervolume stays until an evaluation improves it.
             steps: dict[str, Any] = {"drawstyle": "steps-post"} if len(ratios) == 1 else {}
@@ -466,7 +465,8 @@ def plot_parallel(path: str | Path, front: np.ndarray, objectives: Sequence[Metr
     better on each axis.
     """
     losses = to_losses(front, objectives)
-    low, high = losses.min(axis=0), losses.max(axis=0)
+    low = losses.min(axis=0)
+    high = losses.max(axis=0)
     heights = 1 - (losses - low) / np.where(high > low, high - low, 1.0)
     with _figure(path, (1.4 * len(objectives) + 1, 3.8)) as figure:
         axes = figure.subplots()

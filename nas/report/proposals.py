@@ -32,7 +32,8 @@ def propose(studies: Studies) -> list[Network]:
     """
     search = studies.first
     sampler = search.study.user_attrs.get(SETTINGS_KEY, {}).get("sampler", "")
-    by_cost, guided = is_by_cost(search), is_predictor(sampler)
+    by_cost = is_by_cost(search)
+    guided = is_predictor(sampler)
     if studies.not_built or not (guided or (by_cost and sampler in BASELINES)):
         return []
     networks = _trainings(studies) if by_cost else _evaluations(studies)

@@ -29,7 +29,8 @@ def write_report(path: Path, studies: Studies, prospects: Prospects | None = Non
         allow_nan=False,
         separators=(",", ":"),
     )
-    charts, script = _asset("echarts.min.js"), "\n".join(map(_asset, _SCRIPTS))
+    charts = _asset("echarts.min.js")
+    script = "\n".join(map(_asset, _SCRIPTS))
     content = Template(_asset("report.html")).substitute(
         scripts=f"{_hash(charts)} {_hash(script)}",
         style=_asset("report.css"),

@@ -105,7 +105,8 @@ class Duration:
     @property
     def sentence(self) -> str:
         """The estimate in plain words."""
-        work, counted = self.work, self.work.counted(self.left)
+        work = self.work
+        counted = self.work.counted(self.left)
         if work.jobs > 1:
             counted += f" in {work.jobs} processes"
         if self.each is None or self.seconds is None:
@@ -246,7 +247,8 @@ def workload(
     limits["limit"] = searches * limits.get("limit", math.inf)
     trainings, epochs = 0, 0
     if isinstance(evaluator, NetworkEvaluator) and evaluator.measurement.data and evaluator.trained:
-        trainings, epochs = len(evaluator.seeds), evaluator.measurement.training.epochs
+        trainings = len(evaluator.seeds)
+        epochs = evaluator.measurement.training.epochs
     return Workload(
         searches * (evaluations if budget is None else budget),
         budget is not None,

@@ -139,7 +139,8 @@ def best_order(losses: np.ndarray) -> np.ndarray:
     import moocore
 
     is_finite = np.isfinite(losses).all(axis=1)
-    finite, infinite = np.flatnonzero(is_finite), np.flatnonzero(~is_finite)
+    finite = np.flatnonzero(is_finite)
+    infinite = np.flatnonzero(~is_finite)
     if not len(finite):
         return infinite
     finite_losses = losses[finite]

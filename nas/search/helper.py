@@ -31,7 +31,8 @@ def main() -> None:
     from nas.search.study.workers import Share
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    checkpoints, share = arguments.pop("checkpoints", None), Share(**arguments.pop("share"))
+    checkpoints = arguments.pop("checkpoints", None)
+    share = Share(**arguments.pop("share"))
     join(
         **arguments, share=share, checkpoints=Path(checkpoints) if checkpoints else None, trust=True
     )

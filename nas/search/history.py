@@ -106,7 +106,8 @@ class History:
         return losses if is_feasible else None
 
     def _add(self, trial: FrozenTrial) -> None:
-        attrs, architecture = trial.user_attrs, self.reader.architecture(trial.params)
+        attrs = trial.user_attrs
+        architecture = self.reader.architecture(trial.params)
         if architecture is None or architecture in self.values or REPEAT_KEY in attrs:
             return
         if RULED_OUT_KEY in attrs:
@@ -147,7 +148,8 @@ class History:
         more trials it has.
         """
         if not self._read or len(self._unfinished) > _MANY_UNFINISHED:
-            trials, unfinished = self.study.get_trials(deepcopy=False), set(self._unfinished)
+            trials = self.study.get_trials(deepcopy=False)
+            unfinished = set(self._unfinished)
             for trial in trials:
                 if trial.number >= self._read or trial_id(trial) in unfinished:
                     yield trial

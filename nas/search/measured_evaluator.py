@@ -201,7 +201,9 @@ class MeasuredEvaluator(NetworkEvaluator):
 
     def probe(self, architectures: Sequence[Architecture]) -> float | None:
         """As in `Evaluator`: some steps of each training, and one latency of this machine."""
-        began, measuring, trainings = time.monotonic(), 0.0, list[float]()
+        began = time.monotonic()
+        measuring = 0.0
+        trainings = list[float]()
         if self.measurement.timed_here == tuple(m for m in self.measured if m not in COSTS):
             self.measure(architectures[0], EvaluationLogger())
             measuring = time.monotonic() - began
@@ -227,7 +229,8 @@ class MeasuredEvaluator(NetworkEvaluator):
             checkpoint,
             report=log.report,
         )
-        values, spreads = values_of(trained.values), spreads_of(trained.values)
+        values = values_of(trained.values)
+        spreads = spreads_of(trained.values)
         further = {metric: value for metric, value in values.items() if metric not in self.metrics}
         log.spread(spreads)
         weights = log.keep(

@@ -230,7 +230,8 @@ class ImprovementPerCost:
             return Job(paused[0].architecture, level, self.fidelities.after(level))
 
         # Hypervolume of the networks ahead together with each paused one.
-        low, high = finite.min(axis=0), finite.max(axis=0)
+        low = finite.min(axis=0)
+        high = finite.max(axis=0)
         scaled = (losses - low) / np.where(high > low, high - low, 1.0)
         front = scaled[len(paused) :]
         reference = np.full(losses.shape[1], STARTUP_REFERENCE)
@@ -260,7 +261,8 @@ class ImprovementPerCost:
             return []
 
         # 3. The jobs; with a shortlist, new networks only from those that measurements leave.
-        seed, columns = int(rng.integers(2**31)), list(targets)
+        seed = int(rng.integers(2**31))
+        columns = list(targets)
         count = DECISIONS + len(runs) // NETWORKS_PER_DECISION
         size = count if self.shortlist is None else self.shortlist.size(count, fitted)
         jobs, is_hopeless = self._choose(fitted, options, len(paused), columns, runs, size, seed)

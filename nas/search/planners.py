@@ -300,7 +300,8 @@ class SamplerPlanner(Planner):
             self._repeats = self._fruitless = 0
             self.rejected.clear()
         else:
-            self._repeats, self._fruitless = self._repeats + 1, self._fruitless + 1
+            self._repeats = self._repeats + 1
+            self._fruitless = self._fruitless + 1
         self._networks = self.history.networks
 
     @property

@@ -129,7 +129,8 @@ class PolicyPlanner(Planner):
     def runs(self) -> Runs:
         """All trainings of the study."""
         stopped = SearchAttributes.of(self.study).stopped
-        costly, trials = self.evaluator.trained, stored_trials(self.study)
+        costly = self.evaluator.trained
+        trials = stored_trials(self.study)
         return Runs(self.reader, self.fidelities, costly, trials, stopped)
 
     def _is_first(self, trial: optuna.Trial, runs: Runs) -> bool:
@@ -200,7 +201,8 @@ class PolicyPlanner(Planner):
         attrs = trial.user_attrs
         if UNTIL_KEY not in attrs:
             raise InputError("the trial is for no segment of a training")
-        begun, until = self.fidelities.begun(attrs[BEGUN_KEY]), attrs[UNTIL_KEY]
+        begun = self.fidelities.begun(attrs[BEGUN_KEY])
+        until = attrs[UNTIL_KEY]
         return Segment(begun, until, until == self.fidelities.last)
 
     def observed(
@@ -274,7 +276,8 @@ def next_jobs(result: SearchResult, space: SearchSpace, count: int) -> list[Job]
 
 
 def _jobs(result: SearchResult, space: SearchSpace) -> Iterator[Job]:
-    settings, runs = result.settings, read_runs(result)
+    settings = result.settings
+    runs = read_runs(result)
     policy = make_policy(
         settings["sampler"],
         space,
@@ -285,7 +288,8 @@ def _jobs(result: SearchResult, space: SearchSpace) -> Iterator[Job]:
     )
     while (job := policy.decide(runs, math.inf)) is not None:
         run = runs.runs.setdefault(job.architecture, Run(job.architecture))
-        run.running, run.ended = job.until, job.until is None
+        run.running = job.until
+        run.ended = job.until is None
         if job.until is not None:
             yield job
 

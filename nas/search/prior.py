@@ -97,7 +97,8 @@ def _finished(
     system_attrs: dict[str, Any],
 ) -> FrozenTrial:
     """A finished trial with these values (metrics,); a failed one if a value is not valid."""
-    chosen, failure = ReplayedTrial(study, reader.space, architecture), reader.reason(values)
+    chosen = ReplayedTrial(study, reader.space, architecture)
+    failure = reader.reason(values)
     violations = {
         str(constraint): float(
             constraint.violation(values[reader.metrics.index(constraint.metric)])

@@ -72,7 +72,8 @@ class GrowingFront:
 
     def add(self, losses: np.ndarray) -> bool:
         """Add a finite point (m,). False if the front weakly dominates it."""
-        before, better = self.points, joined(self.points, losses)
+        before = self.points
+        better = joined(self.points, losses)
         if better is not None:
             self.points = better
         if len(self._first) < FRAME_POINTS:
@@ -95,7 +96,8 @@ class GrowingFront:
 
     def _framed(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Losses (n, m) and the worst corner (m,), in units of the box of the first points."""
-        best, worst = np.min(self._first, axis=0), np.max(self._first, axis=0)
+        best = np.min(self._first, axis=0)
+        worst = np.max(self._first, axis=0)
         span = np.where(worst > best, worst - best, 1.0)
         return (losses - best) / span, (worst - best) / span
 
@@ -121,7 +123,9 @@ def watched(progress: Report | None, look: Callable[[], SearchProgress]) -> Iter
     if progress is None:
         yield None
         return
-    ended, lock, reported = threading.Event(), threading.Lock(), [-1]
+    ended = threading.Event()
+    lock = threading.Lock()
+    reported = [-1]
 
     def report(now: SearchProgress, is_look: bool = False) -> None:
         with lock:

@@ -260,7 +260,8 @@ class _BuiltIn:
         checkpoint: Path,
         progress: Progress | None,
     ) -> tuple[dict[str, float], Weights]:
-        m, data = self.measurement, self._data(network)
+        m = self.measurement
+        data = self._data(network)
         trained = train(
             network, data, m.seeds, m.training, device=m.device, checkpoint=checkpoint,
             progress=progress,

@@ -303,7 +303,9 @@ class PredictorSampler(ReplaySampler):
             measures: True to measure a shortlist first, if the search has one.
         """
         reader, surrogate = self._reader, self._surrogate
-        taken, evaluated, measured = history.taken, history.evaluated, history.measured
+        taken = history.taken
+        evaluated = history.evaluated
+        measured = history.measured
 
         # 1. The front so far, and the reference point of the hypervolume. Later evaluations lie
         #    where the search has looked and would move it towards these: the first ones count.
@@ -445,7 +447,8 @@ class PredictorSampler(ReplaySampler):
 
     def _summary(self, samples: np.ndarray) -> dict[str, list[float]]:
         """Mean and standard deviation per metric of the samples (s, M) of one architecture."""
-        means, deviations = samples.mean(axis=0).tolist(), samples.std(axis=0).tolist()
+        means = samples.mean(axis=0).tolist()
+        deviations = samples.std(axis=0).tolist()
         return {
             name: [mean, deviation]
             for name, mean, deviation in zip(self._reader.metrics, means, deviations, strict=True)

@@ -470,7 +470,8 @@ class _Loop:
 
         # 3. What needs no training, then the training.
         logger = TrialLogger(self.study, trial, self.weights)
-        started, observed = time.monotonic(), dict[str, float]()
+        started = time.monotonic()
+        observed = dict[str, float]()
         try:
             before = self.planner.observed(architecture, segment)
             observed = self._measure(trial, architecture, logger) if before is None else before

@@ -137,7 +137,8 @@ class Shortlist:
         """
         candidates = {}
         for architecture in architectures:
-            started, logger = time.monotonic(), _EntryLogger()
+            started = time.monotonic()
+            logger = _EntryLogger()
             try:
                 measured = self.measure(architecture, logger)
             except (StorageError, EvaluatorError):

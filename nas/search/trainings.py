@@ -212,7 +212,8 @@ class Runs:
                 run.ended = True
 
     def _add(self, trial: FrozenTrial) -> None:
-        attrs, architecture = trial.user_attrs, self.reader.architecture(trial.params)
+        attrs = trial.user_attrs
+        architecture = self.reader.architecture(trial.params)
         if architecture is None:
             return
         if PRIOR_KEY in attrs and trial.state == TrialState.COMPLETE:
@@ -231,7 +232,8 @@ class Runs:
         failed = FAILED_KEY in attrs
         if trial.state == TrialState.FAIL and not failed:
             return  # its process ended, and another trial repeats the segment
-        begun, until = self.fidelities.begun(attrs[BEGUN_KEY]), attrs[UNTIL_KEY]
+        begun = self.fidelities.begun(attrs[BEGUN_KEY])
+        until = attrs[UNTIL_KEY]
         run = self.runs.setdefault(architecture, Run(architecture))
         self.jobs.setdefault((architecture, until), trial.number)
         if not trial.state.is_finished():
@@ -240,7 +242,9 @@ class Runs:
             return
         self.spent += attrs.get(COST_KEY, 0.0)
         if RULED_OUT_KEY in attrs:
-            run.values[NEW], run.ended, run.ruled_out = attrs[VALUES_KEY], True, True
+            run.values[NEW] = attrs[VALUES_KEY]
+            run.ended = True
+            run.ruled_out = True
             run.failed = failed
             return
         epochs = self.fidelities.epochs(begun, until)

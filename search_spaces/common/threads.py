@@ -182,7 +182,8 @@ class _ThreadPools:
         from threadpoolctl import ThreadpoolController
 
         if loaded != self._searched:
-            self._controller, self._searched = ThreadpoolController(), loaded
+            self._controller = ThreadpoolController()
+            self._searched = loaded
         return self._controller.limit(limits=1)
 
 

@@ -100,7 +100,8 @@ class _Precision:
     """The context of `Network.precision`."""
 
     def __init__(self, net: Network, precision: str) -> None:
-        self.net, self.precision = net, check_precision(precision)
+        self.net = net
+        self.precision = check_precision(precision)
 
     def __enter__(self) -> None:
         self.outer = self.net._precision
@@ -186,7 +187,8 @@ class Network:
         with self.block(name):
             if key in self._built:
                 return self._copy(self._built[key], inputs)
-            first_node, first_value = len(self._nodes), len(self._shapes)
+            first_node = len(self._nodes)
+            first_value = len(self._shapes)
             output = build(self, *inputs, *settings)
             nodes = self._nodes[first_node:]
             # It must read nothing from before but its inputs.

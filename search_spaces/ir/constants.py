@@ -250,7 +250,8 @@ def add_constant(emit: Emit, known: Known) -> int | None:
     """
     if is_weight(known):
         return add_param(emit, known)
-    element, array = element_type(known.shape), known.static
+    element = element_type(known.shape)
+    array = known.static
     # 1. Short constants are written out.
     if array is not None and array.size <= MAX_WRITTEN_NUMBERS:
         return _add_numbers(emit, array, element)

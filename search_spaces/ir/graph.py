@@ -125,7 +125,8 @@ def known_size(size: Dim) -> int:
 
 def monomial(shape: Shape) -> tuple[int, Counter[str]]:
     """The product of the dimensions: its numerical factor, and the multiplicity of each symbol."""
-    number, symbols = 1, Counter[str]()
+    number = 1
+    symbols = Counter[str]()
     for dim in shape:
         for factor in str(dim).split("_"):
             if factor.isdecimal():

@@ -430,7 +430,8 @@ def canonical(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Attrs:
 
     They are sorted, without defaults, and axes are counted from the front.
     """
-    formal, default = operand_names(op), defaults(op)
+    formal = operand_names(op)
+    default = defaults(op)
     is_first_constant = bool(formal) and any(name == formal[0] for name, _ in attrs)
     rank = len(shapes[0]) if shapes and not is_first_constant else 0
     kept: dict[str, Value] = {}

@@ -218,7 +218,8 @@ def _count_blocks(channels: int) -> int:
 def _count_paths(length: int, outer: int) -> int:
     """Number of different choices for a path of `length` operations."""
     inner = 3 if outer >= 2 * MIN_WIDTH else 2
-    convolutions, resizing = len(CONVOLUTIONS), len(RESIZING) - len(CONVOLUTIONS)
+    convolutions = len(CONVOLUTIONS)
+    resizing = len(RESIZING) - len(CONVOLUTIONS)
     if length == 1:
         return convolutions
     supplemented = length * convolutions ** (length - 1)

@@ -377,7 +377,8 @@ def _read(native: str) -> tuple[Edges, list[str]]:
     """
     try:
         cell = ast.literal_eval(native)
-        matrix, operations = [list(row) for row in cell["matrix"]], list(cell["ops"])
+        matrix = [list(row) for row in cell["matrix"]]
+        operations = list(cell["ops"])
     except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError) as error:
         raise InputError(
             f'not a literal {{"matrix": [[…], …], "ops": […]}}: {native[:200]!r}'

@@ -167,7 +167,8 @@ class CellSpace(SearchSpace):
     def build(self, trial: Trial, net: Network) -> Tensor:
         design = self.ask(trial)
         chain = _Chain(net, self, design)
-        third, two_thirds = design.cells // 3, 2 * design.cells // 3
+        third = design.cells // 3
+        two_thirds = 2 * design.cells // 3
         sizes = (third, two_thirds - third, design.cells - two_thirds)
         # The later two stages begin with the same cells, which form a common block. Their last
         # cells are not part of it: the output of the cell before the network's last one has one

@@ -56,7 +56,8 @@ class TwoPath(Family):
 
     @property
     def size(self) -> int:
-        convolutions, supplements = len(CONVOLUTIONS), len(SUPPLEMENTS)
+        convolutions = len(CONVOLUTIONS)
+        supplements = len(SUPPLEMENTS)
         blocks = convolutions  # of one operation
         for n in range(2, MAX_OPERATIONS + 1):
             blocks += convolutions**n + n * supplements * convolutions ** (n - 1)

@@ -65,7 +65,8 @@ class NarrowMultiheadAttention(nn.MultiheadAttention):
             if is_self:
                 query = key = value = query.transpose(1, 0)
             elif key is value:
-                query, key = query.transpose(1, 0), key.transpose(1, 0)
+                query = query.transpose(1, 0)
+                key = key.transpose(1, 0)
                 value = key
             else:
                 query, key, value = (x.transpose(1, 0) for x in (query, key, value))

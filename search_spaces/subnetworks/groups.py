@@ -430,7 +430,8 @@ class _BlockSearch:
         """True if a path of residual operators with at least one addition leads from one value to
         another.
         """
-        todo, seen = [(result, False)], set()
+        todo = [(result, False)]
+        seen = set()
         while todo:
             value, has_sum = todo.pop()
             if value == source and has_sum:

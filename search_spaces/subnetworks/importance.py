@@ -219,7 +219,8 @@ def _squares(
     tensor = reading.numbers[value]()
     if not tensor.is_floating_point():
         return None
-    squares, score = tensor.detach().double().square(), np.zeros(atom.size)
+    squares = tensor.detach().double().square()
+    score = np.zeros(atom.size)
     for dim, _, labels in _occurrences(axes, [atom]):
         _add(score, labels, _along(squares, dim))
     return score

@@ -122,7 +122,8 @@ class Prunable:
         self.choices = self._choices()
         self.order: dict[Atom, np.ndarray] = {}
         self._assignment: dict[tuple[type, str], str] = {}
-        self._assignments_left, self._started = MAX_ALL_ASSIGNMENTS, time.process_time()
+        self._assignments_left = MAX_ALL_ASSIGNMENTS
+        self._started = time.process_time()
         self._prepare()
         self._drop_what_fails()
         self._prepare()

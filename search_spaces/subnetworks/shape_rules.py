@@ -132,7 +132,8 @@ def _reshape(walk: Walk, node: Node) -> Axes:
             continue
         # 2. The smallest block with as many elements before as after.
         first, last = i + 1, j + 1
-        left, right = before[i].size, number_of(dims[j])
+        left = before[i].size
+        right = number_of(dims[j])
         while left != right:
             if left < right:
                 left *= before[first].size

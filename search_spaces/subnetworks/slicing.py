@@ -230,9 +230,11 @@ class Slicer:
         if is_convolution:
             rows, columns, *_ = layer.weight.shape
             if layer.transposed:
-                layer.in_channels, layer.out_channels = rows, columns * layer.groups
+                layer.in_channels = rows
+                layer.out_channels = columns * layer.groups
             else:
-                layer.in_channels, layer.out_channels = columns * layer.groups, rows
+                layer.in_channels = columns * layer.groups
+                layer.out_channels = rows
 
     def _set_attention(
         self,

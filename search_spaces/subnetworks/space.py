@@ -267,7 +267,9 @@ class Subnetworks(TorchSpace):
         """The network of a ranking whose FLOPs are nearest to a share of the model's, by bisection
         of the share of channels.
         """
-        whole, low, high = self.flops(self.whole), 0.0, 1.0
+        whole = self.flops(self.whole)
+        low = 0.0
+        high = 1.0
         nearest: dict[Architecture, float] = {}
         for _ in range(BISECTIONS):
             share = (low + high) / 2
@@ -352,7 +354,8 @@ class Subnetworks(TorchSpace):
         from search_spaces.subnetworks.prunable import Choice
 
         self.check_member(arch)
-        chosen, choices = arch.as_dict(), self._prunable.choices
+        chosen = arch.as_dict()
+        choices = self._prunable.choices
         return Choice(
             {group: chosen[group.name] for group in choices.groups if group.name in chosen},
             tuple([block for block in choices.blocks if not chosen[f"depth.{block.name}"]]),

@@ -38,7 +38,8 @@ def digits(
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
-    images, labels = (images / 16).astype(np.float32).reshape(-1, 1, 8, 8), labels.astype(np.int64)
+    images = (images / 16).astype(np.float32).reshape(-1, 1, 8, 8)
+    labels = labels.astype(np.int64)
     if not 1 <= train_images < len(images):
         raise InputError(f"digits: {train_images} training images; give 1 to {len(images) - 1}")
     rng = np.random.default_rng(seed)

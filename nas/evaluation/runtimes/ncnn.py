@@ -31,7 +31,8 @@ class Ncnn(Runtime):
             if dtype not in _TYPES:
                 raise InputError(f"inputs of type {dtype} are not supported")
             shapes.append(f"[{','.join(map(str, shape))}]{_TYPES[dtype]}")
-        file, weights = folder / "model.ncnn.param", folder / "model.ncnn.bin"
+        file = folder / "model.ncnn.param"
+        weights = folder / "model.ncnn.bin"
         command = [_pnnx(), str(model), f"inputshape={','.join(shapes)}", "fp16=0"]
         command += [f"ncnnparam={file}", f"ncnnbin={weights}", f"ncnnpy={folder / 'ncnn.py'}"]
         command += [f"pnnxparam={folder / 'p.param'}", f"pnnxbin={folder / 'p.bin'}"]

@@ -154,7 +154,8 @@ def _space(
     trust: bool,
     options_override: Mapping[str, Any],
 ) -> SearchSpace:
-    name, options = settings.get("space"), settings.get("space_options", {})
+    name = settings.get("space")
+    options = settings.get("space_options", {})
     if name_override is not None:
         return get_space(name_override, **{**options, **options_override})
     if not name:

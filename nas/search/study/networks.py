@@ -194,7 +194,8 @@ def distinct_networks(
     on_front = non_dominated(np.where(feasible[:, None], losses, np.nan))
 
     # 3. The front comes first.
-    front, rest = np.flatnonzero(on_front), np.flatnonzero(~on_front)
+    front = np.flatnonzero(on_front)
+    rest = np.flatnonzero(~on_front)
     for i in front:
         object.__setattr__(networks[i], "on_front", True)
     return [networks[i] for i in [*front[np.lexsort(losses[front].T[::-1])], *rest]]

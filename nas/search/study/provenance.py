@@ -145,12 +145,14 @@ def _sample(space: SearchSpace) -> Iterator[tuple[str, str]]:
     """Fingerprints of random architectures. If one cannot be built, the exception's name replaces
     its text.
     """
-    started, rng = time.monotonic(), np.random.default_rng(0)
+    started = time.monotonic()
+    rng = np.random.default_rng(0)
     for _ in range(SAMPLED_NETWORKS):
         choices = text = ""
         try:
             architecture = space.sample(rng)
-            choices, text = space.format(architecture), space.to_text(architecture)
+            choices = space.format(architecture)
+            text = space.to_text(architecture)
         except Exception as error:  # the user's `build` failed: the search will report it
             text = type(error).__name__
         yield fingerprint(choices)[:_DIGITS], fingerprint(text)[:_DIGITS]
@@ -219,7 +221,8 @@ def check_same(
     Raises:
         InputError: the values of both must not be mixed. The message names all differences.
     """
-    stored, present = json.loads(json.dumps(stored)), json.loads(json.dumps(present))
+    stored = json.loads(json.dumps(stored))
+    present = json.loads(json.dumps(present))
     try:
         differences = [*_differences(stored, present, is_worker)]
     except (AttributeError, LookupError, TypeError) as error:

@@ -270,12 +270,11 @@ class SearchResult:
         """The evaluations with finite objectives. `search` is the search's number among those that
         are merged.
         """
-        names, sampler = (
-            [objective.name for objective in self.objectives],
-            self.settings.get("sampler"),
-        )
+        names = [objective.name for objective in self.objectives]
+        sampler = self.settings.get("sampler")
         for row in np.flatnonzero(self._is_finite).tolist():
-            architecture, is_prior = self.evaluated.architectures[row], self.prior[row]
+            architecture = self.evaluated.architectures[row]
+            is_prior = self.prior[row]
             values = dict(zip(names, self.evaluated.values[row].tolist(), strict=True))
             yield Evaluation(
                 search,

@@ -90,7 +90,9 @@ def _retrying(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        began, pause, limit = time.monotonic(), FIRST_PAUSE_SECONDS, timeout_seconds()
+        began = time.monotonic()
+        pause = FIRST_PAUSE_SECONDS
+        limit = timeout_seconds()
         while True:
             try:
                 with interrupts_wait():

@@ -386,7 +386,8 @@ def _with_sizes(model: onnx.ModelProto, sizes: Sequence[int]) -> onnx.ModelProto
     """
     inputs = _inputs(model)
     shapes = [dimensions(info) for info in inputs]
-    names, batch = _open_names(shapes), batch_size(shapes)
+    names = _open_names(shapes)
+    batch = batch_size(shapes)
     first = shapes[0][1:] if shapes else []
     written = "x".join(map(str, sizes))
     if not names:
@@ -430,7 +431,8 @@ def remedy(model: onnx.ModelProto, message: str = "") -> str:
         shapes = [dimensions(info) for info in inputs]
     except InputError:
         return ""
-    names, batch = _open_names(shapes), batch_size(shapes)
+    names = _open_names(shapes)
+    batch = batch_size(shapes)
     if not names and isinstance(batch, str) and "is open" in message:
         return (
             f"fix the size {batch!r} by {_TOOL} --dim_param {batch} --dim_value 128 FILE.onnx "

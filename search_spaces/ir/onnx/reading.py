@@ -367,7 +367,8 @@ class Reader:
 
     def _condition(self, node: onnx.NodeProto) -> str:
         """The inputs on which the condition of a node depends, and a remedy with the file alone."""
-        names, seen = [node.input[0]] if node.op_type == "If" else [], set()
+        names = [node.input[0]] if node.op_type == "If" else []
+        seen = set()
         while names:
             name = names.pop()
             if name in seen:
@@ -488,7 +489,8 @@ class Reader:
 
     def _is_setting(self, op: str, position: int, name: str) -> bool:
         """True if an operand is a constant that becomes an attribute."""
-        rules, known = get_operator(op), self.known.get(name) if name else None
+        rules = get_operator(op)
+        known = self.known.get(name) if name else None
         if known is None or known.static is None or rules.owned_attributes:
             return False
         size = known.static.size
@@ -508,7 +510,8 @@ class Reader:
         known = self.known.get(name)
         if known is None or name in self.values or not _is_quantization(op, position):
             return self.value(name)
-        element, fill = element_type(known.shape), uniform_number(known)
+        element = element_type(known.shape)
+        fill = uniform_number(known)
         if fill is not None and can_fill(fill, element):
             value = add_filled(self.emit, fill, tuple(map(int, known.shape)), element)
         else:

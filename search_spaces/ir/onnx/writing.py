@@ -57,7 +57,8 @@ def to_model(graph: Graph, seed: int = 0, numbers: Numbers | None = None) -> Mod
         InputError: if the network has more than `max_weights()` weights.
     """
     check_size(graph)
-    initial, outline = _InitialWeights(graph, seed), Outline(graph, numbers)
+    initial = _InitialWeights(graph, seed)
+    outline = Outline(graph, numbers)
     for tensor, weight, array in outline.tensors:
         outline.model.graph.initializer.append(tensor)
         parts = initial.parts(tensor, weight, array)
@@ -86,7 +87,8 @@ def write_model(
     Raises:
         ModelTooLarge: the file would be larger than `MAX_BYTES`.
     """
-    initial, outline = _InitialWeights(graph, seed), Outline(graph, numbers)
+    initial = _InitialWeights(graph, seed)
+    outline = Outline(graph, numbers)
     for key, value in (metadata or {}).items():
         outline.model.metadata_props.add(key=key, value=value)
     # 1. Everything but the numbers: the model, its graph as the last field, its initializers as
@@ -126,7 +128,8 @@ def max_weights() -> int:
 
 def check_size(graph: Graph) -> None:
     """Raise InputError if the network has more weights than a model in memory may have."""
-    count, limit = graph_params(graph), max_weights()
+    count = graph_params(graph)
+    limit = max_weights()
     if count > limit:
         gigabytes = 3 * 4 * count / 1e9
         raise InputError(
@@ -375,7 +378,8 @@ class _InitialWeights:
         self, tensor: TensorProto, weight: Weight, array: np.ndarray | None
     ) -> Iterator[bytes | memoryview]:
         """Yield the bytes of a tensor's numbers, in parts: those of the array, or initial ones."""
-        size, dtype = prod(tensor.dims), tensor_dtype_to_np_dtype(tensor.data_type)
+        size = prod(tensor.dims)
+        dtype = tensor_dtype_to_np_dtype(tensor.data_type)
         if array is not None:
             yield np.ascontiguousarray(array, dtype).tobytes()
             return

@@ -123,7 +123,8 @@ def convolution(attrs: Attrs, shape: Shape) -> Convolution:
         raise InputError(f"Conv needs an input of shape (N, channels, height, width), not {shape}")
     if "kernel" not in values:
         raise InputError("Conv needs the attribute kernel = [height, width]")
-    in_channels, rank = shape[1], len(shape) - 2
+    in_channels = shape[1]
+    rank = len(shape) - 2
     kernel = each(values["kernel"], rank)
     dilations = each(values.get("dilations", 1), rank)
     conv = Convolution(
@@ -223,7 +224,8 @@ def _weights_with_norm(attrs: Attrs, shapes: tuple[Shape, ...]) -> tuple[Weight,
 
 def _transposed_weights(attrs: Attrs, shapes: tuple[Shape, ...]) -> tuple[Weight, ...]:
     values: dict[str, Any] = dict(attrs)
-    inputs, group = known_size(shapes[0][1]), values.get("group", 1)
+    inputs = known_size(shapes[0][1])
+    group = values.get("group", 1)
     kernel = tuple(values["kernel_shape"])
     channels = int(values.get("channels", inputs))
     are_positive = min(channels, group, *kernel) >= 1
@@ -383,7 +385,8 @@ def explicit_pads(
 
 def _read_transposed(reader: Importer, node: onnx.NodeProto) -> int | None:
     """Add a transposed convolution, and the batch normalization that was folded into it."""
-    weight, attrs = weight_shape(reader, node, 1), node_attrs(node)
+    weight = weight_shape(reader, node, 1)
+    attrs = node_attrs(node)
     is_bias_computed = has_operand(node, 2) and weight_shape(reader, node, 2) is None
     if weight is None or is_bias_computed or "output_shape" in attrs:
         return None

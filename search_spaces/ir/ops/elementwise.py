@@ -215,7 +215,8 @@ def _read_cast_like(reader: Importer, node: onnx.NodeProto) -> int | None:
 def _fold_cast_like(reader: Importer, node: onnx.NodeProto) -> list[Known] | None:
     """Fold CastLike as Cast; only the type of the second operand must be known."""
     source, like = node.input
-    known, element = reader.known.get(source), element_type(reader.shape(like))
+    known = reader.known.get(source)
+    element = element_type(reader.shape(like))
     if known is None:
         return None
     cast = onnx.helper.make_node("Cast", [source], node.output, to=standard.enum(element))

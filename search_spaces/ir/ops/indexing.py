@@ -174,7 +174,8 @@ def _common_cut(first: _Cut, second: _Cut, size: Dim) -> list[_Cut] | None:
     if dims is None:
         return [first] if first == second else None
     ((a, b),) = dims
-    first_range, second_range = slice(*first).indices(a), slice(*second).indices(b)
+    first_range = slice(*first).indices(a)
+    second_range = slice(*second).indices(b)
     if first_range == (0, a, 1) and second_range == (0, b, 1):
         return []
     if first == second or (first_range == second_range and isinstance(size, int)):
@@ -208,7 +209,8 @@ def _read_split(reader: Importer, node: onnx.NodeProto, used: list[int]) -> None
     bounds = [0, *np.cumsum(parts).tolist()]
     # 2. A Slice for each, unless it is the whole.
     for i in used:
-        start, end = bounds[i], min(bounds[i + 1], size)
+        start = bounds[i]
+        end = min(bounds[i + 1], size)
         value = x
         if end - start != size:
             cut: Attrs = (("axes", (axis,)), ("ends", (end,)), ("starts", (start,)))
@@ -332,7 +334,8 @@ def _infer_embedding(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
 
 
 def _embedding_weights(attrs: Attrs, shapes: tuple[Shape, ...]) -> tuple[Weight, ...]:
-    rows, features = positive(attrs, "rows"), positive(attrs, "features")
+    rows = positive(attrs, "rows")
+    features = positive(attrs, "features")
     return (Weight("weight", (rows, features), "kaiming"),)
 
 

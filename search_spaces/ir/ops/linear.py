@@ -48,7 +48,8 @@ def _infer_linear_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
 
 
 def _linear_weights(attrs: Attrs, shapes: tuple[Shape, ...]) -> tuple[Weight, ...]:
-    features, inputs = positive(attrs, "features"), known_size(shapes[0][-1])
+    features = positive(attrs, "features")
+    inputs = known_size(shapes[0][-1])
     matrix = Weight("weight", (features, inputs), "kaiming")
     if not dict(attrs).get("bias", 1):
         return (matrix,)
@@ -121,7 +122,8 @@ def _count_determinant(node: CountedNode) -> int:
 def _read_gemm(reader: Importer, node: onnx.NodeProto) -> int | None:
     """Add a linear layer, and the batch normalization that was folded into it."""
     attrs = node_attrs(node)
-    weight, bias = weight_shape(reader, node, 1), weight_shape(reader, node, 2)
+    weight = weight_shape(reader, node, 1)
+    bias = weight_shape(reader, node, 2)
     is_scaled = {attrs.get("alpha", 1.0), attrs.get("beta", 1.0)} != {1.0}
     if weight is None or len(weight) != 2 or is_scaled or attrs.get("transA", 0):
         return None
@@ -138,7 +140,8 @@ def _read_gemm(reader: Importer, node: onnx.NodeProto) -> int | None:
 
 def _read_matmul(reader: Importer, node: onnx.NodeProto) -> int | None:
     """Add a linear layer without bias."""
-    x, weight = node.input[0], weight_shape(reader, node, 1)
+    x = node.input[0]
+    weight = weight_shape(reader, node, 1)
     if weight is None or len(weight) != 2 or reader.is_weight(x):
         return None
     inputs, features = map(int, weight)

@@ -17,8 +17,10 @@ RECURRENT = {"RNN": 1, "GRU": 3, "LSTM": 4}  # number of gates
 def _weights(gates: int) -> Callable[[Attrs, tuple[Shape, ...]], tuple[Weight, ...]]:
     def weights(attrs: Attrs, shapes: tuple[Shape, ...]) -> tuple[Weight, ...]:
         values: dict[str, Any] = dict(attrs)
-        hidden, inputs = positive(attrs, "hidden_size"), known_size(shapes[0][-1])
-        directions, rows = _directions(values), gates * hidden
+        hidden = positive(attrs, "hidden_size")
+        inputs = known_size(shapes[0][-1])
+        directions = _directions(values)
+        rows = gates * hidden
         tensors = (
             Weight("weight", (directions, rows, inputs), "kaiming", fan_in=inputs),
             Weight("recurrent", (directions, rows, hidden), "kaiming", fan_in=hidden),

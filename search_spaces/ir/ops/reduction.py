@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 def _read_mean(reader: Importer, node: onnx.NodeProto) -> int | None:
     """The mean over all spatial dimensions as global average pooling."""
-    attrs, operand = node_attrs(node), known_operand(reader, node, 1)
+    attrs = node_attrs(node)
+    operand = known_operand(reader, node, 1)
     axes = attrs.get("axes", ())
     if operand is not None and operand.static is not None:
         axes = operand.static.tolist()

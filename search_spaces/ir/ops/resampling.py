@@ -43,7 +43,8 @@ def _infer_resize(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
 
 def _read_resize(reader: Importer, node: onnx.NodeProto) -> int | None:
     """Add a Resize of the axes whose sizes change."""
-    attrs, x = node_attrs(node), reader.value(node.input[0])
+    attrs = node_attrs(node)
+    x = reader.value(node.input[0])
     shape = reader.shapes[x]
     axes = attrs.pop("axes", tuple(range(len(shape))))
     # 1. One number per axis, at the first and second assumed sizes: sizes, or scales.

@@ -92,7 +92,8 @@ def _simplify_reshape(attrs: Attrs, shape: Shape) -> Attrs:
 
 def _infer_flatten(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
     values: dict[str, Any] = dict(attrs)
-    shape, axis = shapes[0], int(values.get("axis", 1))
+    shape = shapes[0]
+    axis = int(values.get("axis", 1))
     return (size_product(shape[:axis]), size_product(shape[axis:]))
 
 
@@ -218,7 +219,8 @@ def _infer_tile(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
 
 def _read_expand(reader: Importer, node: onnx.NodeProto) -> int | None:
     """Add an Expand, unless it keeps the shape; None if its sizes are not known."""
-    source, known = reader.known.get(node.input[0]), reader.known.get(node.input[1])
+    source = reader.known.get(node.input[0])
+    known = reader.known.get(node.input[1])
     target = sizes(known) if known else None
     if target is None:
         return None
@@ -300,7 +302,8 @@ def _transpose(node: TrainedNode) -> Function:
 
 
 def _infer_shuffle(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
-    groups, channels = positive(attrs, "groups"), shapes[0][1]
+    groups = positive(attrs, "groups")
+    channels = shapes[0][1]
     if known_size(channels) % groups:
         raise InputError(f"ChannelShuffle: {groups} groups must divide {channels} channels")
     return shapes[0]

@@ -68,7 +68,8 @@ def _write_buffer(exporter: Exporter, node: ExportedNode) -> None:
     """
     attrs: dict[str, Any] = dict(node.attrs)
     dtype = standard.numpy_type(attrs.get("element", "float"))
-    index, limit = np.arange(prod(attrs["shape"])), attrs.get("limit", 2)
+    index = np.arange(prod(attrs["shape"]))
+    limit = attrs.get("limit", 2)
     if node.numbers is not None:
         numbers = node.numbers
     elif dtype.kind in "iub":

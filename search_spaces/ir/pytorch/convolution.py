@@ -33,7 +33,8 @@ def _conv(
     rank = weight.dim() - 2
     channels, inputs, *kernel = weight.shape
     _check_convolution(r, input, weight, groups)
-    strides, dilations = per_dimension(stride, rank), per_dimension(dilation, rank)
+    strides = per_dimension(stride, rank)
+    dilations = per_dimension(dilation, rank)
     pads = _pads(padding, kernel, dilations, rank)
     if r.owned_shape(weight) is None:  # the weight is a value of the graph
         attrs: dict[str, Value] = {

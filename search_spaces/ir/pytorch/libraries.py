@@ -104,7 +104,8 @@ def _torchvision(name: str, size: int | None) -> tuple[nn.Module, Example]:
     with without_weights():
         model = builder(weights=None, **{k: v for k, v in options.items() if _takes(builder, k)})
     if "video" in builder.__module__:
-        frames, side = CLIP[0], IMAGE_SIZE if short in LARGE_CLIPS else CLIP[1]
+        frames = CLIP[0]
+        side = IMAGE_SIZE if short in LARGE_CLIPS else CLIP[1]
         return model, torch.empty(1, 3, frames, size or side, size or side, device="meta")
     own = int(getattr(model, "image_size", 299 if short == "inception_v3" else IMAGE_SIZE))
     return model, _images(3, size or own)

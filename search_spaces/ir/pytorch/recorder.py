@@ -200,14 +200,17 @@ class Recorder(TorchFunctionMode):
         """Record a call with a value among its arguments."""
         name = function_name(func)
         # 1. The handler, which also serves the variants that change their first argument.
-        handler, in_place = HANDLERS.get(name), False
+        handler = HANDLERS.get(name)
+        in_place = False
         if handler is not None and "inplace" in kwargs:
             kwargs = dict(kwargs)
             in_place = kwargs.pop("inplace")
         if handler is None and name.endswith("_") and not name.startswith("__"):
-            handler, in_place = HANDLERS.get(name[:-1]), True
+            handler = HANDLERS.get(name[:-1])
+            in_place = True
         elif handler is None and name.startswith("__i") and name.endswith("__"):
-            handler, in_place = HANDLERS.get(f"__{name[3:]}"), True
+            handler = HANDLERS.get(f"__{name[3:]}")
+            in_place = True
         # 2. Without a handler: the functions that it calls are recorded, if there are any.
         if name in DATA_DEPENDENT:
             raise InputError(

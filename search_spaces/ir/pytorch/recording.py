@@ -223,7 +223,8 @@ def _same_buffers(graph: Graph, recorder: Recorder, other: Recorder) -> bool:
         value = node.outputs[0]
         if node.op != "Buffer" or value not in recorder.numbers:
             continue
-        a, b = recorder.numbers[value][0](), other.numbers[value][0]()
+        a = recorder.numbers[value][0]()
+        b = other.numbers[value][0]()
         if a.is_meta or a is b:
             continue
         if not torch.equal(a.nan_to_num(), b.nan_to_num()):
@@ -297,7 +298,8 @@ def _graph(recorder: Recorder, result: Any) -> Graph:
         outputs.append(recorder.emit("Identity", (value,), ()) if is_input else value)
     nodes = live(recorder.nodes, outputs)
     recorder.count_owners({v for node in nodes for v in node.outputs})
-    shapes, is_named = tuple(recorder.shapes), isinstance(result, Mapping)
+    shapes = tuple(recorder.shapes)
+    is_named = isinstance(result, Mapping)
     return Graph(
         recorder.inputs, nodes, tuple(outputs), shapes, tuple(names.values()) if is_named else ()
     )

@@ -88,7 +88,8 @@ def _layer(
     """The outputs of one layer, one operator for each; an operator owns the weights if only its
     output is used.
     """
-    op, directions = _OPERATORS[name], 1 + bidirectional
+    op = _OPERATORS[name]
+    directions = 1 + bidirectional
     hidden = int(weights[1].shape[1])
     gates = RECURRENT[op] * hidden
     count = directions * (4 if has_biases else 2)

@@ -228,7 +228,8 @@ def _main_block(graph: onnx.GraphProto) -> _Main:
 
 
 def _function_block(function: onnx.FunctionProto) -> tuple[str, Block]:
-    inputs, outputs = list(function.input), list(function.output)
+    inputs = list(function.input)
+    outputs = list(function.output)
     block = _block(inputs, function.node, outputs, params=tuple(function.attribute))
     return function.name, block
 
