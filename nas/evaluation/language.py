@@ -3,10 +3,11 @@
     prefill   input_ids (N, length)                          ─▶ logits of the last token, present.*
     decoding  input_ids (N, 1), past_key_values.* (length)   ─▶ logits, present.* (length + 1)
 
-A causal model of transformers (Llama, Qwen, …: its `forward` takes `past_key_values`) becomes two ONNX
-models, which ONNX Runtime times. The length is that of the example input: the tokens of the prompt,
-and those in the cache when the next one is decoded. Keys and values have as many heads as the model's
-configuration gives them, so that grouped queries make the cache smaller and decoding faster.
+A causal model of transformers (GPT-2, Llama, Qwen, Mistral, Gemma, …: its `forward` takes
+`past_key_values`) becomes two ONNX models, which ONNX Runtime times. The length is that of the
+example input: the tokens of the prompt, and those before the next one when it is decoded. Keys and
+values have as many heads as the model's configuration gives them, so that grouped queries make the
+cache smaller and decoding faster. Layers with a sliding window keep its last tokens only.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 PAST, PRESENT = "past_key_values", "present"
 _KINDS = ("key", "value")
+MAX_SHOWN = 200  # characters of a model's own error
+# Of logits after a step of decoding, to those of all tokens at once, relative to the largest one
+TOLERANCE = 1e-3
 
 
 class LanguageFiles(NamedTuple):
@@ -94,12 +98,13 @@ class LanguageModel:
         """The model as two ONNX models.
 
         Raises:
-            InputError: a function of the model cannot be recorded.
+            InputError: a function of the model cannot be recorded, or the model keeps anything else
+                than keys and values of earlier tokens.
         """
         # 1. The prompt. Its keys and values have the shapes of the cache.
         prefill = _Prefill(self.module).eval()
-        with torch.no_grad():
-            _, *cache = prefill(self.tokens)
+        step = _Step(self.module, self.tokens.shape[1]).eval()
+        cache = self._checked_cache(prefill, step)
         past, present = [], ["logits"]
         for layer in range(len(cache) // 2):
             for kind in _KINDS:
@@ -108,13 +113,42 @@ class LanguageModel:
         filled = _exported(prefill, (self.tokens,), ["input_ids"], present)
 
         # 2. One more token.
-        step = _Step(self.module).eval()
         last_tokens = self.tokens[:, -1:]
         decoded = _exported(step, (last_tokens, *cache), ["input_ids", *past], present)
 
         # 3. Bytes of the cache, per sample.
         total = sum(x.numel() * x.element_size() for x in cache)
         return LanguageFiles(filled, decoded, total // len(self.tokens))
+
+    def _checked_cache(self, prefill: _Prefill, step: _Step) -> list[Tensor]:
+        """Keys and values of each layer after the prompt.
+
+        Raises:
+            InputError: decoding with them does not give what the model gives when it reads all
+                tokens at once.
+        """
+        name = type(self.module).__name__
+        last = self.tokens[:, -1:]
+        everything = torch.cat([self.tokens, last], dim=1)
+        try:
+            with torch.no_grad():
+                _, *cache = prefill(self.tokens)
+                decoded = step(last, *cache)[0][:, -1]  # (n, vocabulary)
+                expected = self.module(input_ids=everything, use_cache=False).logits[:, -1]
+        except InputError:
+            raise
+        except Exception as error:  # whatever a model raises that is used in another way
+            reason = " ".join(str(error).split())[:MAX_SHOWN]
+            raise InputError(f"{name} does not decode with a key-value cache: {reason}") from error
+        if decoded.dtype != torch.float32:  # others round more
+            return cache
+        difference = float((decoded - expected).abs().max() / expected.abs().max())
+        if not difference <= TOLERANCE:
+            raise InputError(
+                f"{name} does not decode with a key-value cache: its logits differ by "
+                f"{difference:.2g} of the largest one from those of all tokens at once"
+            )
+        return cache
 
 
 class _Prefill(nn.Module):
@@ -132,25 +166,50 @@ class _Prefill(nn.Module):
 
 
 class _Step(nn.Module):
-    """Reads one token after those in the cache: its logits, then all keys and values."""
+    """Reads one token after those in the cache: its logits, then all keys and values.
 
-    def __init__(self, model: nn.Module) -> None:
+    Args:
+        model: the causal model.
+        length: tokens before this one. Layers with a sliding window have fewer in the cache.
+    """
+
+    def __init__(self, model: nn.Module, length: int) -> None:
         super().__init__()
         self.model = model
+        self.length = length
 
     def forward(self, input_ids: Tensor, *past: Tensor) -> tuple[Tensor, ...]:
         from transformers import DynamicCache
 
-        cache = DynamicCache()
+        # The configuration says which layers have a sliding window.
+        cache = DynamicCache(config=getattr(self.model, "config", None))
         for layer in range(len(past) // 2):
             cache.update(past[2 * layer], past[2 * layer + 1], layer)
+        for of_layer in cache.layers:
+            if getattr(of_layer, "is_sliding", False):
+                of_layer.cumulative_length = self.length
         made = self.model(input_ids=input_ids, past_key_values=cache, use_cache=True)
         return (made.logits, *_tensors_of(made.past_key_values))
 
 
 def _tensors_of(cache: Any) -> list[Tensor]:
-    """Keys and values (n, heads, length, width) of each layer in turn."""
-    return [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
+    """Keys and values (n, heads, length, width) of each layer in turn.
+
+    Raises:
+        InputError: there is no cache, or a layer keeps something else, such as a state.
+    """
+    if not hasattr(cache, "layers"):
+        raise InputError(f"the model keeps no keys and values, but {type(cache).__name__}")
+    tensors = []
+    for number, layer in enumerate(cache.layers):
+        keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
+        if keys is None or values is None:
+            raise InputError(
+                f"layer {number} of the model keeps no keys and values of its own "
+                f"({type(layer).__name__}): only attention in every layer is supported"
+            )
+        tensors += [keys, values]
+    return tensors
 
 
 def _exported(

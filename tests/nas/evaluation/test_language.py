@@ -10,14 +10,15 @@ import torch
 from torch import nn
 
 import nas
-from nas.evaluation.language import LanguageModel, generate
-from nas.evaluation.latency import LatencyTask
+from nas.evaluation.language import LanguageFiles, LanguageModel, generate
+from nas.evaluation.latency import CPU, LatencyTask, open_session
 from nas.evaluation.measurement import Measurement
 from nas.evaluation.trainable import Trainable
 from search_spaces import InputError, TorchSpace, get_space
 from search_spaces.common.torchvision import prepare_torchvision
 
 prepare_torchvision()
+import transformers  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
 LENGTH = 24
@@ -85,3 +86,110 @@ def test_other_networks_are_refused_in_one_line() -> None:
     plain = nas.TorchSpace(lambda trial: nn.Embedding(9, 4), torch.zeros(1, 4, dtype=torch.long))
     with pytest.raises(InputError, match="Embedding is no language model that decodes"):
         LanguageModel.of(Trainable.of(plain, plain.architecture({})))
+
+
+# --- families
+
+SIZES = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+OF_GPT2 = {"vocab_size": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
+WINDOW = 8  # tokens, of a sliding window, less than `LENGTH`
+FAMILIES = {
+    "gpt2": ("GPT2LMHeadModel", "GPT2Config", OF_GPT2),
+    "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", SIZES),
+    "qwen3": ("Qwen3ForCausalLM", "Qwen3Config", {**SIZES, "head_dim": 16}),
+    "mistral": ("MistralForCausalLM", "MistralConfig", {**SIZES, "sliding_window": WINDOW}),
+    "gemma2": (
+        "Gemma2ForCausalLM",
+        "Gemma2Config",
+        {**SIZES, "head_dim": 8, "sliding_window": WINDOW},
+    ),
+    "gemma3": (
+        "Gemma3ForCausalLM",
+        "Gemma3TextConfig",
+        {**SIZES, "head_dim": 8, "sliding_window": 64},
+    ),
+}
+
+
+def _causal(model: str, config: str, sizes: dict[str, int]) -> nn.Module:
+    torch.manual_seed(0)
+    return getattr(transformers, model)(getattr(transformers, config)(**sizes)).eval()
+
+
+def _logits(files: LanguageFiles, prompt: torch.Tensor, token: torch.Tensor) -> np.ndarray:
+    """Logits (n, 2, vocabulary) of the last token of a prompt (n, length) and of one more (n, 1),
+    by prefill and one step of decoding in ONNX Runtime.
+    """
+    prefill, decoding = (
+        open_session(model.SerializeToString(), provider=CPU)
+        for model in (files.prefill, files.decoding)
+    )
+    first, *cache = prefill.run(None, {"input_ids": prompt.numpy()})
+    names = [info.name for info in decoding.get_inputs()[1:]]
+    feed = {"input_ids": token.numpy(), **dict(zip(names, cache, strict=True))}
+    return np.concatenate([first, decoding.run(None, feed)[0]], axis=1)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_family_decodes_as_if_it_read_all_tokens_at_once(family: str) -> None:
+    module = _causal(*FAMILIES[family])
+    tokens = torch.randint(64, (3, LENGTH + 1), generator=torch.Generator().manual_seed(1))
+    prompt, token = tokens[:, :-1], tokens[:, -1:]
+    files = LanguageModel(module, prompt).files()
+    with torch.no_grad():
+        expected = module(input_ids=tokens, use_cache=False).logits[:, -2:].numpy()
+    np.testing.assert_allclose(_logits(files, prompt, token), expected, atol=1e-5)
+
+
+def test_a_sliding_window_keeps_its_last_tokens_only() -> None:
+    prompt = torch.zeros(1, LENGTH, dtype=torch.long)
+    windowed = LanguageModel(_causal(*FAMILIES["mistral"]), prompt).files()
+    assert windowed.cache_bytes == 2 * 2 * 2 * 8 * (WINDOW - 1) * 4
+
+
+def test_models_with_another_memory_are_refused_with_the_reason() -> None:
+    prompt = torch.zeros(1, LENGTH, dtype=torch.long)
+    mamba = _causal(
+        "MambaForCausalLM",
+        "MambaConfig",
+        {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1},
+    )
+    with pytest.raises(InputError, match="MambaForCausalLM is no language model that decodes"):
+        LanguageModel(mamba, prompt)
+    of_t5 = {
+        "vocab_size": 64,
+        "d_model": 32,
+        "d_kv": 8,
+        "d_ff": 48,
+        "num_layers": 1,
+        "num_heads": 4,
+    }
+    translates = _causal("T5ForConditionalGeneration", "T5Config", of_t5)
+    with pytest.raises(InputError, match="T5ForConditionalGeneration does not decode with a key"):
+        LanguageModel(translates, prompt).files()
+
+
+def test_a_model_that_ignores_its_cache_is_refused() -> None:
+    """It reads every token as if nothing were before it."""
+
+    class Forgetful(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = _causal(*FAMILIES["gpt2"])
+
+        def forward(
+            self, input_ids: torch.Tensor, past_key_values: Any = None, use_cache: bool = True
+        ) -> Any:
+            return self.inner(input_ids=input_ids, use_cache=True)
+
+    tokens = torch.arange(LENGTH)[None]
+    with pytest.raises(InputError, match="its logits differ by"):
+        LanguageModel(Forgetful(), tokens).files()
