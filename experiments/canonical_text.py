@@ -41,10 +41,12 @@ ZOO = (
 
 def as_built(graph: Graph) -> Program:
     """The nodes in the order of the graph, without functions."""
-    items = [Item(node.op, node.inputs, node.attrs, len(node.outputs)) for node in graph.nodes]
+    items = []
+    for node in graph.nodes:
+        items.append(Item(node.op, node.inputs, node.attrs, len(node.outputs)))
     block = Block(len(graph.inputs), tuple(items), graph.outputs)
-    inputs = tuple(graph.shapes[value] for value in graph.inputs)
-    outputs = tuple(graph.shapes[value] for value in graph.outputs)
+    inputs = tuple([graph.shapes[value] for value in graph.inputs])
+    outputs = tuple([graph.shapes[value] for value in graph.outputs])
     return Program(block, {}, inputs, outputs)
 
 

@@ -41,16 +41,25 @@ def rank_unseen(
     """
     import predictors
 
+    # 1. Which networks are learned, and which are ranked.
     texts = benchmark.load_texts(progress)
     order = np.random.default_rng(0).permutation(len(benchmark))
-    train, test = order[:size], order[size : size + most]
+    train = order[:size]
+    test = order[size : size + most]
+    learned = [texts[i] for i in train]
+    ranked = [texts[i] for i in test]
+    values = {metric: benchmark.values(metric) for metric in METRICS}
+    examples = {metric: column[train] for metric, column in values.items()}
+
+    # 2. Each predictor learns and ranks.
     panels: dict[tuple[str, str], tuple[np.ndarray, np.ndarray]] = {}
     for i, name in enumerate(("rlm", "gnn")):
         progress(f"{name} learns {size} networks, ranks {most} others", i, 2)
         model = predictors.create(name, seed=0)
-        model.fit([texts[i] for i in train], {m: benchmark.values(m)[train] for m in METRICS})
-        predicted = model.predict([texts[i] for i in test], METRICS, samples=32)
-        panels |= {(name, m): (benchmark.values(m)[test], predicted[m]) for m in METRICS}
+        model.fit(learned, examples)
+        predicted = model.predict(ranked, METRICS, samples=32)
+        for metric, column in values.items():
+            panels[name, metric] = column[test], predicted[metric]
     return panels
 
 

@@ -136,9 +136,11 @@ def _basic(net: Network, x: Tensor) -> Tensor:
 def _inverted(net: Network, x: Tensor) -> Tensor:
     """Expansion, depthwise convolution, projection (arXiv 1801.04381)."""
     width = int(x.shape[1])
-    inner = net.relu6(net.conv_bn(x, EXPANSION * width, kernel=1))
-    inner = net.relu6(net.conv_bn(inner, kernel=3, groups=EXPANSION * width))
-    return net.add(x, net.conv_bn(inner, width, kernel=1))
+    hidden = EXPANSION * width
+    inner = net.relu6(net.conv_bn(x, hidden, kernel=1))
+    inner = net.relu6(net.conv_bn(inner, kernel=3, groups=hidden))
+    projected = net.conv_bn(inner, width, kernel=1)
+    return net.add(x, projected)
 
 
 # --- the network

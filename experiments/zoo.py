@@ -217,22 +217,34 @@ def _judged(zoo: Zoo, judged: dict[str, Judged]) -> Scores:
     """
     scores: Scores = {}
     for name, (rows, predicted, samples, novelty) in judged.items():
+        short = _short(name)
         true = zoo.values[name][rows]
-        errors = np.abs(predicted - true) if name == TOP1 else 100 * np.abs(predicted / true - 1)
-        scores[_short(name)] = spearman(predicted, true)
-        scores[f"{_short(name)} error"] = float(np.median(errors))
-        groups = [
-            np.flatnonzero(zoo.families[rows] == family) for family in np.unique(zoo.families[rows])
-        ]
-        inside = [spearman(predicted[g], true[g]) for g in groups if len(g) >= MIN_FAMILY]
-        scores[f"{_short(name)} within"] = float(np.mean(inside)) if inside else 0.0
+        # 1. Correlation and median error: in points of accuracy, or in % of a latency.
+        relative = 100 * np.abs(predicted / true - 1)
+        errors = np.abs(predicted - true) if name == TOP1 else relative
+        scores[short] = spearman(predicted, true)
+        scores[f"{short} error"] = float(np.median(errors))
+
+        # 2. The mean correlation within families.
+        families = zoo.families[rows]
+        inside = []
+        for family in np.unique(families):
+            members = np.flatnonzero(families == family)
+            if len(members) >= MIN_FAMILY:
+                inside.append(spearman(predicted[members], true[members]))
+        scores[f"{short} within"] = float(np.mean(inside)) if inside else 0.0
+
+        # 3. Shares of intervals that hold the true value.
         if samples is not None:
             for measure, level in (("covered", 0.9), ("half", 0.5)):
                 low, high = quantiles(samples, [(1 - level) / 2, (1 + level) / 2])
-                scores[f"{_short(name)} {measure}"] = float(np.mean((low <= true) & (true <= high)))
+                is_inside = (low <= true) & (true <= high)
+                scores[f"{short} {measure}"] = float(np.mean(is_inside))
+
+        # 4. Whether the novelty finds the worst predictions.
         if novelty is not None and np.isfinite(novelty).all():
             missed = np.abs(_target(name, predicted) - _target(name, true))
-            scores[f"{_short(name)} far"] = _found_worst(novelty, missed)
+            scores[f"{short} far"] = _found_worst(novelty, missed)
     return scores
 
 

@@ -80,7 +80,11 @@ class Interval:
         margin = 0.5 if self.whole else 0.0
         low = self.low - margin
         high = self.high + margin
-        value = exp(rng.uniform(log(low), log(high))) if self.log else rng.uniform(low, high)
+        if self.log:
+            low, high = log(low), log(high)
+        value = rng.uniform(low, high)
+        if self.log:
+            value = exp(value)
         if self.whole:
             value = round(value)
         value = min(max(value, self.low), self.high)

@@ -7,8 +7,6 @@ layers, tokens and vectors, and mixtures.
 
 from __future__ import annotations
 
-from itertools import count
-
 import numpy as np
 
 from experiments.pretraining.draws import Draw
@@ -329,10 +327,17 @@ def random_space(seed: int) -> SearchSpace:
     """The search space of a seed, always the same one. Its sampled networks are within the bounds
     of this module.
     """
-    family = str(np.random.default_rng(seed).choice(list(FAMILIES), p=list(FAMILIES.values())))
-    space = {"cells": CellSpace, "tokens": TokenSpace}.get(family, StageSpace)
-    draws = (Draw(np.random.default_rng([seed, attempt])) for attempt in count())
-    return next(filter(_is_usable, (space(draw, f"generated-{family}-{seed}") for draw in draws)))
+    names = list(FAMILIES)
+    shares = list(FAMILIES.values())
+    family = str(np.random.default_rng(seed).choice(names, p=shares))
+    kind = {"cells": CellSpace, "tokens": TokenSpace}.get(family, StageSpace)
+    attempt = 0
+    while True:
+        draw = Draw(np.random.default_rng([seed, attempt]))
+        space = kind(draw, f"generated-{family}-{seed}")
+        if _is_usable(space):
+            return space
+        attempt += 1
 
 
 def _is_usable(space: GeneratedSpace) -> bool:

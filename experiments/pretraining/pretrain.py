@@ -219,14 +219,19 @@ def _tasks(spaces: list[SpaceStates], rng: np.random.Generator, prior: Prior) ->
     """
     from experiments.pretraining.random_tasks import draw_task
 
+    # 1. Numbers of examples and queries, as far as the largest space has networks.
     if rng.random() < 0.8:
-        n = int(np.exp(rng.uniform(*np.log(SMALL))))
+        log_n = rng.uniform(*np.log(SMALL))
+        n = int(np.exp(log_n))
         q = 32
     else:
         n = int(rng.integers(*MANY))
         q = 64
     largest = max(len(space.states) for space in spaces)
-    n, q = min(n, largest - 8), min(q, max(8, largest - n))
+    q = min(q, max(8, largest - n))
+    n = min(n, largest - 8)
+
+    # 2. As many tasks as there is memory for.
     able = [space for space in spaces if len(space.states) >= n + q]
     count = max(1, min(TASKS, CONTEXT_TOKENS // (n + q)))
     return [draw_task(able, n, q, rng, prior) for _ in range(count)]

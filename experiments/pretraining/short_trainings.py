@@ -167,9 +167,13 @@ def read(path: Path = SHIPPED) -> list[Row]:
     """Read a table; no rows if there is none."""
     if not path.exists():
         return []
-    rows = csv.reader(io.StringIO(gzip.decompress(path.read_bytes()).decode()))
-    next(rows)
-    return [Row(row[0], int(row[1]), int(row[2]), float(row[3]), float(row[4])) for row in rows]
+    content = gzip.decompress(path.read_bytes()).decode()
+    lines = csv.reader(io.StringIO(content))
+    next(lines)  # names of the columns
+    rows = []
+    for space, network, steps, accuracy, loss in lines:
+        rows.append(Row(space, int(network), int(steps), float(accuracy), float(loss)))
+    return rows
 
 
 def write(path: Path, rows: list[Row]) -> None:

@@ -55,18 +55,28 @@ def score(family: str, covariates: int, learned: int, tested: int, seed: int) ->
     table = labelled(family, "accuracy")
     metric = "accuracy"
     order = np.random.default_rng(seed).permutation(len(table.texts))
-    examples, rest = order[:learned], order[learned:][:tested]
-    centred = embeddings(family) - embeddings(family)[examples].mean(0)
-    axes = np.linalg.svd(centred[examples], full_matrices=False)[2][:covariates]
-    known = {f"axis{i}_accuracy": column for i, column in enumerate((centred @ axes.T).T)}
+    examples = order[:learned]
+    rest = order[learned:][:tested]
+
+    # 1. Principal axes of the teacher's embeddings are covariates.
+    states = embeddings(family)
+    centred = states - states[examples].mean(0)
+    _, _, directions = np.linalg.svd(centred[examples], full_matrices=False)
+    along = centred @ directions[:covariates].T  # (n, covariates)
+    known = {f"axis{i}_accuracy": column for i, column in enumerate(along.T)}
+
+    # 2. Learn with them, and rank the others.
+    columns = {**known, metric: table.values}
     model = RLM(seed=seed, base=STUDENT)
     model.fit(
         [table.texts[i] for i in examples],
-        {name: column[examples] for name, column in {**known, metric: table.values}.items()},
+        {name: column[examples] for name, column in columns.items()},
     )
     queries = {name: column[rest] for name, column in known.items()}
-    predicted = model.estimate([table.texts[i] for i in rest], [metric], given=queries)[:, 0]
-    return {"tau": float(np.nan_to_num(kendalltau(predicted, table.values[rest]).statistic))}
+    texts = [table.texts[i] for i in rest]
+    predicted = model.estimate(texts, [metric], given=queries)[:, 0]
+    tau = kendalltau(predicted, table.values[rest]).statistic
+    return {"tau": float(np.nan_to_num(tau))}
 
 
 def main(

@@ -87,8 +87,9 @@ def held_out(texts: list[str], seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows to learn from, and rows to test on. Equal networks are on the same side."""
     distinct = list(dict.fromkeys(texts))
     order = np.random.default_rng(seed).permutation(len(distinct))
-    kept = {distinct[i] for i in order[: round(HELD_OUT * len(distinct))]}
-    is_test = np.array([text in kept for text in texts])
+    size = round(HELD_OUT * len(distinct))
+    tested = {distinct[i] for i in order[:size]}
+    is_test = np.array([text in tested for text in texts])
     return np.flatnonzero(~is_test), np.flatnonzero(is_test)
 
 

@@ -459,9 +459,11 @@ def explored(
 def _volumes(scores: Sequence[Score], epochs: int) -> list[tuple[int, float]]:
     """Epochs spent and hypervolume after each evaluation."""
     points = np.array([[-score.test, score.latency] for score in scores])
-    spent = [epochs * (i + 1) for i in range(len(points))]
-    volumes = [moocore.hypervolume(points[: i + 1], ref=WORST) for i in range(len(points))]
-    return list(zip(spent, map(float, volumes), strict=True))
+    volumes = []
+    for count in range(1, len(points) + 1):
+        volume = moocore.hypervolume(points[:count], ref=WORST)
+        volumes.append((epochs * count, float(volume)))
+    return volumes
 
 
 def bisected(

@@ -134,7 +134,8 @@ def number(value: float) -> int | float:
     """A number of a constant operand: integral values as int, others with the fewest digits."""
     if isinstance(value, int):
         return int(value)  # also converts bool
-    return int(value) if abs(value) < _EXACT_INTEGERS and value == int(value) else shortest(value)
+    is_exact = abs(value) < _EXACT_INTEGERS
+    return int(value) if is_exact and value == int(value) else shortest(value)
 
 
 def numbers(array: np.ndarray) -> Value:
@@ -415,7 +416,11 @@ def _dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
 
 
 def _listed(shapes: tuple[Shape, ...]) -> str:
-    return ", ".join(f"{element_type(s)}[{','.join(map(str, s))}]" for s in shapes) or "(none)"
+    listed = []
+    for shape in shapes:
+        dims = ",".join([str(dim) for dim in shape])
+        listed.append(f"{element_type(shape)}[{dims}]")
+    return ", ".join(listed) or "(none)"
 
 
 # --- canonical attributes

@@ -77,8 +77,13 @@ def suggest_operations(
     """Choose a chain of `low` to `high` operations: at least one convolution, at most one
     supplement.
     """
+    # 1. How many operations, and where the supplement stands; -1 for none.
     length = trial.suggest_int(f"{prefix}_operations", low, high)
-    place = trial.suggest_int(f"{prefix}_supplement_at", -1, length - 1) if length > 1 else -1
+    place = -1
+    if length > 1:
+        place = trial.suggest_int(f"{prefix}_supplement_at", -1, length - 1)
+
+    # 2. The operations.
     operations = []
     for i in range(length):
         if i == place:

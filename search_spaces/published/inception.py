@@ -217,14 +217,20 @@ def _count_blocks(channels: int) -> int:
 
 def _count_paths(length: int, outer: int) -> int:
     """Number of different choices for a path of `length` operations."""
-    inner = 3 if outer >= 2 * MIN_WIDTH else 2
+    inner = 3 if outer >= 2 * MIN_WIDTH else 2  # widths inside
     convolutions = len(CONVOLUTIONS)
-    resizing = len(RESIZING) - len(CONVOLUTIONS)
+    resizing = len(RESIZING) - convolutions
     if length == 1:
         return convolutions
-    supplemented = length * convolutions ** (length - 1)
-    fixed = supplemented * (len(SUPPLEMENTS) - resizing) * (inner if length > 2 else 1)
-    return convolutions**length * inner + supplemented * resizing * inner + fixed
+    # 1. Convolutions alone.
+    plain = convolutions**length * inner
+    # 2. One of them replaced by a supplement, which may change the width.
+    places = length * convolutions ** (length - 1)
+    changing = places * resizing * inner
+    keeping = places * (len(SUPPLEMENTS) - resizing)
+    if length > 2:
+        keeping *= inner
+    return plain + changing + keeping
 
 
 # --- network

@@ -248,14 +248,19 @@ class OFAMobileNetV3(_MobileNet):
     )
 
     def build(self, trial: Trial, net: Network) -> Tensor:
-        x = net.hard_swish(net.conv_bn(net.input, self._scaled(16), stride=2))
-        x = _inverted_residual(
-            net, x, Stage(self._scaled(16), 1, Network.relu), kernel=3, expansion=1
-        )
+        # 1. The stem, and a block without choices.
+        x = net.conv_bn(net.input, self._scaled(16), stride=2)
+        x = net.hard_swish(x)
+        first = Stage(self._scaled(16), 1, Network.relu)
+        x = _inverted_residual(net, x, first, kernel=3, expansion=1)
+        # 2. The stages.
         x = self._layers(trial, net, x)
-        x = net.hard_swish(net.conv_bn(x, self._scaled(960), kernel=1))
-        x = net.hard_swish(net.conv(net.global_avg_pool(x), self._scaled(1280), kernel=1))
-        return net.linear(net.op("Flatten", x), self.num_classes)
+        # 3. The head.
+        x = net.conv_bn(x, self._scaled(960), kernel=1)
+        x = net.global_avg_pool(net.hard_swish(x))
+        x = net.conv(x, self._scaled(1280), kernel=1)
+        x = net.op("Flatten", net.hard_swish(x))
+        return net.linear(x, self.num_classes)
 
 
 @register_space("ofa-proxyless")
@@ -283,10 +288,16 @@ class OFAProxyless(_MobileNet):
         super().__init__(resolution, width, num_classes)
 
     def build(self, trial: Trial, net: Network) -> Tensor:
-        x = net.relu6(net.conv_bn(net.input, self._scaled(32), stride=2))
+        # 1. The stem, and a block without choices.
+        x = net.conv_bn(net.input, self._scaled(32), stride=2)
+        x = net.relu6(x)
         first = Stage(self._scaled(16), 1, Network.relu6)
-        x = self._layers(trial, net, _inverted_residual(net, x, first, kernel=3, expansion=1))
-        return net.classifier(net.relu6(net.conv_bn(x, self._scaled(1280), kernel=1)))
+        x = _inverted_residual(net, x, first, kernel=3, expansion=1)
+        # 2. The stages.
+        x = self._layers(trial, net, x)
+        # 3. The head.
+        x = net.conv_bn(x, self._scaled(1280), kernel=1)
+        return net.classifier(net.relu6(x))
 
 
 # --- ResNet-50

@@ -71,10 +71,13 @@ class TwoPath(Family):
         return [_ask_path(trial, path) for path in PATHS]
 
     def build(self, trial: Trial, net: Network) -> Tensor:
-        x = net.relu6(net.conv_bn(net.input, self.channels))
-        x = net.relu6(net.conv_bn(x, stride=2))
+        x = net.conv_bn(net.input, self.channels)
+        x = net.relu6(x)
+        x = net.conv_bn(x, stride=2)
+        x = net.relu6(x)
         ends = [_path(net, x, path) for path in self.ask(trial)]
-        x = net.conv_bn(net.concat(*ends), 16 * self.channels)
+        joined = net.concat(*ends)
+        x = net.conv_bn(joined, 16 * self.channels)
         return net.classifier(net.relu6(x))
 
     def parse(self, native: str) -> Architecture:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
-from itertools import product as combinations
+from itertools import product
 
 import numpy as np
 import torch
@@ -368,16 +368,26 @@ class Prunable:
         """Another meaning of the module's attributes with which choices work; None if there is
         none.
         """
-        groups = [choice for choice in tried if isinstance(choice, Group)]
-        touched = {member.atom for group in groups for member in group.members}
+        # 1. The atoms of the choices.
+        touched = set()
+        for choice in tried:
+            if isinstance(choice, Group):
+                touched.update([member.atom for member in choice.members])
         if not touched:
             return None
-        # One attribute understood in another way, or two of them.
-        usual = dict(self.slicer.assignment)
+
+        # 2. One attribute understood in another way, or two of them.
         changes: list[dict[tuple[type, str], str]] = []
         for key, others in self.slicer.ambiguous(touched):
             changes += [{key: other} for other in others]
-        pairs = [a | b for a, b in combinations(changes, changes) if a.keys() < (a | b).keys()]
+        pairs = []
+        for first, second in product(changes, changes):
+            both = first | second
+            if len(both) > len(first):
+                pairs.append(both)
+
+        # 3. The first that works.
+        usual = dict(self.slicer.assignment)
         limit = min(MAX_ASSIGNMENTS, self._assignments_left)
         try:
             for change in [*changes, *pairs][:limit]:

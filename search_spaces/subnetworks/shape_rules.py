@@ -82,16 +82,26 @@ def _reducing(walk: Walk, node: Node) -> Axes:
     if len(node.inputs) > 1:
         return unknown(walk, node)
     (x,) = walk.inputs(node)
+    rank = len(x)
+    # 1. The reduced axes, all of them by default.
     attrs = dict(node.attrs)
-    chosen: Any = attrs.get("axes", attrs.get("axis", tuple(range(len(x)))))
-    places = {axis % len(x) for axis in ((chosen,) if isinstance(chosen, int) else chosen)}
+    chosen: Any = attrs.get("axes", attrs.get("axis", tuple(range(rank))))
+    if isinstance(chosen, int):
+        chosen = (chosen,)
+    places = {axis % rank for axis in chosen}
     for place in places:
         walk.coupling.normalized.append(x[place])
         if node.op in ("ArgMax", "ArgMin"):
             fix(x[place], f"an operator {node.op} reads its positions")
-    if attrs.get("keepdims", 1):
-        return tuple([fixed(1, SIZE_1) if i in places else axis for i, axis in enumerate(x)])
-    return tuple([axis for i, axis in enumerate(x) if i not in places])
+    # 2. They become axes of size 1, or disappear.
+    keeps_rank = attrs.get("keepdims", 1)
+    axes = []
+    for i, axis in enumerate(x):
+        if i not in places:
+            axes.append(axis)
+        elif keeps_rank:
+            axes.append(fixed(1, SIZE_1))
+    return tuple(axes)
 
 
 def _along(walk: Walk, node: Node) -> Axes:

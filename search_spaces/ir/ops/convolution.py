@@ -158,7 +158,8 @@ def _simplify(attrs: Attrs, shape: Shape) -> Attrs:
 
 
 def _simplify_transposed(attrs: Attrs, shape: Shape) -> Attrs:
-    return tuple([(name, v) for name, v in attrs if (name, v) != ("channels", shape[1])])
+    default = ("channels", shape[1])
+    return tuple([attr for attr in attrs if attr != default])
 
 
 # --- shapes

@@ -54,7 +54,9 @@ def _infer_pool_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
 
 def _infer_global_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
     """One number per channel."""
-    return (*shapes[0][:2], *[1 for _ in shapes[0][2:]])
+    batch, channels, *positions = shapes[0]
+    ones = [1] * len(positions)
+    return (batch, channels, *ones)
 
 
 def _read_pool(reader: Importer, node: onnx.NodeProto) -> int | None:

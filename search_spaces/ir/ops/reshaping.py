@@ -377,8 +377,10 @@ def _space_to_depth(node: TrainedNode) -> Function:
 
 def _fold_shape(reader: Importer, node: onnx.NodeProto) -> list[Known] | None:
     attrs = node_attrs(node)
+    start = attrs.get("start", 0)
+    end = attrs.get("end")
     shape = reader.shape(node.input[0])
-    dims = assumed(shape[attrs.get("start", 0) : attrs.get("end")])
+    dims = assumed(shape[start:end])
     if dims is None:
         return None
     first = np.array([a for a, _ in dims], np.int64)

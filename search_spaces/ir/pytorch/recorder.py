@@ -468,8 +468,10 @@ class Recorder(TorchFunctionMode):
         if not self.weights.is_weight(x):
             return None
         sources = self.weights.sources(x)
-        fits = x.numel() in [p.numel() for p in sources.values()]
-        return tuple(x.shape) if fits and not self.shared & sources.keys() else None
+        if self.shared & sources.keys():
+            return None
+        sizes = [p.numel() for p in sources.values()]
+        return tuple(x.shape) if x.numel() in sizes else None
 
     def take(self, x: Tensor, transposed: bool = False) -> tuple[int, ...]:
         """Let the layer that is added next own a weight; return the weight's shape.
