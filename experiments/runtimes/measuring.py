@@ -79,7 +79,7 @@ def candidates() -> Iterator[Candidate]:
 
 def _distinct(label: str, space: SearchSpace) -> Iterator[Candidate]:
     rng = np.random.default_rng(0)
-    seen = set()
+    seen: set[Architecture] = set()
     while space.size is None or len(seen) < space.size:
         architecture = space.sample(rng)
         if architecture not in seen:

@@ -185,6 +185,7 @@ class _Step(nn.Module):
         cache = DynamicCache(config=getattr(self.model, "config", None))
         for layer in range(len(past) // 2):
             cache.update(past[2 * layer], past[2 * layer + 1], layer)
+        of_layer: Any  # transformers' types know no layers with a window
         for of_layer in cache.layers:
             if getattr(of_layer, "is_sliding", False):
                 of_layer.cumulative_length = self.length
