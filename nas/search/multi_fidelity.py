@@ -3,7 +3,8 @@
 A training pauses at each fidelity. `ImprovementPerCost` decides by expected hypervolume improvement
 per predicted cost, after an initial design of short trainings:
 
-1. A predictor learns the values that all networks reached, one metric per fidelity.
+1. A predictor learns the values that all networks reached, one metric per fidelity, and those that
+   are extrapolated from them.
 2. It samples the rest of each network's learning curve, given its known beginning.
 3. A plan trains a network to the next fidelity and continues from there if its value exceeds a
    threshold, so that a training that will probably be stopped costs little. A network is worth the
@@ -39,7 +40,7 @@ from nas.search.initial_design import initial_design
 from nas.search.pareto import hypervolume, infer_reference_point, non_dominated
 from nas.search.samplers import is_guided
 from nas.search.shortlist import MAX_PARTIAL_EXAMPLES, Shortlist
-from nas.search.trainings import NEW, Fidelities, Job, Run, Runs
+from nas.search.trainings import NEW, Fidelities, Job, Run, Runs, extrapolated
 from predictors import create, list_predictors
 from predictors.metrics import Metric, at_fidelity
 from search_spaces.common.errors import unknown
@@ -508,12 +509,20 @@ class ImprovementPerCost:
     # --- the predictor's metrics
 
     def _targets(self, runs: Sequence[Run]) -> dict[str, np.ndarray]:
-        """Values (n,) by metric and fidelity, NaN where unknown, and the cost of an epoch."""
+        """Values (n,) by metric and fidelity, NaN where unknown, and the cost of an epoch.
+
+        Mostly the best networks are continued. From their values alone, a predictor would take all
+        networks for good ones at the next fidelity: those of the others are extrapolated.
+        """
         targets = {}
         for metric in self.reader.metrics:
+            before: np.ndarray | None = None
             for level in self.fidelities.levels:
                 name = self._key(metric, level)
-                targets[name] = np.array([self._value(run, name) for run in runs])
+                values = np.array([self._value(run, name) for run in runs])  # (n,)
+                if before is not None and metric in self.trained:
+                    values = extrapolated(before, values)
+                targets[name] = before = values
         epoch_costs = np.array([run.epoch_cost for run in runs])
         if np.nanmax(epoch_costs) > np.nanmin(epoch_costs):
             targets[EPOCH_COST] = epoch_costs

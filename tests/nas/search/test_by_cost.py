@@ -35,7 +35,7 @@ from nas.search.own_evaluator import FunctionEvaluator
 from nas.search.study.result import SearchResult
 from nas.search.study.schema import BEGUN_KEY, COST_KEY, FAILED_KEY, UNTIL_KEY, VALUES_KEY
 from nas.search.study.storage import prune_trial
-from nas.search.trainings import NEW, Fidelities
+from nas.search.trainings import NEW, Fidelities, extrapolated
 from search_spaces import Subnetworks
 from search_spaces.common.errors import EvaluatorError, InputError
 from tests.nas.search.spaces import Widths
@@ -311,6 +311,24 @@ def test_a_sure_training_is_worth_its_mean_by_its_cost() -> None:
     gains = np.array([[1.0, 3.0]])
     ratio = best_ratio(gains, np.array([[1, 0]]), np.array([200.0]), np.array([0.0]))
     assert ratio[0] == pytest.approx(2.0 / 200)
+
+
+def test_values_that_are_not_reached_yet_are_extrapolated_along_a_line() -> None:
+    before = np.array([10.0, 20, 40, 80, np.nan])
+    line = 50 + before / 2
+    known = np.where([True, True, False, True, False], line, np.nan)
+    assert extrapolated(before, known)[:4] == pytest.approx(line[:4])
+    assert np.isnan(extrapolated(before, known)[4]), "nothing is known of its training"
+    two = np.where([True, True, False, False, False], line, np.nan)
+    assert np.array_equal(extrapolated(before, two), two, equal_nan=True), "too few for a line"
+
+
+def test_an_extrapolated_value_never_falls_as_the_value_before_rises() -> None:
+    before = np.array([90.0, 91, 92, 10])
+    values = extrapolated(before, np.array([97.0, 96.5, 95.5, np.nan]))
+    assert values[3] <= values[:3].mean()
+    scattered = extrapolated(before, np.array([96.0, 96.9, 96.1, np.nan]))
+    assert scattered[3] < 60, "values that tell nothing of the slope leave it near 1"
 
 
 def test_better_fronts_come_first_and_broken_constraints_last() -> None:
