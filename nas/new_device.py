@@ -8,12 +8,15 @@ import copy
 from collections.abc import Sequence
 
 import numpy as np
+from scipy.optimize import nnls
 
 from predictors import Predictor
 
 RATIO = "ratio_ms"  # metric: log ratio of the new device's latency to a known device's
 MAX_DEVICES = 24  # known devices, those whose ratio to the new one varies least
 MIN_VARIANCE = 1e-6  # of log ratios; measurements repeat to about a thousandth
+# Penalty of the weights of an additive model, in relative errors: it decides between equal fits only
+PENALTY = 0.1
 
 
 def relative_samples(
@@ -100,3 +103,87 @@ def _covariates(
         of_examples[name] = column[: len(logs)]
         of_queries[name] = column[len(logs) :]
     return of_examples, of_queries
+
+
+# --- with costs that are counted
+
+
+def samples_with_costs(
+    model: Predictor,
+    texts: Sequence[str],
+    values: np.ndarray,
+    known: np.ndarray,
+    costs: np.ndarray,
+    query_texts: Sequence[str],
+    query_known: np.ndarray,
+    query_costs: np.ndarray,
+    samples: int = 64,
+    seed: int = 0,
+) -> np.ndarray:
+    """As `relative_samples`, with counted costs of the networks, such as FLOPs and operators.
+
+    A device's time is nearly a sum: so much per operator, per FLOP, per byte. An additive model of
+    latencies on the known devices and of costs (`additive_latency`) is one more known device, to
+    which the model learns the ratio. Its own prediction and the model's have the same weight.
+
+    Args:
+        model, texts, values, known, query_texts, query_known, samples, seed: see
+            `relative_samples`; `query_known` is (q, d).
+        costs: (n, k) counts of the n networks.
+        query_costs: (q, k) counts of the q networks.
+
+    Returns:
+        (q, samples) latencies in the unit of `values`, sorted for each network.
+    """
+    # 1. Parts of the sum: latencies, costs, and a constant.           (n, d + k + 1), (q, d + k + 1)
+    parts = np.hstack([known, costs, np.ones((len(known), 1))])
+    query_parts = np.hstack([query_known, query_costs, np.ones((len(query_known), 1))])
+
+    # 2. Latencies by the additive model. It has seen the examples: theirs are of models without
+    #    them, so that the ratios are as uncertain as those of the queries.
+    others = [np.arange(len(values)) != i for i in range(len(values))]
+    left_out = [
+        additive_latency(parts[rows], values[rows], parts[[i]])[0] for i, rows in enumerate(others)
+    ]
+    query_added = additive_latency(parts, values, query_parts)  # (q,)
+
+    # 3. The ratio to all devices, this one among them.                               (q, samples)
+    drawn = relative_samples(
+        model,
+        texts,
+        values,
+        np.column_stack([known, left_out]),
+        query_texts,
+        np.column_stack([query_known, query_added]),
+        samples,
+        seed,
+    )
+    return np.sqrt(drawn * query_added[:, None])
+
+
+def additive_latency(parts: np.ndarray, values: np.ndarray, query_parts: np.ndarray) -> np.ndarray:
+    """Latencies as a weighted sum of non-negative parts, with weights that are not negative.
+
+    The weights minimize the squares of the relative errors.
+
+    Args:
+        parts: (n, k) parts of the n networks that were measured.
+        values: (n,) their positive latencies.
+        query_parts: (q, k) parts of further networks.
+
+    Returns:
+        (q,) latencies in the unit of `values`.
+    """
+    # 1. A typical part is worth a typical latency, so that the penalty treats all parts alike.
+    typical = np.vstack([parts, query_parts]).mean(axis=0)  # (k,)
+    scale = np.where(typical > 0, typical, 1.0) / np.median(values)
+
+    # 2. Least squares of the relative errors, and of the penalty.            (n + k, k), (n + k,)
+    relative = parts / scale / values[:, None]
+    inputs = np.vstack([relative, PENALTY * np.eye(len(scale))])
+    targets = np.concatenate([np.ones(len(values)), np.zeros(len(scale))])
+    weights, _ = nnls(inputs, targets)
+
+    # 3. The median of the ratios is 1, which few outliers change.
+    center = np.median(values / (parts / scale @ weights))
+    return center * (query_parts / scale @ weights)

@@ -2,7 +2,8 @@
 
 The table of latencies in `OUT` is continued: `python -m experiments.runtimes OUT --networks 0`
 leaves it as it is. Then each runtime in turn is the new one, of which few measurements are known
-(`experiments.runtimes.study`). The table shows means over all runtimes and seeds.
+(`experiments.runtimes.study`). The table shows means over all runtimes that are new in turn, and
+seeds.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ def main(
     methods: Annotated[str, typer.Option(help="Methods, separated by commas.")] = ",".join(
         AVAILABLE
     ),
+    new: Annotated[
+        str, typer.Option(help="Runtimes that are the new one in turn; all by default.")
+    ] = "",
     seeds: Seeds = 10,
     first_seed: FirstSeed = 0,
     jobs: Jobs = 1,
@@ -54,6 +58,7 @@ def main(
         seeds = 1
         runtimes = runtimes[:QUICK_RUNTIMES]
         names = list(QUICK_METHODS)
+    targets = chosen(new, runtimes) if new else runtimes
     out.mkdir(parents=True, exist_ok=True)
     if networks:
         with progress_bar("networks", as_json) as bar:
@@ -68,7 +73,7 @@ def main(
     tasks = [
         (method, runtime, count, str(out), ",".join(runtimes), seed)
         for method in names
-        for runtime in runtimes
+        for runtime in targets
         for count in counts
         for seed in numbers
     ]
@@ -77,6 +82,7 @@ def main(
     summary = {
         "networks": size,
         "runtimes": runtimes,
+        "new": targets,
         "failed measurements": table.failed,
         "median latency ratio to the fastest": _ratios(table.latency, runtimes),
         "rows": rows,
@@ -86,7 +92,8 @@ def main(
     if as_json:
         print_json(summary)
         return
-    print_table(f"A new runtime of {len(runtimes)}, {size} networks, {seeds} seeds", rows)
+    shown = f"{len(targets)} of {len(runtimes)} runtimes as the new one"
+    print_table(f"{shown}, {size} networks, {seeds} seeds", rows)
 
 
 def _rows(

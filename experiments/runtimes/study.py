@@ -5,7 +5,10 @@ Judged are the predictions for all further networks, in per cent and in ranks.
 
     rlm          reads the networks' texts, and learns ratios to the known runtimes
                  (`nas.new_device`); the measured networks are its only examples
+    rlm-costs    the same with counted costs, of which an additive model is one more runtime
     rlm-alone    reads texts and exact costs; knows no other runtime
+    additive     sum of latencies in the known runtimes and of counted costs, with weights that are
+                 not negative; a part of rlm-costs
     regression   ridge regression on logarithms of latencies in the known runtimes
     gp           Gaussian process of BoTorch on the same and on logarithms of the costs
     forest       random forest on the same inputs as gp
@@ -22,8 +25,19 @@ import numpy as np
 
 from experiments.runtimes.measuring import Table, read_table
 from experiments.tables import Scores, spearman
+from search_spaces import expand, read
+from search_spaces.ir.costs import graph_activations, graph_flops, graph_params
 
-METHODS = ("rlm", "rlm-alone", "regression", "gp", "forest", "log-linear")
+METHODS = (
+    "rlm",
+    "rlm-costs",
+    "rlm-alone",
+    "additive",
+    "regression",
+    "gp",
+    "forest",
+    "log-linear",
+)
 COUNTS = (5, 10, 20, 40)  # measurements in the new runtime
 TARGETS = (0.05, 0.1)  # median errors, for the number of measurements that reach them
 SAMPLES = 32
@@ -37,6 +51,7 @@ class Split(NamedTuple):
     Attributes:
         texts: of the networks.
         costs: (n, 2) logarithms of parameters and FLOPs.
+        counts: (n, 4) parameters, FLOPs, elements of all operators' outputs, operators.
         known: (n, d) logarithms of latencies in the other runtimes.
         target: (n,) those in the new one.
         measured: rows of the networks that were measured in the new runtime.
@@ -46,6 +61,7 @@ class Split(NamedTuple):
 
     texts: list[str]
     costs: np.ndarray
+    counts: np.ndarray
     known: np.ndarray
     target: np.ndarray
     measured: np.ndarray
@@ -73,19 +89,21 @@ def score(
 
 @cache
 def _table(folder: str, runtimes: str) -> tuple[Table, np.ndarray]:
-    """A table, and the logarithms (n, 2) of its networks' parameters and FLOPs."""
+    """A table, and parameters, FLOPs, output elements and operators (n, 4) of its networks."""
     table = read_table(Path(folder), runtimes.split(","))
-    costs = [
-        (n.space.params(n.architecture), n.space.flops(n.architecture)) for n in table.networks
-    ]
-    return table, np.log(np.array(costs, float))
+    counts = []
+    for network in table.networks:
+        graph = expand(read(network.space.to_text(network.architecture)))
+        activations = graph_activations(graph)
+        counts.append((graph_params(graph), graph_flops(graph), activations, len(graph.nodes)))
+    return table, np.array(counts, float)
 
 
 def _split(
     method: str, runtime: str, measured: int, folder: str, runtimes: str, seed: int
 ) -> Split:
     names = runtimes.split(",")
-    table, costs = _table(folder, runtimes)
+    table, counts = _table(folder, runtimes)
     logs = np.log(table.latency)
     new = names.index(runtime)
     order = np.random.default_rng(seed).permutation(len(table.networks))
@@ -93,7 +111,8 @@ def _split(
     texts = [one.space.to_text(one.architecture) for one in table.networks] if reads_texts else []
     return Split(
         texts,
-        costs,
+        np.log(counts[:, :2]),
+        counts,
         np.delete(logs, new, axis=1),
         logs[:, new],
         order[:measured],
@@ -120,6 +139,34 @@ def _rlm(split: Split) -> np.ndarray:
         split.seed,
     )  # (others, SAMPLES)
     return np.log(np.median(drawn, axis=1))
+
+
+def _rlm_costs(split: Split) -> np.ndarray:
+    import predictors
+    from nas.new_device import samples_with_costs
+
+    known = np.exp(split.known)
+    drawn = samples_with_costs(
+        predictors.create("rlm", seed=split.seed),
+        [split.texts[i] for i in split.measured],
+        np.exp(split.target[split.measured]),
+        known[split.measured],
+        split.counts[split.measured],
+        [split.texts[i] for i in split.others],
+        known[split.others],
+        split.counts[split.others],
+        SAMPLES,
+        split.seed,
+    )  # (others, SAMPLES)
+    return np.log(np.median(drawn, axis=1))
+
+
+def _additive(split: Split) -> np.ndarray:
+    from nas.new_device import additive_latency
+
+    parts = np.hstack([np.exp(split.known), split.counts, np.ones((len(split.counts), 1))])
+    values = np.exp(split.target[split.measured])
+    return np.log(additive_latency(parts[split.measured], values, parts[split.others]))
 
 
 def _rlm_alone(split: Split) -> np.ndarray:
@@ -194,7 +241,9 @@ def _scaled(inputs: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 _PREDICT = {
     "rlm": _rlm,
+    "rlm-costs": _rlm_costs,
     "rlm-alone": _rlm_alone,
+    "additive": _additive,
     "regression": _regression,
     "gp": _gp,
     "forest": _forest,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.tables import spearman
-from nas.new_device import relative_samples
+from nas.new_device import additive_latency, relative_samples, samples_with_costs
 from predictors import create
 from search_spaces import get_space
 
@@ -70,3 +70,30 @@ def test_a_network_whose_other_devices_are_predicted_is_as_uncertain_as_these(
     width = np.log(drawn[:, -1] / drawn[:, 0])
     assert (width[1::2] > 1.9).all()
     assert (width[::2] < 1.0).all()
+
+
+def test_a_time_that_is_a_sum_is_found_from_five_networks() -> None:
+    """Of three parts, one of which has no share in it."""
+    rng = np.random.default_rng(0)
+    parts = rng.lognormal(0, 1, (40, 3)) * [1.0, 1e8, 1e3]
+    times = 2 * parts[:, 0] + 3e-8 * parts[:, 1]
+    predicted = additive_latency(parts[:5], times[:5], parts[5:])
+    assert np.median(np.abs(predicted / times[5:] - 1)) < 0.02
+
+
+def test_costs_help_where_the_new_device_has_a_price_that_no_known_one_has(
+    networks: tuple[list[str], np.ndarray],
+) -> None:
+    texts, latencies = networks
+    costs = np.random.default_rng(1).lognormal(0, 1, (60, 1))
+    known = latencies[:, 1:]
+    new = known[:, 0] + np.median(known[:, 0]) * costs[:, 0]
+    model = create("rlm")
+    drawn = samples_with_costs(
+        model, texts[:10], new[:10], known[:10], costs[:10], texts[10:], known[10:], costs[10:], 16
+    )
+    assert drawn.shape == (50, 16)
+    assert (np.diff(drawn, axis=1) >= 0).all()
+    plain = relative_samples(model, texts[:10], new[:10], known[:10], texts[10:], known[10:], 16)
+    errors = [np.median(np.abs(np.log(np.median(d, 1) / new[10:]))) for d in (drawn, plain)]
+    assert errors[0] < 0.5 * errors[1]

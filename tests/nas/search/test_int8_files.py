@@ -294,3 +294,28 @@ def test_changed_calibration_inputs_are_refused(tmp_path: Path) -> None:
     file.write_text("x = None\n")
     with pytest.raises(InputError, match="not the calibration inputs"):
         _ = Calibration.of_settings(stored, (1, 8, 8)).samples
+
+
+def test_a_worker_reads_calibration_inputs_only_if_it_is_trusted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "inputs.py").write_text(
+        "import numpy as np\nx = np.ones((9, 3, 32, 32), 'float32')\n"
+    )
+    journal = str(tmp_path / "search.journal")
+    options = [
+        *("--space", "tiny-resnet", "--objectives", "cpu_int8_latency_ms,params"),
+        *("--sampler", "random", "--evaluations", "1", "--prepare", "--storage", journal),
+        *("--calibration", f"{tmp_path}/inputs.py:x", "--out", str(tmp_path / "out")),
+    ]
+    for arguments, status in (
+        (["search", *options], 0),
+        (["worker", "--storage", journal, "--study", "search-random-0"], 2),
+        (["worker", "--storage", journal, "--study", "search-random-0", "--trust"], 0),
+    ):
+        monkeypatch.setattr(sys, "argv", ["nas", *arguments])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        shown = capsys.readouterr()
+        assert (stop.value.code or 0) == status, shown.err
+        assert status == 0 or "its calibration inputs" in shown.err
