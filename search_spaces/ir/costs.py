@@ -6,7 +6,7 @@ from math import prod
 
 from search_spaces.common.errors import InputError
 from search_spaces.ir import standard
-from search_spaces.ir.graph import Graph, Shape
+from search_spaces.ir.graph import Graph, Shape, count
 from search_spaces.ir.ops import multiply_accumulates, weights
 
 
@@ -83,7 +83,7 @@ def graph_peak_activations(graph: Graph) -> int:
 
 def _elements(shape: Shape) -> int:
     """Number of elements for one input."""
-    return prod(int(size) for size in shape[1:])
+    return count(shape[1:])  # an attention may have the batch behind another dimension
 
 
 def graph_depth(graph: Graph) -> int:
