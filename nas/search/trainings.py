@@ -311,7 +311,9 @@ class Runs:
 
 # --- learning curves
 
-MIN_PAIRS = 3  # networks with both values, for a line through them
+# Networks with both values: fewer make no line, and once more have gone on, their values say enough
+# to a predictor. Values on a line would tell it that nothing is left open.
+MIN_PAIRS, MAX_PAIRS = 3, 10
 SLOPE_DEVIATION = 0.5  # of the slope before any value is known, around 1
 
 
@@ -326,7 +328,8 @@ def extrapolated(before: np.ndarray, values: np.ndarray) -> np.ndarray:
         values: (n,) values at this fidelity, NaN where unknown.
 
     Returns:
-        (n,) values at this fidelity; NaN where both are unknown, or if too few are known.
+        (n,) values at this fidelity; NaN where both are unknown. Nothing is filled in unless
+        `MIN_PAIRS` to `MAX_PAIRS` networks have both values.
 
     Example: three networks went on, from 90, 80 and 60 % to 95, 90 and 80 %.
 
@@ -337,7 +340,7 @@ def extrapolated(before: np.ndarray, values: np.ndarray) -> np.ndarray:
     """
     is_pair = np.isfinite(before) & np.isfinite(values)  # (n,)
     pairs = int(is_pair.sum())
-    if pairs < MIN_PAIRS:
+    if not MIN_PAIRS <= pairs <= MAX_PAIRS:
         return values
 
     # 1. The line of least squares, and the variance of values around it.

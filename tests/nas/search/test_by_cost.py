@@ -323,6 +323,12 @@ def test_values_that_are_not_reached_yet_are_extrapolated_along_a_line() -> None
     assert np.array_equal(extrapolated(before, two), two, equal_nan=True), "too few for a line"
 
 
+def test_nothing_is_extrapolated_once_many_networks_went_on() -> None:
+    before = np.arange(12.0)
+    known = np.where(before < 11, 50 + before, np.nan)
+    assert np.array_equal(extrapolated(before, known), known, equal_nan=True)
+
+
 def test_an_extrapolated_value_never_falls_as_the_value_before_rises() -> None:
     before = np.array([90.0, 91, 92, 10])
     values = extrapolated(before, np.array([97.0, 96.5, 95.5, np.nan]))
