@@ -29,11 +29,11 @@ from typing import Any, NamedTuple
 
 import moocore
 import numpy as np
-import optuna
 import torch
 from scipy.stats import kendalltau
 from torch import nn
 
+import nas
 from experiments.images import CLASSES, write_images
 from experiments.sub_networks.models import EXAMPLE, FAMILIES
 from nas.evaluation.datasets import Dataset, load_dataset
@@ -41,8 +41,10 @@ from nas.evaluation.latency import open_session, random_inputs
 from nas.evaluation.tasks import TrainingTask
 from nas.evaluation.trainable import Trainable
 from nas.evaluation.training import train
-from nas.search.objectives import parse_constraints
-from nas.search.samplers import create_sampler, is_guided
+from nas.search.evaluators import MAX_PER_TRAINING, Values
+from nas.search.samplers import is_guided
+from nas.search.study.trial_logger import EvaluationLogger
+from nas.search.trainings import Segment
 from search_spaces import Architecture, Subnetworks, to_model
 from search_spaces.ir.pytorch import record, record_with_numbers
 
@@ -54,6 +56,7 @@ TAYLOR_BATCHES = 8  # of 64 images
 FLOOR = 12.0  # points below the model: a search needs no networks beyond
 MAX_RATIO = 0.6375  # of channels that Torch-Pruning removes
 SHIFT = 2  # pixels, of training images
+N_STARTUP = 10  # networks of a guided search before its first fit
 VIT_LONGER = 4  # times the epochs of a ResNet, which learns faster from so few images
 
 
@@ -277,6 +280,16 @@ class Study:
         text = json.dumps(list(arch.as_dict().values()))
         return self.score(f"sub {epochs} {text}", Trainable.of(self.space, arch), epochs)
 
+    def latency_of(self, arch: Architecture) -> float:
+        """Relative latency of a sub-network; stored."""
+
+        def measure() -> dict[str, Any]:
+            module = self.space.module(arch).eval()
+            return {"latency": relative_latency(module, self.reference)}
+
+        text = json.dumps(list(arch.as_dict().values()))
+        return float(self.row(f"latency {text}", measure)["latency"])
+
     @cached_property
     def model_score(self) -> Score:
         whole = Trainable.of(self.space, self.space.whole)
@@ -354,7 +367,13 @@ class Study:
         """The finalists of a search, fine-tuned."""
         size = self.size
         archs, scores = explored(
-            self.seed, sampler, self.space, self._short_score, size.evaluations, self.floor
+            self.seed,
+            sampler,
+            self.space,
+            self._short_score,
+            self.latency_of,
+            size.evaluations,
+            self.floor,
         )
         if size.search_epochs == size.tune_epochs:
             return scores
@@ -394,8 +413,9 @@ class Study:
             return self.score(f"fresh {size.fresh_epochs} {text}", network, size.fresh_epochs, True)
 
         count = max(2, size.evaluations // FULL_PER_FRESH)
-        _, short = explored(self.seed, "rlm", self.space, self._short_score, size.evaluations)
-        _, long = explored(self.seed, "rlm", space, fresh, count)
+        latency, evaluations = self.latency_of, size.evaluations
+        _, short = explored(self.seed, "rlm", self.space, self._short_score, latency, evaluations)
+        _, long = explored(self.seed, "rlm", space, fresh, latency, count)
         return {
             "inherited": _volumes(short, size.search_epochs),
             "fresh": _volumes(long, size.fresh_epochs),
@@ -421,6 +441,7 @@ def explored(
     sampler: str,
     space: Subnetworks,
     score: Callable[[Architecture], Score],
+    latency: Callable[[Architecture], float],
     evaluations: int,
     floor: float | None = None,
 ) -> tuple[list[Architecture], list[Score]]:
@@ -430,30 +451,47 @@ def explored(
         seed: of the sampler.
         sampler: its name.
         space: the sub-networks.
-        score: evaluates one.
+        score: trains and scores one.
+        latency: measures one. A guided sampler measures five networks per training.
         evaluations: number of networks.
         floor: the lowest validation accuracy in % that counts; None without one.
     """
+    evaluator = _Scored(score, latency)
     limits = [] if floor is None else [f"accuracy >= {floor:.2f}"]
-    constraints = parse_constraints(limits)
-    startup = max(2, min(10, evaluations - 1))
-    options: dict[str, Any] = {"constraints": constraints}
-    if is_guided(sampler):
-        options |= {"n_startup": startup, "refit_every": 2, "fresh": 100}
-    chooser = create_sampler(sampler, space, ["accuracy", "cpu_latency_ms"], seed, **options)
-    study = optuna.create_study(directions=["maximize", "minimize"], sampler=chooser)
-    scores: dict[Architecture, Score] = {}
+    objectives = {"accuracy": "max", "cpu_latency_ms": "min"}
+    problem = nas.Problem(space, evaluator, objectives, limits)
+    options = {"n_startup": min(N_STARTUP, evaluations - 1)} if is_guided(sampler) else None
+    nas.search(
+        problem, sampler=sampler, evaluations=evaluations, seed=seed, sampler_options=options
+    )
+    return list(evaluator.scores), list(evaluator.scores.values())
 
-    def objective(trial: optuna.Trial) -> tuple[float, float]:
-        arch = space.choose(trial)
-        scores[arch] = score(arch)
-        for constraint in constraints:
-            violation = constraint.violation(np.array(scores[arch].validation))
-            trial.set_constraint(str(constraint), float(violation))
-        return scores[arch].validation, scores[arch].latency
 
-    study.optimize(objective, n_trials=evaluations)
-    return list(scores), list(scores.values())
+class _Scored(nas.Evaluator):
+    """Scores of a study: latencies are measured before trainings. See `explored`."""
+
+    metrics = ("accuracy", "cpu_latency_ms")
+    trained = ("accuracy",)
+    measured_per_training = MAX_PER_TRAINING
+
+    def __init__(
+        self, score: Callable[[Architecture], Score], latency: Callable[[Architecture], float]
+    ) -> None:
+        self.score, self.latency = score, latency
+        self.scores: dict[Architecture, Score] = {}
+
+    def measure(self, architecture: Architecture, log: EvaluationLogger) -> dict[str, float]:
+        return {"cpu_latency_ms": self.latency(architecture)}
+
+    def train(
+        self,
+        architecture: Architecture,
+        observed: Values,
+        log: EvaluationLogger,
+        segment: Segment | None = None,
+    ) -> dict[str, float]:
+        self.scores[architecture] = self.score(architecture)
+        return {**observed, "accuracy": self.scores[architecture].validation}
 
 
 def _volumes(scores: Sequence[Score], epochs: int) -> list[tuple[int, float]]:

@@ -214,21 +214,28 @@ def fronts(
     )
     task = TrainingTask(epochs, batch=32, shift=0, noise=0, **rates)
 
+    def latency(arch: Architecture) -> float:
+        def measure() -> dict[str, Any]:
+            module = space.module(arch).eval()
+            return {"latency": relative_latency(module, reference, example)}
+
+        text = json.dumps(list(arch.as_dict().values()))
+        return float(lines(f"{name} latency {text}", measure)["latency"])
+
     def score(arch: Architecture) -> Score:
         def measure() -> dict[str, Any]:
             network = Trainable.of(space, arch)
             trained = train(network, imitated(data, network), task=task)
-            latency = relative_latency(space.module(arch).eval(), reference, example)
             return {
                 "validation": trained.validation[0],
                 "test": trained.test[0],
-                "latency": latency,
+                "latency": latency(arch),
             }
 
         row = lines(f"{name} {epochs} {json.dumps(list(arch.as_dict().values()))}", measure)
         return Score(row["validation"], row["test"], row["latency"])
 
-    return explored(0, sampler, space, score, evaluations)[1]
+    return explored(0, sampler, space, score, latency, evaluations)[1]
 
 
 def main(
