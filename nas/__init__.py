@@ -69,7 +69,7 @@ _MODULES = {
     "FunctionEvaluator": "nas.search.own_evaluator",
     "Infeasible": "search_spaces.common.errors",
     "InputError": "search_spaces.common.errors",
-    "MeasuredEvaluator": "nas.search.evaluators",
+    "MeasuredEvaluator": "nas.search.measured_evaluator",
     "Measurement": "nas.evaluation.measurement",
     "MeasurementError": "search_spaces.common.errors",
     "Metric": "predictors.metrics",

@@ -61,7 +61,8 @@ def test_the_quick_comparison_runs_to_its_end_and_resumes(
     assert f"{family} 0: latency / model's within 0.5 points: uniform magnitude" in printed
     assert f"{family} 0: hypervolume by epochs from fresh weights" in printed
     rows = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
-    assert all(0 <= row["test"] <= 100 and row["latency"] > 0 for row in rows)
+    assert all(row["latency"] > 0 for row in rows)
+    assert all(0 <= row["test"] <= 100 for row in rows if "epochs" in row)
     main(tmp_path, families=family, quick=True)
     assert (tmp_path / "results.jsonl").read_text().count("\n") == len(rows)
 

@@ -99,7 +99,7 @@ def test_metrics_of_runtimes_have_units_directions_and_prices() -> None:
 
 
 def test_a_larger_network_needs_more_time_and_room(openvino: str) -> None:
-    small, large = (measure_in_runtime(network(width), openvino, QUICK) for width in (4, 128))
+    small, large = (measure_in_runtime(network(width), openvino, QUICK) for width in (4, 256))
     assert large.latency.median > 1.5 * small.latency.median
     assert large.size_mb > 4 * small.size_mb
 
