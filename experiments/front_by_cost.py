@@ -44,10 +44,11 @@ if TYPE_CHECKING:
     from nas import SearchResult
 
 LOW, FULL = 12, 200  # epochs of NAS-Bench-201
+# The population with curves, and the epochs of its fidelities
 DIGITS, CURVE = (
     "digits",
     (1, 2, 4, 8, 16),
-)  # the population with curves, and the epochs of its fidelities
+)
 EPOCH_SECONDS = "epoch_s"
 BUDGETS = (5, 10, 20, 50)  # in full trainings
 POLICIES = ("rlm", "rlm-full", "asha", "hyperband", "random")

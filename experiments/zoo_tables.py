@@ -19,6 +19,7 @@ from search_spaces.common.errors import InputError
 
 TOP1 = "imagenet_top1_accuracy"
 SPEEDS = "_ms_per_image"  # suffix of the table's latency columns
+# One setting per device; GPUs with the largest batch that fits, CPUs with one image at a time
 SETTINGS = {
     "rtx3090_ms": "rtx3090_amp_nchw_eager",
     "rtx4090_ms": "rtx4090_amp_nchw_eager",
@@ -26,7 +27,7 @@ SETTINGS = {
     "pro6000_ms": "pro6000_amp_nchw_dynamo",
     "i9_10940x_ms": "i9_10940x_fp32_nchw_dynamo",
     "i7_12700h_ms": "i7_12700h_fp32_nchw_dynamo",
-}  # one setting per device; GPUs with the largest batch that fits, CPUs with one image at a time
+}
 MIN_AIHUB_NETWORKS = 10
 
 

@@ -127,9 +127,8 @@ def main(
     chosen = entries()[:: QUICK if quick else 1]
     journal = Journal(out / "networks.jsonl")
     if any(entry.source not in journal.known for entry in chosen):
-        read_entry(
-            Entry("timm", "timm:resnet18", 0)
-        )  # import the library before the first measurement
+        # Import the library before the first measurement
+        read_entry(Entry("timm", "timm:resnet18", 0))
     with progress_bar("networks") as bar:
         for i, entry in enumerate(chosen):
             if entry.source not in journal.known:

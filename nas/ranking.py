@@ -336,9 +336,8 @@ def rank(
     order = np.random.default_rng(seed).permuted(
         np.tile(np.arange(samples), (len(texts), 1)), axis=1
     )
-    joint = np.take_along_axis(
-        joint, order[:, :, None], 1
-    )  # samples of different networks are independent
+    # Samples of different networks are independent
+    joint = np.take_along_axis(joint, order[:, :, None], 1)
     return _ranked(names, joint, is_known, objectives, constraints)
 
 

@@ -30,11 +30,12 @@ LEARNING_RATE = 1e-3
 LEARNED, TESTED = 50, 1000
 FEW_SPACES = 20
 OVER_COORDINATES = ("kernel", "linear", "network")  # random functions of a state's coordinates
+# Random devices, qualities and networks, and counts of lines
 STRUCTURAL = (
     "counts",
     "targets",
     "product",
-)  # random devices, qualities and networks, and counts of lines
+)
 
 
 def _without(*kinds: str) -> Prior:

@@ -25,10 +25,11 @@ from search_spaces.common.progress import Progress
 
 LEARNING_RATE = 1e-3
 SUPPORTS, QUERIES = (16, 32, 48, 64), 32
+# Targets of a head per step; those that share a noise level, and so a solve
 TARGETS, TARGETS_PER_NOISE = (
     16,
     8,
-)  # targets of a head per step; those that share a noise level, and so a solve
+)
 MAX_NETWORKS = 600
 PROXY_WEIGHT = 1.0
 SAVE_EVERY = 200
@@ -212,9 +213,8 @@ def _joint(states: Tensor, n: int, weights: Tensor) -> Tensor:
     """Scale structure, quality, counts and common part as the in-context decoder does, by their
     first n rows.
     """
-    *parts, _, common = states.split(
-        TextFeatures.sizes(states.shape[1]), 1
-    )  # no neighbours: they are not learned
+    # No neighbours: they are not learned
+    *parts, _, common = states.split(TextFeatures.sizes(states.shape[1]), 1)
     structure, quality, counts = (_unit(part, n) for part in parts)
     common = (common - common[:n].mean(0)) / common[:n].std(0).clamp(min=1e-3)
     weighted = [

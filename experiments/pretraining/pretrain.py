@@ -32,10 +32,11 @@ if TYPE_CHECKING:
 
 LEARNING_RATE = 1e-3
 SMALL, MANY = (6, 220), (220, 900)  # ranges of examples: of most tasks, and of the others
+# Per step: tasks at most, and examples and queries together at most
 TASKS, CONTEXT_TOKENS = (
     10,
     1400,
-)  # per step: tasks at most, and examples and queries together at most
+)
 ACCURACY_STEPS = 4000  # at most, of the network for accuracies of short trainings
 SAVE_EVERY = 200
 
@@ -112,9 +113,8 @@ def _seeded(seed: int) -> Model:
 
     torch.manual_seed(seed)
     model = Model(ModelConfig())
-    torch.nn.init.zeros_(
-        model.encoder.accuracies.get_parameter("4.weight")
-    )  # until it is trained, it says nothing
+    # Until it is trained, it says nothing
+    torch.nn.init.zeros_(model.encoder.accuracies.get_parameter("4.weight"))
     return model
 
 

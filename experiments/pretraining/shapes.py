@@ -12,16 +12,18 @@ from torch import Tensor
 
 CLASSES, TEXTURES = 10, 2
 LEAVES = 6  # discs in the background
+# Radii of the shape that counts and of the other one, relative to the image
 SIZES = (
     (0.34, 0.46),
     (0.13, 0.18),
-)  # radii of the shape that counts and of the other one, relative to the image
+)
+# deviations: of shapes, background, classes, pixels
 COLOUR, CLUTTER, HUE, NOISE = (
     0.8,
     0.7,
     0.7,
     0.15,
-)  # deviations: of shapes, background, classes, pixels
+)
 MAX_TURN = 0.5  # radians
 FREQUENCY = (3.0, 4.7)  # of textures, in periods per image
 

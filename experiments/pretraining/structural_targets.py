@@ -19,6 +19,7 @@ DEVICES, QUALITIES = 40, 24
 RANDOM_ENCODERS, ENCODER_OUTPUTS = 4, 8
 AXES = 24  # principal axes of a random encoder's states that feed its outputs
 LEVELS = 4000  # resolution of a line's depth in its text
+# Columns of `Tokens.numbers`
 PARAMS, FLOPS, ELEMENTS, WIDTH, RESOLUTION, KERNEL, GROUP = (
     0,
     1,
@@ -27,7 +28,7 @@ PARAMS, FLOPS, ELEMENTS, WIDTH, RESOLUTION, KERNEL, GROUP = (
     4,
     6,
     8,
-)  # columns of `Tokens.numbers`
+)
 
 
 def structural_targets(texts: Sequence[Tokens], seed: int) -> np.ndarray:

@@ -60,9 +60,8 @@ def main(quick: Quick = False) -> None:
     reading = _seconds(lambda: rlm.estimate(texts, ["metric"]), repeats=1)
 
     learning = _seconds(learn, repeats=1)
-    list(
-        gnn.estimate_stream(texts[:1] * STREAM_CHUNK * cores, ["metric"], jobs=cores)
-    )  # start the processes
+    # Start the processes
+    list(gnn.estimate_stream(texts[:1] * STREAM_CHUNK * cores, ["metric"], jobs=cores))
     estimating = _seconds(
         lambda: list(gnn.estimate_stream(many, ["metric"], jobs=cores)), repeats=1
     )

@@ -186,16 +186,14 @@ class _Builder:
         proxies: list[dict[str, float]],
         passes: np.ndarray,
     ) -> str:
-        curves = [
-            known.get("curve", []) for known in trained
-        ]  # older journals have neither curves nor seconds
+        # Older journals have neither curves nor seconds
+        curves = [known.get("curve", []) for known in trained]
         scores = sorted({name for row in proxies for name in row})
         rows = io.StringIO()
         writer = csv.writer(rows, lineterminator="\n")
         by_seed = [f"digits_accuracy_seed{s}" for s in self.population.seeds]
-        epochs = range(
-            1, max(map(len, curves))
-        )  # without the last epoch, whose value is the final accuracy
+        # Without the last epoch, whose value is the final accuracy
+        epochs = range(1, max(map(len, curves)))
         by_epoch = [f"digits_accuracy@{epoch}" for epoch in epochs]
         writer.writerow(
             [

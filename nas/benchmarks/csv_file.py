@@ -19,15 +19,15 @@ from search_spaces.common.errors import InputError
 
 log = logging.getLogger(__name__)
 ARCHITECTURE_COLUMNS = ("arch", "architecture")
+# Of a search's networks; they are no metrics
 ORIGIN_COLUMNS = (
     "sampler",
     "seed",
     "trial",
     "evaluations",
-)  # of a search's networks; they are no metrics
-_INDEX = re.compile(
-    r"|Unnamed: \d+"
-)  # how pandas writes an index without a name, and how it reads it again
+)
+# How pandas writes an index without a name, and how it reads it again
+_INDEX = re.compile(r"|Unnamed: \d+")
 MAX_BYTES = 1 << 30  # of uncompressed text, about ten million rows; stops decompression bombs
 
 

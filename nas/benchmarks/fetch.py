@@ -145,9 +145,10 @@ def _download(url: str, size: int) -> bytes:
     """At most `size` + 1 bytes from `url`, so that a longer file fails its checksum without being
     read to the end.
     """
+    # Imports ssl and email, which is too slow for every command
     from http.client import (
         HTTPException,
-    )  # imports ssl and email, which is too slow for every command
+    )
     from urllib.error import HTTPError
     from urllib.parse import quote
     from urllib.request import urlopen

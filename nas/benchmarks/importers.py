@@ -136,9 +136,10 @@ def _results(full: ArchResults, less: ArchResults) -> dict[str, float]:
         costs = full.get_compute_costs(dataset) if dataset in full.dataset_seed else {}
         row[f"{name}_params"] = _scaled(costs.get("params"), 1e6)  # from millions with six decimals
         row[f"{name}_flops"] = _scaled(costs.get("flops"), 1e6)
+        # From seconds
         row[f"{name}_batch256_latency_ms"] = (
             costs["latency"] * 1e3 if costs.get("latency") else np.nan
-        )  # from seconds
+        )
     return row
 
 

@@ -19,11 +19,12 @@ from search_spaces.common import plug_ins
 from search_spaces.common.errors import InputError, unknown
 
 NAMES = (*POPULATIONS, "nasbench201")
+# Columns that identify a row; they are no metrics
 IDENTIFIERS = (
     "index",
     "isomorphism_class",
     *ORIGIN_COLUMNS,
-)  # columns that identify a row; they are no metrics
+)
 PACKAGE_DATA = Path(__file__).parent / "data"
 
 

@@ -103,9 +103,8 @@ def _reconstruct(*_: object) -> _Array:
 
 
 def _encode(text: str, _encoding: str) -> bytes:
-    return text.encode(
-        "latin1"
-    )  # pickles before protocol 3 write bytes as a call of this, or of bytes() if empty
+    # Pickles before protocol 3 write bytes as a call of this, or of bytes() if empty
+    return text.encode("latin1")
 
 
 def _empty() -> bytes:

@@ -173,9 +173,8 @@ class Benchmark:
             raise InputError(
                 f"{path}: not a benchmark table, or a damaged one: delete it and make it again"
             ) from error
-        self.source: dict[str, Any] = {
-            "benchmark": self.header.name
-        }  # arguments of `load_benchmark`
+        # Arguments of `load_benchmark`
+        self.source: dict[str, Any] = {"benchmark": self.header.name}
         self._columns: dict[str, np.ndarray] = {}
         self._texts: list[str] | None = None
 
@@ -236,9 +235,8 @@ class Benchmark:
         """
         for metric in COUNTS.keys() & set(self.metrics) & set(metrics):
             column = self._column(metric)
-            row = int(
-                np.isfinite(column).argmax()
-            )  # the first with a value; a column without any has NaN there
+            # The first with a value; a column without any has NaN there
+            row = int(np.isfinite(column).argmax())
             counted = COUNTS[metric](self.space.graph(self.architectures[row]))
             if abs(column[row] - counted) > MAX_DEVIATION * counted:
                 raise InputError(

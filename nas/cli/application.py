@@ -127,10 +127,11 @@ def main() -> None:
     """
     if sys.stderr is None:  # closed by the caller (`2>&-`)
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # until the process ends
+    # A terminal that is not UTF-8 cannot show the lines of tables
     for stream in (
         sys.stdout,
         sys.stderr,
-    ):  # a terminal that is not UTF-8 cannot show the lines of tables
+    ):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
     warnings = _Warnings(logging.WARNING)

@@ -286,9 +286,8 @@ _worker: dict[str, Any] = {}
 
 
 def _start_worker(comparison: Comparison, source: dict[str, Any]) -> None:
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches all processes; the first one ends the others
+    # Ctrl-C reaches all processes; the first one ends the others
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     from nas.benchmarks import load_benchmark
 
     _worker.update(comparison=comparison, benchmark=load_benchmark(**source))
@@ -318,9 +317,8 @@ def _check(comparison: Comparison, benchmark: Benchmark) -> None:
     for seed in (comparison.first_seed, comparison.first_seed + comparison.seeds - 1):
         check_seed(seed)
     labelled, ranked = (int(np.isfinite(benchmark.values(name)).sum()) for name in learned)
-    most = min(
-        labelled - 1, ranked - SELECTED
-    )  # the others have errors, and at least `SELECTED` are ranked
+    # The others have errors, and at least `SELECTED` are ranked
+    most = min(labelled - 1, ranked - SELECTED)
     for size in comparison.sizes:
         if not 1 <= size <= most:
             remedy = f"give 1 to {most}" if most > 0 else "a comparison needs at least 11"

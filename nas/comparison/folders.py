@@ -28,12 +28,13 @@ if TYPE_CHECKING:
     import optuna
 
 RECORD = "search.json"
+# A folder without a record must have none of these
 RESULTS = (
     "studies",
     "front",
     "front.csv",
     "summary.json",
-)  # a folder without a record must have none of these
+)
 MAX_NAME_LENGTH = 120  # characters; most file systems allow 255 bytes
 
 
@@ -190,9 +191,8 @@ def _write_first(folder: Path, record: Mapping[str, Any]) -> bool:
     """Write a folder's first record. Returns False if another process has written one in the
     meantime.
     """
-    aside = (
-        folder / f".{RECORD}-{uuid.uuid4().hex}"
-    )  # process ids are not unique across machines and threads
+    # Process ids are not unique across machines and threads
+    aside = folder / f".{RECORD}-{uuid.uuid4().hex}"
     try:
         _write(aside, record)
     except InputError as error:  # it names a file that the user does not know

@@ -174,9 +174,8 @@ def run_studies(
     evaluator = TableEvaluator(table, metrics, options.cheap)
     reference = _truth(table, goal.objectives, goal.constraints)
     if table.header.by_text and table.header.is_whole:
-        table.load_texts(
-            progress
-        )  # networks are looked up by text; the first time, all texts take half a minute
+        # Networks are looked up by text; the first time, all texts take half a minute
+        table.load_texts(progress)
     results = _run_all(
         table.space,
         goal,

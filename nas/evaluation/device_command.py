@@ -44,9 +44,8 @@ CONVERTED = {
 PLACEHOLDERS = ("model", "int8", *CONVERTED)  # the ONNX file, and that in 8-bit integers
 SUFFIX = "_latency_ms"
 MAX_SHOWN = 200  # characters of a command's output in an error message
-_NAMED = re.compile(
-    r"([a-z][a-z0-9_]*)=(.*)", re.DOTALL
-)  # lower case, because shell variables are in capitals
+# Lower case, because shell variables are in capitals
+_NAMED = re.compile(r"([a-z][a-z0-9_]*)=(.*)", re.DOTALL)
 _DECLARED = re.compile(
     r"([a-z][a-z0-9_]*(?::[a-z]+)*(?:,[a-z][a-z0-9_]*(?::[a-z]+)*)*)=(.*)", re.DOTALL
 )
@@ -376,9 +375,8 @@ def _last_line(output: str) -> str:
 def _alone(command: str) -> Iterator[None]:
     """Hold a lock that one process on this machine can hold per command."""
     digest = hashlib.sha256(command.encode()).hexdigest()[:16]
-    user = (
-        os.getuid() if hasattr(os, "getuid") else "own"
-    )  # elsewhere, each user has a temporary folder
+    # Elsewhere, each user has a temporary folder
+    user = os.getuid() if hasattr(os, "getuid") else "own"
     path = Path(tempfile.gettempdir(), f"nas-device-{user}-{digest}.lock")
     with open(path, "w") as file:
         lock_descriptor(file.fileno())  # until the file is closed, or the process ends

@@ -42,10 +42,11 @@ _OF_LOSS = {"fisher", "grad_norm", "grasp", "plain", "snip"}
 _Kernel = nn.Conv2d | nn.Linear
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 _RECTIFIERS = {"Clip", "ConvBnRelu6", "Gelu", "HardSwish", "LeakyRelu", "Relu"}
+# Of the dead-leaves images: layers, and disc radii relative to the image
 _LEAVES, _RADII = (
     15,
     (0.1, 0.5),
-)  # of the dead-leaves images: layers, and disc radii relative to the image
+)
 _JITTER = 1e-5  # keeps logarithms of correlations finite
 
 

@@ -358,9 +358,8 @@ class _Training:
         )
         self.epoch = 0
         self.stale = 0
-        self.curve: list[
-            float
-        ] = []  # mean validation score after each epoch, without diverged replicas
+        # Mean validation score after each epoch, without diverged replicas
+        self.curve: list[float] = []
         self.best: list[_Result | None] = [None] * self.replicas
         self.stopped = False
         self.pause = MeasurementPause()
@@ -400,9 +399,8 @@ class _Training:
         some = self.train.inputs[
             np.random.default_rng(0).permutation(len(self.train))[:CALIBRATION_SAMPLES]
         ]
-        count = max(
-            1, len(some) // self.task.batch
-        )  # no batch is so small that its statistics are noise
+        # No batch is so small that its statistics are noise
+        count = max(1, len(some) // self.task.batch)
         batches = (torch.from_numpy(part).to(self.device) for part in np.array_split(some, count))
         recalibrate(self.net, batches, self._outputs)
 

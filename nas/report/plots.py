@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # Palette of Okabe and Ito, which colour-blind readers can tell apart; black is reserved for the
 # truth.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+# One more than colours, so that styles do not repeat
 _MARKERS = (
     "o",
     "s",
@@ -33,7 +34,7 @@ _MARKERS = (
     "v",
     "P",
     "X",
-)  # one more than colours, so that styles do not repeat
+)
 _LINES = ("-", "--", "-.", ":")
 _CLOUD: dict[str, Any] = {
     "s": 5,
@@ -374,9 +375,8 @@ def plot_kendall(
             low, high = np.nanquantile(
                 np.concatenate([np.concatenate(pair) for pair in row]), [0.02, 0.98]
             )
-            few = min(
-                1.0, 1000 / max(1, len(pairs))
-            )  # many points are smaller and paler, to show their density
+            # Many points are smaller and paler, to show their density
+            few = min(1.0, 1000 / max(1, len(pairs)))
             look: dict[str, Any] = {"c": _COLOURS[column % len(_COLOURS)], "linewidths": 0}
             look |= {"s": 6 * few**0.4, "alpha": max(0.08, 0.3 * few)}
             axes.scatter(*pairs.T, **look, rasterized=True)
@@ -525,9 +525,8 @@ def _zoom(axes: Axes, low: np.ndarray, high: np.ndarray) -> None:
 def _legend(figure: Figure, axes: Axes) -> None:
     """Add a legend above the axes, where it covers no data and fits narrow screens."""
     handles, labels = axes.get_legend_handles_labels()
-    columns = (
-        -(-len(labels) // -(-len(labels) // 4)) if labels else 1
-    )  # at most four, of similar length
+    # At most four, of similar length
+    columns = -(-len(labels) // -(-len(labels) // 4)) if labels else 1
     place: dict[str, Any] = {"loc": "outside upper left", "ncols": columns, "columnspacing": 1.2}
     legend = figure.legend(handles, labels, **place, markerscale=1.3)
     for handle in legend.legend_handles:

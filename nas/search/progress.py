@@ -131,9 +131,8 @@ def watched(progress: Report | None, look: Callable[[], SearchProgress]) -> Iter
         with lock:
             if is_look and (ended.is_set() or now.done <= reported[0]):
                 return
-            reported[0] = max(
-                now.done, reported[0]
-            )  # the thread may have seen more than the search has read
+            # The thread may have seen more than the search has read
+            reported[0] = max(now.done, reported[0])
             progress(now._replace(done=reported[0]))
 
     def keep_looking() -> None:
@@ -142,9 +141,8 @@ def watched(progress: Report | None, look: Callable[[], SearchProgress]) -> Iter
             began = time.monotonic()
             try:
                 report(look(), is_look=True)
-            except (
-                Exception
-            ) as error:  # the storage is away for a while: the search itself waits or ends
+            except Exception as error:
+                # The storage is away for a while: the search itself waits or ends
                 log.debug("progress could not be read: %s", error)
             pause = max(WATCH_SECONDS, (time.monotonic() - began) / MAX_LOAD)
 

@@ -132,16 +132,14 @@ class RowSampler(ReplaySampler):
     def _proposed(self, study: Study, trial: FrozenTrial) -> dict[str, Any]:
         """Choices of the other sampler, up to the first combination that the space rejects."""
         self.sampler.before_trial(study, trial)
-        trial = stored_trial(
-            study, trial_id(trial)
-        )  # with attributes that the other sampler has written
+        # With attributes that the other sampler has written
+        trial = stored_trial(study, trial_id(trial))
         searched = self.sampler.infer_relative_search_space(study, trial)
         proposal = _Proposal(
             study, trial, self.sampler, self.sampler.sample_relative(study, trial, searched)
         )
-        with suppress(
-            InputError
-        ):  # an infeasible combination: the choices so far have a nearest row, too
+        # An infeasible combination: the choices so far have a nearest row, too
+        with suppress(InputError):
             self.space.choose(proposal)
         return plain_names(proposal.params)
 

@@ -31,9 +31,8 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 log = logging.getLogger(__name__)
-_NOT_IN_MLFLOW = re.compile(
-    r"[^\w\-. :/]"
-)  # characters that MLflow forbids in names of metrics and parameters
+# Characters that MLflow forbids in names of metrics and parameters
+_NOT_IN_MLFLOW = re.compile(r"[^\w\-. :/]")
 
 
 class TrackedTrial(NamedTuple):
@@ -195,9 +194,8 @@ class Tracker:
             return
         try:
             self.backend.write(TrackedTrial.of(trial, self.reader))
-        except (
-            Exception
-        ) as error:  # clients raise errors of many kinds, for instance when a server is down
+        except Exception as error:
+            # Clients raise errors of many kinds, for instance when a server is down
             self.missed += 1
             if self.missed == 1:
                 log.warning(

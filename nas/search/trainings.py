@@ -249,9 +249,8 @@ class Runs:
             return
         epochs = self.fidelities.epochs(begun, until)
         self.epochs += epochs
-        if (
-            failed or not is_valid(np.array(list(attrs[VALUES_KEY].values()))).all()
-        ):  # of an earlier version
+        # Of an earlier version
+        if failed or not is_valid(np.array(list(attrs[VALUES_KEY].values()))).all():
             run.ended = run.failed = True
         else:
             run.values[until] = attrs[VALUES_KEY]

@@ -339,9 +339,8 @@ def _build_differences(
 def _network_differences(
     stored: Mapping[str, Any], present: Mapping[str, Any]
 ) -> Iterator[Difference]:
-    pairs = [
-        *zip(stored["networks"], present["networks"], strict=False)
-    ]  # a slow space may have fewer in one run
+    # A slow space may have fewer in one run
+    pairs = [*zip(stored["networks"], present["networks"], strict=False)]
     changed = sum(old != new for old, new in pairs)
     if any(old[0] != new[0] for old, new in pairs):
         yield Difference("a space with other choices")

@@ -39,11 +39,12 @@ from search_spaces.common.errors import InputError, StorageError
 
 _FIRST_BYTES = b'{"op_code"'
 _SQLITE = b"SQLite format 3\0"
+# Errors of databases, in lower case
 _CREATED_TWICE = (
     "already exists",
     "duplicate",
     "unique constraint",
-)  # errors of databases, in lower case
+)
 PROXY_TIMEOUT_SECONDS = 10
 HEARTBEAT_SECONDS = 20  # between two heartbeats of a worker
 # Between two attempts to lock a journal, which takes about a millisecond to write
@@ -63,9 +64,8 @@ class JournalFile(JournalFileBackend):
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with open(
-                path, "rb" if path.exists() else "ab+"
-            ) as file:  # a file that is only read may be read-only
+            # A file that is only read may be read-only
+            with open(path, "rb" if path.exists() else "ab+") as file:
                 first_bytes = file.read(len(_FIRST_BYTES))
         except OSError as error:
             raise _disk_error(path, error) from error
@@ -95,9 +95,8 @@ class JournalFile(JournalFileBackend):
         lines = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs)
         try:
             with open(self.path, "rb+") as file:
-                lock_descriptor(
-                    file.fileno(), poll_interval=LOCK_POLL_SECONDS
-                )  # until the file is closed
+                # Until the file is closed
+                lock_descriptor(file.fileno(), poll_interval=LOCK_POLL_SECONDS)
                 file.seek(_size_of_whole_lines(file))
                 file.truncate()
                 file.write(lines.encode())
@@ -147,9 +146,8 @@ class _Database(RDBStorage):
             _thread.locks_first = False
 
 
-_thread = (
-    threading.local()
-)  # locks_first: transactions of this thread lock an SQLite file when they begin
+# locks_first: transactions of this thread lock an SQLite file when they begin
+_thread = threading.local()
 
 
 def _lock_first(connection: Any) -> None:
@@ -352,9 +350,8 @@ def _one_transaction(storage: RDBStorage) -> Iterator[None]:
     from sqlalchemy.orm import scoped_session, sessionmaker
 
     with storage.engine.connect() as connection:
-        connection.exec_driver_sql(
-            "BEGIN IMMEDIATE"
-        )  # Python's driver starts no transaction before a savepoint
+        # Python's driver starts no transaction before a savepoint
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
         sessions = storage.scoped_session
         storage.scoped_session = scoped_session(
             sessionmaker(connection, join_transaction_mode="create_savepoint")

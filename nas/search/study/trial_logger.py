@@ -97,9 +97,8 @@ class TrialLogger(EvaluationLogger):
     def identify_architecture(self, space: SearchSpace, architecture: Architecture) -> None:
         """As `identify`, if the network has not been identified and can be built."""
         if not self._identified:
-            with suppress(
-                InputError
-            ):  # an evaluator may know values of choices that build no network
+            # An evaluator may know values of choices that build no network
+            with suppress(InputError):
                 self.identify(Trainable.of(space, architecture))
 
     def report(self, epoch: int, metrics: Mapping[str, float]) -> bool:
@@ -165,9 +164,8 @@ def plain_number(metric: str, value: Any) -> float:
         InputError: for anything else, such as None or a text; the message names metric, value and
             type.
     """
-    number = (
-        value.detach() if hasattr(value, "detach") else value
-    )  # torch warns of a tensor with a gradient
+    # Torch warns of a tensor with a gradient
+    number = value.detach() if hasattr(value, "detach") else value
     try:
         if hasattr(number, "item"):
             number = number.item()  # ValueError or RuntimeError for several elements

@@ -191,9 +191,8 @@ def log_missing(path: Path, search: str, study: optuna.Study, reader: TrialReade
     before.
     """
     try:
-        text = path.read_text(
-            encoding="utf-8", errors="replace"
-        )  # a full disk may have cut a line in a character
+        # A full disk may have cut a line in a character
+        text = path.read_text(encoding="utf-8", errors="replace")
         logged = set(re.findall(rf" {re.escape(search)}, trial (\d+): ", text))
     except OSError:  # a log that cannot be written does not end a search
         return

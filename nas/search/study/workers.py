@@ -121,9 +121,8 @@ class Worker:
             try:
                 yield
             except (KeyboardInterrupt, SystemExit):
-                with suppress(
-                    UpdateFinishedTrialError
-                ):  # it may have ended just before the interrupt
+                # It may have ended just before the interrupt
+                with suppress(UpdateFinishedTrialError):
                     trial.set_user_attr(OWNER_KEY, "")
                     self._give_back(stored_trial(self.study, trial_id(trial)))
                 raise
@@ -394,9 +393,8 @@ class _Helper:
             start_new_session=True,
         )
         assert self.process.stdin is not None
-        self.process.stdin.write(
-            json.dumps(join) + "\n"
-        )  # not an argument: a storage's URL may hold a password
+        # Not an argument: a storage's URL may hold a password
+        self.process.stdin.write(json.dumps(join) + "\n")
         self.process.stdin.flush()
 
     def end(self) -> None:
