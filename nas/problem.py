@@ -227,9 +227,7 @@ def _digits(space: SearchSpace) -> Dataset:
     if not fits(space, data):
         raise InputError(
             f"{space.name} has inputs {tuple(space.input_shape)} and {space.num_classes} outputs, "
-            "but the digits have "
-            f"inputs {tuple(data.shape)} and {data.outputs} classes: give evaluate, a function or "
-            "a nas.Measurement "
-            "with your data"
+            f"but the digits have inputs {tuple(data.shape)} and {data.outputs} classes: give "
+            "evaluate, a function or a nas.Measurement with your data"
         )
     return data

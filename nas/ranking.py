@@ -213,9 +213,8 @@ def _extend(model: Predictor, own: OwnMeasurements) -> list[str]:
         count = int((~np.isnan(values)).sum())
         if name not in before and count < MIN_MEASURED:
             raise InputError(
-                f"--measured: the checkpoint does not know {name}, and {count} values are too few: "
-                "give at least "
-                f"{MIN_MEASURED}, or better ten"
+                f"--measured: the checkpoint does not know {name}, and {count} values are too "
+                f"few: give at least {MIN_MEASURED}, or better ten"
             )
     model.extend(own.texts, own.columns)
     if all(name in before for name in own.columns):

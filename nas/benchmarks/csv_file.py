@@ -122,9 +122,8 @@ def _check_index(name: str, cells: Sequence[str], place: int, path: Path) -> Non
     """
     if not all(cell.strip().isdecimal() for cell in cells):
         raise InputError(
-            f"{path}: column {place + 1} needs a name, not {name!r}, and is no index of rows: name "
-            "it, remove it, or "
-            "write the table with to_csv(index=False)"
+            f"{path}: column {place + 1} needs a name, not {name!r}, and is no index of rows: "
+            "name it, remove it, or write the table with to_csv(index=False)"
         )
     log.warning(
         "%s: column %d (%r) is ignored: it numbers the rows, as pandas does", path, place + 1, name
@@ -192,8 +191,7 @@ def _check_sign(values: np.ndarray, lines: Sequence[int], column: str, path: Pat
         row = int(np.argmax(values < 0))
         raise InputError(
             f"{path}, line {lines[row]}, column {column!r}: {values[row]:g} is less than zero: "
-            "leave missing values "
-            "empty, and give a column of differences a name without a unit"
+            "leave missing values empty, and give a column of differences a name without a unit"
         )
 
 

@@ -133,8 +133,7 @@ def _until(deadline: float, url: str, download: Callable[[], bytes]) -> bytes:
     except Empty as error:
         raise InputError(
             f"{url}: the downloads took more than {MAX_SECONDS:g} s: repeat the command, which "
-            "resumes with this file, "
-            "or give another base URL"
+            "resumes with this file, or give another base URL"
         ) from error
     if isinstance(answer, Exception):
         raise answer

@@ -123,8 +123,7 @@ def _nasbench201() -> Benchmark:
         return Benchmark(_nasbench201_path())
     raise InputError(
         "benchmark nasbench201 is not on this machine: run `nas benchmarks fetch nasbench201`, or "
-        "set NAS_DATA to a "
-        "folder with nasbench201.csv.gz"
+        "set NAS_DATA to a folder with nasbench201.csv.gz"
     )
 
 

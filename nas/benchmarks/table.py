@@ -241,8 +241,7 @@ class Benchmark:
             if abs(column[row] - counted) > MAX_DEVIATION * counted:
                 raise InputError(
                     f"{self.name}: {metric} of {self.notations[row]} is {column[row]:g}, but the "
-                    "network has "
-                    f"{counted:,}: name the column otherwise, for example {metric}_m"
+                    f"network has {counted:,}: name the column otherwise, for example {metric}_m"
                 )
 
     def checksum(self, metrics: Iterable[str]) -> str:

@@ -63,8 +63,7 @@ def compare(
         Path | None,
         typer.Option(
             help="Folder for scores, a table and figures; an interrupted comparison resumes there. "
-            "With several "
-            "benchmarks or metrics, each has a subfolder."
+            "With several benchmarks or metrics, each has a subfolder."
         ),
     ] = None,
     space: TableSpace = None,

@@ -59,8 +59,7 @@ def warn_if_seen(benchmark: str, predictors: Iterable[str]) -> None:
     ):
         print(
             f"nas: rlm-base was pretrained with the accuracies of {benchmark}, so that rlm is too "
-            "good here: use "
-            "digits201 or a table of your own to compare",
+            "good here: use digits201 or a table of your own to compare",
             file=sys.stderr,
         )
 

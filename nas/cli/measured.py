@@ -177,8 +177,7 @@ def warn_of_missing_weights(studies: Studies, folder: Path) -> None:
         shown = ", ".join(paths[:_SHOWN]) + (", …" if len(paths) > _SHOWN else "")
         print(
             f"nas: networks {names} of the front have random weights, as their files are missing "
-            f"or damaged ({shown}): "
-            f"copy their folder into {folder / 'studies' / 'weights'}, then run nas report "
-            f"{folder}",
+            f"or damaged ({shown}): copy their folder into {folder / 'studies' / 'weights'}, then "
+            f"run nas report {folder}",
             file=sys.stderr,
         )

@@ -43,8 +43,7 @@ Model = Annotated[
     typer.Option(
         "--model",
         help="Search the sub-networks of a trained model: FILE.py:NAME of a PyTorch module, or of "
-        "a function without "
-        "arguments that returns one.",
+        "a function without arguments that returns one.",
         rich_help_panel=MODEL,
     ),
 ]
@@ -168,8 +167,7 @@ OwnEvaluator = Annotated[
     typer.Option(
         "--evaluator",
         help="FILE.py:FUNCTION that trains a network and returns its metrics: evaluate(model, "
-        "architecture, report). "
-        "--epochs and --training are its keyword arguments.",
+        "architecture, report). --epochs and --training are its keyword arguments.",
         rich_help_panel=TRAINING,
     ),
 ]

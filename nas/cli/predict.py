@@ -31,8 +31,7 @@ def predict(
         str | None,
         typer.Option(
             help="Comma-separated: metrics of the checkpoint or of devices (`nas device list`), "
-            "params, flops; all "
-            "metrics of the checkpoint by default."
+            "params, flops; all metrics of the checkpoint by default."
         ),
     ] = None,
     given: Annotated[

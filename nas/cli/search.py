@@ -168,8 +168,7 @@ def search(
         list[Path] | None,
         typer.Option(
             help="A file or folder that the evaluator or the space reads; the search resumes only "
-            "with the same "
-            "contents; repeatable.",
+            "with the same contents; repeatable.",
             rich_help_panel=TRAINING,
         ),
     ] = None,
@@ -184,8 +183,7 @@ def search(
         str | None,
         typer.Option(
             help="Reference point of the hypervolume, a value per objective; by default the worst "
-            "values of networks "
-            "that keep the constraints."
+            "values of networks that keep the constraints."
         ),
     ] = None,
     known: Annotated[

@@ -30,8 +30,7 @@ def train(
         str,
         typer.Argument(
             help="rlm, gnn, gp, gp-choices, forest, ridge, an installed predictor, an ensemble "
-            "such as rlm+gp, or "
-            "FILE.py:CLASS."
+            "such as rlm+gp, or FILE.py:CLASS."
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder for the checkpoint.")],
@@ -61,8 +60,7 @@ def train(
         str,
         typer.Option(
             help="Comma-separated columns of the --table with numbers; a column target_type names "
-            "the metric of a "
-            "single target."
+            "the metric of a single target."
         ),
     ] = "target",
     test_share: Annotated[
@@ -85,8 +83,7 @@ def train(
         typer.Option(
             min=0,
             help="Optimizer steps. Defaults: by the size of the data for gnn; 0 for rlm, which "
-            "only stores examples, "
-            f"or {TABLE_STEPS} with --table.",
+            f"only stores examples, or {TABLE_STEPS} with --table.",
         ),
     ] = None,
     kernel_steps: Annotated[

@@ -175,8 +175,7 @@ def claim(
         if missing := [name for name in record["searches"] if name not in names]:
             raise InputError(
                 f"{folder} also holds the search {missing[0]}: name its sampler and seed with the "
-                "others, or use "
-                "another folder (--new, or another --out)"
+                "others, or use another folder (--new, or another --out)"
             )
         begun_with, arguments = stored, record["arguments"]
     _write(folder / RECORD, {"arguments": arguments, "searches": names, "begun_with": begun_with})

@@ -145,9 +145,8 @@ class PredictedDevice:
         """
         if self.exists and self.about != about:
             raise InputError(
-                f"device {self.name!r} was measured differently ({json.dumps(self.about)}): remove "
-                "it with "
-                f"`nas device remove {self.name}`, or give another name"
+                f"device {self.name!r} was measured differently ({json.dumps(self.about)}): "
+                f"remove it with `nas device remove {self.name}`, or give another name"
             )
         if not self.exists:
             with replacing(self.folder / self.ABOUT) as temporary:

@@ -110,11 +110,10 @@ def open_space(
         shape = ",".join(map(str, data.shape))
         raise InputError(
             f"{name} has inputs {tuple(space.input_shape)} and {space.num_classes} outputs, but "
-            f"{data.name} has inputs "
-            f"{tuple(data.shape)} and {data.outputs} "
-            f"{'targets' if data.is_regression else 'classes'}: set input_shape "
-            "and num_classes in the class or, if it takes them as options, with "
-            f"--option input_shape={shape} --option num_classes={data.outputs}"
+            f"{data.name} has inputs {tuple(data.shape)} and {data.outputs} "
+            f"{'targets' if data.is_regression else 'classes'}: set input_shape and num_classes "
+            f"in the class or, if it takes them as options, with --option input_shape={shape} "
+            f"--option num_classes={data.outputs}"
         )
     return space, data
 

@@ -256,9 +256,8 @@ def check_fit(graph: Graph, data: Dataset) -> None:
     )
     if not same:
         raise InputError(
-            f"the network takes inputs of shape {_shown(takes, tuple(takes[1:]))}; {data.name} has "
-            "inputs of shape "
-            f"{_shown(data.shape, tuple(data.shape))}"
+            f"the network takes inputs of shape {_shown(takes, tuple(takes[1:]))}; {data.name} "
+            f"has inputs of shape {_shown(data.shape, tuple(data.shape))}"
         )
     if output != (data.outputs,):
         kind = "regression targets" if data.is_regression else "classes"
@@ -270,8 +269,7 @@ def check_fit(graph: Graph, data: Dataset) -> None:
 
 def _unlabelled(data: Dataset) -> str:
     return (
-        f"{data.name} has inputs, but no targets: add y, or search by the fidelity to a "
-        "trained "
+        f"{data.name} has inputs, but no targets: add y, or search by the fidelity to a trained "
         "model (--model)"
     )
 

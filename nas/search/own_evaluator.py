@@ -131,8 +131,7 @@ class FunctionEvaluator(NetworkEvaluator):
         if function is None:
             raise InputError(
                 f"the search evaluates with {settings['function']}, Python code that was not run: "
-                "give --trust to run "
-                "it, or --evaluator with its path on this machine"
+                "give --trust to run it, or --evaluator with its path on this machine"
             )
         replaced = {**settings["options"], **(options or {})}
         evaluator = cls(

@@ -117,8 +117,7 @@ def _retrying(method: Callable[..., Any]) -> Callable[..., Any]:
                 if remaining <= 0:
                     raise StorageError(
                         f"{self.place} has not answered for {limit:g} s ({reason}): nothing is "
-                        "lost; run the same "
-                        "command again when it is back"
+                        "lost; run the same command again when it is back"
                     ) from error
                 if pause == FIRST_PAUSE_SECONDS:
                     log.warning(

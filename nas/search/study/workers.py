@@ -313,8 +313,7 @@ def check_jobs(jobs: int, storage: object, sampler: object, source: Mapping[str,
     ):
         raise InputError(
             f"{jobs} jobs need a storage, a sampler given by name, and an evaluator that another "
-            "process can open: a "
-            "table, a measurement, or FILE.py:FUNCTION"
+            "process can open: a table, a measurement, or FILE.py:FUNCTION"
         )
 
 
