@@ -13,8 +13,8 @@ from search_spaces.common.seeds import MAX_SEED
 
 NETWORK = (
     "An .onnx or .txt file, FILE.py:FUNCTION that builds a PyTorch module, or a network of a "
-    "library: timm:resnet50, "
-    "timm:resnet50@288 for images of that size, torchvision:NAME, transformers:CLASS."
+    "library: timm:resnet50, timm:resnet50@288 for images of that size, torchvision:NAME, "
+    "transformers:CLASS."
 )
 TRAINING, TIMING, MODEL = "Training", "Latency", "A trained model"  # headings of `--help`
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -148,8 +148,8 @@ Training = Annotated[
     typer.Option(
         "--training",
         help="Training setting, NAME=VALUE: batch, learning_rate, weight_decay, optimizer (sgd, "
-        "adamw), schedule "
-        "(one-cycle, cosine), shift, noise, flip, patience, validation; repeatable.",
+        "adamw), schedule (one-cycle, cosine), shift, noise, flip, patience, validation; "
+        "repeatable.",
         rich_help_panel=TRAINING,
     ),
 ]

@@ -124,8 +124,8 @@ def search(
         str,
         typer.Option(
             help="Comma-separated: predictors (rlm, gnn, gp, gp-choices, forest, ridge, "
-            "FILE.py:CLASS), nsga2, nsga3, "
-            "tpe, optuna-gp, random; with --budget: predictors, asha, hyperband, random."
+            "FILE.py:CLASS), nsga2, nsga3, tpe, optuna-gp, random; with --budget: predictors, "
+            "asha, hyperband, random."
         ),
     ] = "rlm",
     evaluations: Annotated[

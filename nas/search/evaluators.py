@@ -245,8 +245,8 @@ def _refuse_devices(metrics: Sequence[str], known: Sequence[str], reason: str) -
     for device in devices_of(metrics, known):
         raise InputError(
             f"{device.metric} is predicted from the measurements of `nas device add "
-            f"{device.name}`, {reason}: "
-            "search with --space alone, which measures the other metrics"
+            f"{device.name}`, {reason}: search with --space alone, which measures the other "
+            "metrics"
         )
 
 

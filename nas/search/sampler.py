@@ -516,8 +516,8 @@ def _check_directions(study: Study, objectives: Sequence[Metric]) -> None:
     for objective, direction in zip(objectives, directions, strict=True):
         if objective.direction != direction:
             raise InputError(
-                f"{objective.name}: the study says {direction}, its sampler {objective.direction}: "
-                "give the sampler "
+                f"{objective.name}: the study says {direction}, its sampler "
+                f"{objective.direction}: give the sampler "
                 f"{f'{objective.name}:{direction[:3]}'!r}, or the study the direction "
                 f"{objective.direction!r}"
             )
@@ -531,6 +531,6 @@ def _check_constraints(complete: Sequence[FrozenTrial], constraints: Sequence[Co
         if not any(constraint in trial.constraints for trial in complete):
             raise InputError(
                 f"no trial stores violations of {constraint!r}: call "
-                "trial.set_constraint(str(constraint), "
-                "constraint.violation(value)) in the objective function"
+                "trial.set_constraint(str(constraint), constraint.violation(value)) in the "
+                "objective function"
             )

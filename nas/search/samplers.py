@@ -65,9 +65,9 @@ def check_objectives(sampler: BaseSampler, objectives: int) -> None:
 def _check_gp(objectives: int) -> None:
     if objectives > MAX_OPTUNA_GP_OBJECTIVES:
         raise InputError(
-            f"Optuna's GP sampler needs many gigabytes of memory for {objectives} objectives: with "
-            "more than "
-            f"{MAX_OPTUNA_GP_OBJECTIVES}, use gp, gp-choices, forest, rlm, tpe or nsga3"
+            f"Optuna's GP sampler needs many gigabytes of memory for {objectives} objectives: "
+            f"with more than {MAX_OPTUNA_GP_OBJECTIVES}, use gp, gp-choices, forest, rlm, tpe or "
+            "nsga3"
         )
 
 

@@ -176,8 +176,8 @@ def plain_number(metric: str, value: Any) -> float:
     shown = " ".join(repr(value).split())
     raise InputError(
         f"{metric} is {shown[:MAX_SHOWN]}{'…' if len(shown) > MAX_SHOWN else ''} "
-        f"({type(value).__name__}): the "
-        "evaluator must return one number per metric, and NaN for a failure"
+        f"({type(value).__name__}): the evaluator must return one number per metric, and NaN for "
+        "a failure"
     )
 
 
