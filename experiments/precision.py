@@ -6,10 +6,10 @@ resumes), then `python -m experiments.precision OUT`.
    blocks in turns.
 2. Every assignment of fp32 or int8 to its blocks is quantized statically. Latency, accuracy on 200
    images, and the relative error of the logits against the float network's are those of that very
-   ONNX file in ONNX Runtime. Ranges of activations are measured once, since all
-   assignments share the float network; a check compares the file with that of
-   `nas.evaluation.int8.quantize`. Latencies are measured in `ROUNDS` windows each, in turns with
-   others, and each beside the reference network.
+   ONNX file in ONNX Runtime. Ranges of activations are measured once, since all assignments share
+   the float network; a check compares the file with that of `nas.evaluation.int8.quantize`.
+   Latencies are measured in `ROUNDS` windows each, in turns with others, and each beside the
+   reference network.
 3. Searches look the values up: error and latency down. The accuracy is the same for all assignments
    that were measured, and so tells nothing apart; the error of the logits does. A row is a method's
    share of the hypervolume of the true front, after some evaluations, and the evaluations to 95 % of

@@ -5,10 +5,9 @@ Predictors are plug-ins: `python -m experiments.unseen_spaces --only rlm,experim
 - `LightGBM`: gradient boosting (LightGBM's own package) on the features of `ridge` and on those of
   `forest`, which are neural graph features (`predictors.graph_features`).
 
-`BotorchSampler` is BoTorch's qLogNEHVI (arXiv 2310.20708) on one-hot choices, and
-`SmacSampler` is SMAC3 with ParEGO; both run in Optuna's loop.
-TabPFN and TabICL are missing: their packages contain no weights, which come from the Hugging Face
-hub.
+`BotorchSampler` is BoTorch's qLogNEHVI (arXiv 2310.20708) on one-hot choices, and `SmacSampler` is
+SMAC3 with ParEGO; both run in Optuna's loop. TabPFN and TabICL are missing: their packages contain
+no weights, which come from the Hugging Face hub.
 """
 
 from __future__ import annotations

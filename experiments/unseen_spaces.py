@@ -4,11 +4,10 @@ Each predictor learns a few networks of one space and ranks the others (Kendall'
 `rlm-generated`: it was pretrained on generated spaces alone, so texts, labels and skeletons of all
 families here are new to it. `gp-choices` is what a user would try first. The GNN starts from
 `gnn-label-free`, which has seen networks of the published families but no accuracies. The metric is
-an accuracy or, with `--metric latency`, the latency on one device. Beside τ stands the median error:
-in points of an accuracy, in % of a latency. `--only` also takes the rivals of `experiments.rivals`.
-Tables of `$NAS_DATA` are
-included if the variable is set, and families `own-…` if `experiments.own_families` has trained
-them.
+an accuracy or, with `--metric latency`, the latency on one device. Beside τ stands the median
+error: in points of an accuracy, in % of a latency. `--only` also takes the rivals of
+`experiments.rivals`. Tables of `$NAS_DATA` are included if the variable is set, and families
+`own-…` if `experiments.own_families` has trained them.
 """
 
 from __future__ import annotations

@@ -128,8 +128,8 @@ def _identity(space: SearchSpace, architecture: Architecture) -> dict[str, Any]:
 def read_prior_observations(
     path: Path, space: SearchSpace, metrics: Sequence[str], measured: Sequence[str] = ()
 ) -> dict[Architecture, list[float]]:
-    """Read prior observations from a CSV file. Incomplete rows are skipped, except for
-    what can be measured.
+    """Read prior observations from a CSV file. Incomplete rows are skipped, except for what can be
+    measured.
 
     Args:
         path: a file with a column `architecture` or `arch`, in the space's notation, and a column

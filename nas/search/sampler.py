@@ -129,11 +129,10 @@ class PredictorSampler(ReplaySampler):
     `refit_every` trials, and less often later. Evolution on the predictor's estimates adds `fresh`
     candidates. The candidates with the highest expected hypervolume improvement are evaluated next;
     once an evaluation has failed, weighted by the probability of success
-    (`nas.search.feasibility`).
-    The `pool` best candidates are kept, so that each is built and read once. No architecture is
-    chosen twice in a study. An architecture with the text of an evaluated one is another training
-    of the same network. It may be chosen as long as such trainings have reached different
-    accuracies.
+    (`nas.search.feasibility`). The `pool` best candidates are kept, so that each is built and read
+    once. No architecture is chosen twice in a study. An architecture with the text of an evaluated
+    one is another training of the same network. It may be chosen as long as such trainings have
+    reached different accuracies.
 
     Example:
 

@@ -250,8 +250,7 @@ def networks_table(
     comes from. Networks that were measured and not trained come last.
 
     Missing values are NaN. Test scores and later measurements (`METRIC_again`) are those of the
-    front only. A metric named like one of
-    `ORIGIN_COLUMNS` takes its place.
+    front only. A metric named like one of `ORIGIN_COLUMNS` takes its place.
     """
     import pandas as pd
 
