@@ -3,11 +3,12 @@
 1. Items and inputs get colours: classes of equal operators, attributes and numbers of inputs.
 2. Colour refinement (Weisfeiler and Leman): a class is split if its members read, or are read by,
    members of different classes, until nothing changes.
-3. Where several members share a class, one of them is individualized, in a class of its own, and
-   colours are refined again. Each member may be the one; of all such leaves that are not
-   symmetric, the smallest is taken (McKay, "Practical graph isomorphism", 1981).
-4. A leaf has one member per class. Of the items whose inputs are there, the one of the smallest
-   colour comes next.
+3. Where several members share a class, one of them is individualized: it gets a class of its own,
+   and colours are refined again. This is a search tree, with a branch per member. Its leaves have
+   one member per class. Of all leaves that are not symmetric, the smallest is taken (McKay,
+   "Practical graph isomorphism", 1981).
+4. A leaf gives the order: of the items whose inputs are computed, the one of the smallest colour
+   comes next.
 """
 
 from __future__ import annotations
@@ -103,11 +104,11 @@ def _cached(raw: RawBlock) -> CanonicalBlock:
 def _canonical(raw: RawBlock) -> CanonicalBlock:
     operators = [_operator(item.op, item.attrs) for item in raw.items]
 
-    # 1. The order, and the symmetries that the search for it has found.
+    # 1. The order, and the symmetries of the block.
     swaps: dict[int, int] = {}
     tied_inputs = tied_outputs = False
     if _has_one_order(raw):
-        leaf = _as_it_stands(raw, operators)
+        leaf = _given_order(raw, operators)
     else:
         search = _Search(raw, operators)
         leaf = search.run()
@@ -116,14 +117,14 @@ def _canonical(raw: RawBlock) -> CanonicalBlock:
 
     # 2. The block in this order.
     ordered = [operators[i] for i in leaf.order]
-    body = leaf.block([operator.hollow for operator in ordered])
+    body = leaf.block([operator.with_holes for operator in ordered])
     holes = tuple([rank for operator in ordered for rank in operator.holes])
 
     # 3. What a caller must know about it.
     swappable = raw.inputs == 2 and bool(swaps) and not tied_outputs
     certificate = ""
     if not raw.ordered_inputs:
-        certificate = _digest(body, [operator.hollow_text for operator in ordered])
+        certificate = _digest(body, [operator.text_with_holes for operator in ordered])
         certificate += _SWAPPABLE * swappable
     return CanonicalBlock(
         body=body,
@@ -141,16 +142,18 @@ def _has_one_order(raw: RawBlock) -> bool:
     """True if every item reads the one before it, so that no other order is possible."""
     if raw.inputs > 1 and not raw.ordered_inputs:
         return False
-    first = end = raw.inputs  # numbers of the values of the item before
+    first = end = raw.inputs  # bounds of the values of the item before
     for i, item in enumerate(raw.items):
-        if i and not any(first <= value < end for value in item.inputs):
+        reads_item_before = any(first <= value < end for value in item.inputs)
+        if i > 0 and not reads_item_before:
             return False
         first = end
         end += item.outputs
     return True
 
 
-def _as_it_stands(raw: RawBlock, operators: list[_Operator]) -> _Leaf:
+def _given_order(raw: RawBlock, operators: list[_Operator]) -> _Leaf:
+    """The leaf that keeps the order of the raw block."""
     lines: list[_Line] = []
     for item, operator in zip(raw.items, operators, strict=True):
         read = tuple(sorted(item.inputs)) if operator.commutes else item.inputs
@@ -173,38 +176,45 @@ class _Operator:
     Attributes:
         commutes: True if its inputs may be swapped.
         text: `repr` of the attributes.
-        hollow, hollow_text: attributes with holes for their numbers, and their `repr`.
+        with_holes, text_with_holes: attributes with holes for their numbers, and their `repr`.
         holes: ranks of these numbers.
     """
 
     commutes: bool
     text: str
-    hollow: ItemAttrs
-    hollow_text: str
+    with_holes: ItemAttrs
+    text_with_holes: str
     holes: tuple[int, ...]
 
 
 @lru_cache(maxsize=16384)
 def _operator(op: str, attrs: ItemAttrs) -> _Operator:
-    hollow: list[tuple[str, Value | Ref]] = []
+    with_holes: list[tuple[str, Value | Ref]] = []
     holes = []
     for name, value in attrs:
-        is_hole = isinstance(value, Ref)
-        hollow.append((name, _HOLE if is_hole else value))
         if isinstance(value, Ref):
             holes.append(int(value.name))
-    hollow_attrs = tuple(hollow)
+            with_holes.append((name, _HOLE))
+        else:
+            with_holes.append((name, value))
+    attrs_with_holes = tuple(with_holes)
     return _Operator(
         commutes=commutes(op),
         text=repr(attrs),
-        hollow=hollow_attrs,
-        hollow_text=repr(hollow_attrs),
+        with_holes=attrs_with_holes,
+        text_with_holes=repr(attrs_with_holes),
         holes=tuple(holes),
     )
 
 
 def _digest(body: Block, attrs: list[str]) -> str:
-    """A hash of the `repr` of a body; `attrs`: the `repr` of the attributes of each item."""
+    """A hash of the `repr` of a body.
+
+    Args:
+        body: the body.
+        attrs: the `repr` of the attributes of each item, which is cached and would take most of the
+            time otherwise.
+    """
     items = ""
     for (op, inputs, _, outputs), text in zip(body.items, attrs, strict=True):
         items += ", " if items else ""
@@ -264,6 +274,7 @@ class _Leaf:
 
     @cached_property
     def digest(self) -> str:
+        """A hash of the block in this order, with the ranks of its numbers."""
         block = self.block([self.raw.items[i].attrs for i in self.order])
         return _digest(block, [self.operators[i].text for i in self.order])
 
@@ -271,11 +282,12 @@ class _Leaf:
         """True if both orders give the same block."""
         return self.lines == other.lines and self.results == other.results
 
-    def is_symmetric(self, other: _Leaf) -> bool:
+    def is_symmetric_to(self, other: _Leaf) -> bool:
         """True if a symmetry of the block maps one order to the other."""
         return self.colours == other.colours and self.looks_like(other)
 
     def precedes(self, other: _Leaf) -> bool:
+        """True if this leaf is the smaller one: by the digest of the block, then by the colours."""
         if self.looks_like(other):
             return self.colours < other.colours
         return (self.digest, self.colours) < (other.digest, other.colours)
@@ -284,7 +296,8 @@ class _Leaf:
 # --- the search for the smallest leaf
 
 _Neighbours = tuple[int, ...]
-"""Classes that an entity reads, then -1, then classes that read it; each with a place."""
+"""Classes that an entity reads, then -1, then classes that read it. Each is one number: the class's
+first position, and which output of it is read by which input."""
 
 
 class _Search:
@@ -292,6 +305,7 @@ class _Search:
 
     Attributes:
         labels: number of each item's operator and attributes.
+        first_value: the first value that each entity produces.
         values: entity and output of each value.
         sources: for each entity the values that it reads, as (entity, output).
         users: for each entity its readers, as (entity, place); the place encodes output and input,
@@ -324,16 +338,17 @@ class _Search:
             entity = raw.inputs + i
             self.values += [(entity, k) for k in range(item.outputs)]
 
-        # 2. What each entity reads, and who reads it.
-        outputs = max([item.outputs for item in raw.items], default=1)
-        inputs = max([len(item.inputs) for item in raw.items], default=0)
-        self.width = outputs * (1 + inputs)
+        # 2. What each entity reads, and who reads it. A place is a number for the output and the
+        #    input of an edge.
+        most_outputs = max([item.outputs for item in raw.items], default=1)
+        most_inputs = max([len(item.inputs) for item in raw.items], default=0)
+        self.width = most_outputs * (1 + most_inputs)
         self.sources: list[list[tuple[int, int]]] = [[] for _ in range(raw.inputs)]
         self.users: list[list[tuple[int, int]]] = [[] for _ in self.first_value]
         for i, item in enumerate(raw.items, start=raw.inputs):
             sources = [self.values[v] for v in item.inputs]
             self.sources.append(sources)
-            step = 0 if self.commutes[i] else outputs  # equal places for inputs that commute
+            step = 0 if self.commutes[i] else most_outputs  # equal places for inputs that commute
             for position, (entity, k) in enumerate(sources, start=1):
                 place = step * position + k
                 self.users[entity].append((i, place))
@@ -351,14 +366,19 @@ class _Search:
 
     def run(self) -> _Leaf:
         """The smallest leaf; sets `tied_inputs`, `tied_outputs` and `swaps`."""
-        partition = self._start()
-        self._refine(partition, range(len(self.sources)))
-        outputs = {self.values[v][0] for v in self.raw.outputs}
-        self.tied_inputs = partition.ties(range(self.raw.inputs))
-        self.tied_outputs = partition.ties(outputs)
-        return self._best(partition, None)
+        partition = self._initial_partition()
+        every_entity = range(len(self.sources))
+        self._refine(partition, every_entity)
 
-    def _start(self) -> Partition:
+        # Ties that refinement leaves
+        makers_of_outputs = {self.values[v][0] for v in self.raw.outputs}
+        self.tied_inputs = partition.has_tie(range(self.raw.inputs))
+        self.tied_outputs = partition.has_tie(makers_of_outputs)
+        return self._smallest_leaf(partition, reference=None)
+
+    # Step 1
+
+    def _initial_partition(self) -> Partition:
         """Classes of equal operators, attributes and numbers of inputs, and of equal outputs that
         leave the block.
         """
@@ -366,14 +386,14 @@ class _Search:
         keys: list[tuple] = []
         for i in range(raw.inputs):
             keys.append(("", "", i if raw.ordered_inputs else 0, ()))
-        outside = set(raw.outputs)
-        value = raw.inputs
+        returned = set(raw.outputs)
+        first = raw.inputs  # the first value of the next item
         for item, operator in zip(raw.items, self.operators, strict=True):
-            made = range(value, value + item.outputs)
-            escapes = tuple([v in outside for v in made])
-            keys.append((item.op, operator.text, len(item.inputs), escapes))
-            value += item.outputs
-        return Partition.by(keys)
+            end = first + item.outputs
+            is_returned = tuple([v in returned for v in range(first, end)])
+            keys.append((item.op, operator.text, len(item.inputs), is_returned))
+            first = end
+        return Partition.by_key(keys)
 
     # Step 2
 
@@ -385,88 +405,101 @@ class _Search:
                 that only neighbours of the entities that left it are looked at.
         """
         while moved:
+            # 1. Neighbours of moved entities, by class; a class of one entity cannot be split.
+            class_of, size = partition.class_of, partition.size
             touched: dict[int, dict[int, None]] = {}
-            cell, size = partition.cell, partition.size
             for entity in moved:
                 for neighbour in self.neighbours[entity]:
-                    c = cell[neighbour]
-                    if size[c] > 1:
-                        touched.setdefault(c, {})[neighbour] = None
-            # All splits are found before the first one is made, since it changes the neighbours.
-            splits = [(c, *self._parts(partition, c, entities)) for c, entities in touched.items()]
-            moved = []
-            for c, below, above in splits:
-                moved += partition.split(c, below, above)
+                    number = class_of[neighbour]
+                    if size[number] > 1:
+                        touched.setdefault(number, {})[neighbour] = None
 
-    def _parts(
+            # 2. All splits are determined before the first one is made, since it changes what the
+            #    neighbours are.
+            splits = []
+            for number, entities in touched.items():
+                below, above = self._split_of(partition, number, entities)
+                splits.append((number, below, above))
+            moved = []
+            for number, below, above in splits:
+                moved += partition.split(number, below, above)
+
+    def _split_of(
         self,
         partition: Partition,
-        c: int,
+        number: int,
         touched: dict[int, None],
     ) -> tuple[list[list[int]], list[list[int]]]:
-        """The touched entities of a class in groups of equal neighbours, before and after the group
-        that stays.
+        """The touched entities of a class in groups of equal neighbours: the groups before and those
+        after the entities that stay in the class.
         """
-        parts: dict[_Neighbours, list[int]] = {}
+        groups: dict[_Neighbours, list[int]] = {}
         for entity in touched:
-            parts.setdefault(self._neighbours(partition, entity), []).append(entity)
-        if len(touched) < partition.size[c]:
-            # The entities that were not touched stay; one of them has the neighbours of all.
-            first = partition.first[c]
-            some = partition.order[first : first + len(touched) + 1]
-            resting = next(entity for entity in some if entity not in touched)
-            stays = self._neighbours(partition, resting)
+            neighbours = self._neighbours(partition, entity)
+            groups.setdefault(neighbours, []).append(entity)
+
+        if len(touched) < partition.size[number]:
+            # The entities that were not touched stay. All of them have the neighbours of any of
+            # them, and at least one is among as many entities as were touched, and one more.
+            first = partition.first[number]
+            candidates = partition.order[first : first + len(touched) + 1]
+            untouched = next(entity for entity in candidates if entity not in touched)
+            staying = self._neighbours(partition, untouched)
         else:
-            stays = max(parts, key=lambda key: len(parts[key]))
-        keys = sorted(parts)
-        below = [parts[key] for key in keys if key < stays]
-        above = [parts[key] for key in keys if key > stays]
+            staying = max(groups, key=lambda neighbours: len(groups[neighbours]))
+
+        ordered = sorted(groups)
+        below = [groups[neighbours] for neighbours in ordered if neighbours < staying]
+        above = [groups[neighbours] for neighbours in ordered if neighbours > staying]
         return below, above
 
     def _neighbours(self, partition: Partition, entity: int) -> _Neighbours:
-        cell, first, width = partition.cell, partition.first, self.width
-        before = [first[cell[e]] * width + k for e, k in self.sources[entity]]
+        class_of, first, width = partition.class_of, partition.first, self.width
+        before = [first[class_of[e]] * width + k for e, k in self.sources[entity]]
         if self.commutes[entity]:
             before.sort()
-        after = [first[cell[e]] * width + place for e, place in self.users[entity]]
+        after = [first[class_of[e]] * width + place for e, place in self.users[entity]]
         after.sort()
         return (*before, -1, *after)
 
     # Step 3
 
-    def _best(self, partition: Partition, reference: _Leaf | None) -> _Leaf:
+    def _smallest_leaf(self, partition: Partition, reference: _Leaf | None) -> _Leaf:
         """The smallest leaf below a partition, which is modified; the first leaf if it is symmetric
         to the `reference`.
         """
         # 1. Go down to a first leaf, always with the first entity of the first tie.
         trail: deque[tuple[Partition, int]] = deque(maxlen=self.max_leaves)
-        tied = partition.tied(0)
+        tied = partition.next_tie(0)
         while tied is not None:
             trail.append((partition.copy(), tied))
             start = partition.first[tied]
             self._individualize(partition, tied, partition.order[start])
-            tied = partition.tied(start)
-        first = self._leaf(partition)
-        best = first
-        if reference is not None and first.is_symmetric(reference):
-            if first.inputs != reference.inputs:
-                self.swaps = dict(zip(reference.order, first.order, strict=True))
-            return best
+            tied = partition.next_tie(start)
+        first_leaf = self._leaf(partition)
+        if reference is not None and first_leaf.is_symmetric_to(reference):
+            if first_leaf.inputs != reference.inputs:
+                self.swaps = dict(zip(reference.order, first_leaf.order, strict=True))
+            return first_leaf
 
         # 2. Go back, and at each tie down again with every other entity.
-        for before, c in reversed(trail):
-            for entity in before.members(c)[1:]:
+        smallest = first_leaf
+        for before, tied in reversed(trail):
+            _, *others = before.members(tied)
+            for entity in others:
                 if self.leaves >= self.max_leaves:
-                    return best
-                other = before.copy()
-                self._individualize(other, c, entity)
-                leaf = self._best(other, first)
-                if leaf.precedes(best):
-                    best = leaf
-        return best
+                    return smallest
+                branch = before.copy()
+                self._individualize(branch, tied, entity)
+                leaf = self._smallest_leaf(branch, first_leaf)
+                if leaf.precedes(smallest):
+                    smallest = leaf
+        return smallest
 
-    def _individualize(self, partition: Partition, c: int, entity: int) -> None:
-        self._refine(partition, partition.split(c, [[entity]], []))
+    def _individualize(self, partition: Partition, number: int, entity: int) -> None:
+        """Put an entity into a class of its own, before the rest of its class, and refine."""
+        moved = partition.split(number, [[entity]], [])
+        self._refine(partition, moved)
 
     # Step 4
 
@@ -475,12 +508,13 @@ class _Search:
         self.leaves += 1
         raw = self.raw
         colours = partition.colours()
+
         # 1. The inputs, by colour.
         inputs = sorted(range(raw.inputs), key=colours.__getitem__)
         number = [0] * len(self.values)  # of each value in the new order
         for i, entity in enumerate(inputs):
             number[entity] = i
-        made = raw.inputs
+        next_number = raw.inputs
 
         # 2. Inputs of each item that no item has produced yet, and items that miss none.
         missing = []
@@ -504,8 +538,8 @@ class _Search:
             order.append(item)
             first = self.first_value[entity]
             for value in range(first, first + outputs):
-                number[value] = made
-                made += 1
+                number[value] = next_number
+                next_number += 1
             for user, _ in self.users[entity]:
                 missing[user] -= 1
                 if missing[user] == 0:

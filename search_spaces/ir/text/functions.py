@@ -102,11 +102,8 @@ class Scope:
 
     @property
     def op(self) -> str:
+        """The operator of a call: the certificate of its function."""
         return self.canonical.certificate
-
-    @property
-    def calls(self) -> list[Scope]:
-        return [child for _, child in self.children if isinstance(child, Scope)]
 
     def ranked(self, ranks: Mapping[Value, Ref]) -> ItemAttrs:
         """The arguments of a call: the `ranks` of its numbers."""
@@ -114,6 +111,7 @@ class Scope:
 
 
 Child = tuple[int, Line | Scope]
+"""A line or scope, and the number of its first value."""
 
 
 def scoped(graph: Graph, lines: Sequence[Child], paths: Sequence[Path]) -> Scope:
@@ -126,9 +124,9 @@ def scoped(graph: Graph, lines: Sequence[Child], paths: Sequence[Path]) -> Scope
         paths: the scopes around each line.
     """
     try:
-        return _whole(graph, _settled(_tree(paths, lines)))
+        return _outermost_scope(graph, _closed_children(_tree(paths, lines)))
     except NotConvexError:
-        return _whole(graph, lines)
+        return _outermost_scope(graph, lines)
 
 
 def _distinct(root: Scope) -> dict[str, list[Scope]]:
@@ -150,7 +148,7 @@ def _distinct(root: Scope) -> dict[str, list[Scope]]:
 
 
 Tree = list["Child | Tree"]
-"""The children of a scope that is not closed yet."""
+"""The children of a scope before they are put into canonical order; a list is a scope inside."""
 
 
 def _tree(paths: Sequence[Path], lines: Sequence[Child]) -> Tree:
@@ -171,15 +169,15 @@ def _opened(path: Path, scopes: dict[Path, Tree]) -> Tree:
     return scopes[path]
 
 
-def _settled(tree: Tree) -> list[Child]:
-    """The children of a scope, closed; ambiguous scopes are replaced by their children."""
+def _closed_children(tree: Tree) -> list[Child]:
+    """The children of a scope, inner scopes first; ambiguous ones are replaced by their children."""
     children: list[Child] = []
-    for child in tree:
-        first, inner = _call(_settled(child)) if isinstance(child, list) else child
-        if isinstance(inner, Scope) and inner.canonical.ambiguous:
-            children += _written_out(first, inner.children)
+    for node in tree:
+        first, child = _call_of(_closed_children(node)) if isinstance(node, list) else node
+        if isinstance(child, Scope) and child.canonical.ambiguous:
+            children += _written_out(first, child.children)
         else:
-            children.append((first, inner))
+            children.append((first, child))
     return children
 
 
@@ -187,44 +185,49 @@ def _written_out(first: int, children: Sequence[Child]) -> list[Child]:
     return [(first + offset, child) for offset, child in children]
 
 
-def _call(children: Sequence[Child]) -> Child:
+def _call_of(children: Sequence[Child]) -> Child:
     """The scope of these children, and its first value."""
     first = children[0][0]
     relative = [(value - first, child) for value, child in children]
-    return first, _closed(tuple(relative))
+    return first, _scope(tuple(relative))
 
 
 @lru_cache(maxsize=16384)
-def _closed(children: tuple[Child, ...]) -> Scope:
-    return _canonical(children, None)
+def _scope(children: tuple[Child, ...]) -> Scope:
+    return _canonical_scope(children, None)
 
 
-def _canonical(children: Sequence[Child], graph: Graph | None) -> Scope:
-    """The scope of these children in canonical order; `graph` is given for the outermost scope."""
+def _canonical_scope(children: Sequence[Child], graph: Graph | None) -> Scope:
+    """The scope of these children in canonical order.
+
+    Args:
+        children: the children.
+        graph: for the outermost scope, the graph, whose inputs and outputs keep their order.
+    """
     # 1. The values that the children produce, each with the number of times it is read.
-    left: dict[int, int] = {}
+    outer_reads: dict[int, int] = {}
     for first, child in children:
         for output, times in zip(child.outputs, child.uses, strict=True):
-            left[first + output] = times
-    made = list(left)
+            outer_reads[first + output] = times
+    produced = list(outer_reads)
 
-    # 2. What they read: each other's values, of which the reads outside are left, and inputs.
+    # 2. What they read: each other's values, whose remaining reads are outside, and inputs.
     reads: dict[int, int] = {}
     if graph:
         reads = dict.fromkeys(graph.inputs, 0)
     for first, child in children:
         for offset, times in child.reads:
             value = first + offset
-            if value in left:
-                left[value] -= times
+            if value in outer_reads:
+                outer_reads[value] -= times
             else:
                 reads[value] = reads.get(value, 0) + times
     inputs = list(reads)
-    outputs = graph.outputs if graph else [value for value in made if left[value]]
+    outputs = graph.outputs if graph else [value for value in produced if outer_reads[value]]
 
     # 3. The items, with local numbers of values, and with ranks instead of widths and kernel sizes:
     #    only their order counts.
-    local = {value: i for i, value in enumerate([*inputs, *made])}
+    local = {value: i for i, value in enumerate([*inputs, *produced])}
     numbers = _ranked_numbers(children)
     ranks = {number: _rank(i) for i, number in enumerate(numbers)}
     items = []
@@ -239,7 +242,7 @@ def _canonical(children: Sequence[Child], graph: Graph | None) -> Scope:
     form = canonical(raw)
     inputs_in_order = [inputs[i] for i in form.inputs]
     outputs_in_order = [outputs[i] for i in form.outputs]
-    uses = () if graph else tuple([left[value] for value in outputs_in_order])
+    uses = () if graph else tuple([outer_reads[value] for value in outputs_in_order])
     return Scope(
         children=tuple(children),
         canonical=form,
@@ -268,11 +271,11 @@ def _rank(i: int) -> Ref:
 # --- which scopes there are
 
 
-def _whole(graph: Graph, children: Sequence[Child]) -> Scope:
+def _outermost_scope(graph: Graph, children: Sequence[Child]) -> Scope:
     """The outermost scope; only scopes that are worth a function remain inside."""
     while worthless := _worthless(children):
         children = _Dissolving(worthless).children(children)
-    return _canonical(children, graph)
+    return _canonical_scope(children, graph)
 
 
 def _worthless(children: Sequence[Child]) -> set[str]:
@@ -325,7 +328,7 @@ class _Dissolving:
             elif tuple(inner) == scope.children:
                 self.done[scope] = [(0, scope)]
             else:
-                self.done[scope] = _settled([[*inner]])
+                self.done[scope] = _closed_children([[*inner]])
         return self.done[scope]
 
 
@@ -344,9 +347,9 @@ def _regrouped(
         groups: by certificate, the new scopes around each item of the canonical body.
     """
     try:
-        return _whole(graph, _Regrouping(groups).children(root, swapped=False))
+        return _outermost_scope(graph, _Regrouping(groups).children(root, swapped=False))
     except NotConvexError:
-        return _whole(graph, lines)
+        return _outermost_scope(graph, lines)
 
 
 class _Regrouping:
@@ -365,10 +368,11 @@ class _Regrouping:
         return self.done[scope, swapped]
 
     def _children(self, scope: Scope, swapped: bool) -> list[Child]:
+        # 1. The children in canonical order, each with its new scopes.
         form = scope.canonical
         inputs = scope.inputs[::-1] if swapped else scope.inputs
         order = form.mirror if swapped else form.order
-        number = {value: i for i, value in enumerate(inputs)}  # in canonical order
+        number = {value: i for i, value in enumerate(inputs)}  # of values, in canonical order
         placed: list[tuple[Child, Path]] = []
         for i, path in zip(order, self.groups[scope.op], strict=True):
             first, child = scope.children[i]
@@ -376,18 +380,18 @@ class _Regrouping:
                 number[first + value] = len(number)
             if isinstance(child, Scope):
                 # A block that is symmetric in its inputs has the same half in a group in all calls.
-                crossed = False
+                is_swapped = False
                 if child.canonical.mirror:
-                    one, other = [number[first + value] for value in child.inputs]
-                    crossed = one > other
-                _, child = _call(self.children(child, crossed))
+                    first_input, second_input = child.inputs
+                    is_swapped = number[first + first_input] > number[first + second_input]
+                _, child = _call_of(self.children(child, is_swapped))
             placed.append(((first, child), path))
 
-        # Back in the order of the graph.
+        # 2. Back in the order of the graph.
         placed.sort(key=lambda place: place[0][0])
         children = [child for child, _ in placed]
         paths = [path for _, path in placed]
-        return _settled(_tree(paths, children))
+        return _closed_children(_tree(paths, children))
 
 
 # --- 5. functions and their parameters
@@ -407,14 +411,15 @@ def _program(graph: Graph, root: Scope) -> Program:
         """The body with its numbers filled in; calls are by name and pass only arguments that
         vary.
         """
-        following = iter(numbers)
+        next_number = iter(numbers)
         items = []
-        for op, inputs, hollow, outputs in body.items:
+        for op, inputs, attrs_with_holes, outputs in body.items:
             attrs: list[tuple[str, Value | Ref]] = []
-            for name, value in hollow:
-                attrs.append((name, next(following) if isinstance(value, Ref) else value))
+            for name, value in attrs_with_holes:
+                attrs.append((name, next(next_number) if isinstance(value, Ref) else value))
             if op in names:
-                attrs = _passed(arguments[op], [value for _, value in attrs])
+                values = [value for _, value in attrs]
+                attrs = _passed(arguments[op], values)
                 op = names[op]
             items.append(new_item((op, inputs, tuple(attrs), outputs)))
         return body._replace(items=tuple(items))
@@ -422,9 +427,9 @@ def _program(graph: Graph, root: Scope) -> Program:
     # 2. The functions, and the main block.
     functions = {}
     for certificate, scopes in scopes_of.items():
-        own = arguments[certificate]
-        params = dict.fromkeys([number.name for number in own if isinstance(number, Ref)])
-        body = filled(scopes[0].canonical.body, own)
+        numbers = arguments[certificate]
+        params = dict.fromkeys([number.name for number in numbers if isinstance(number, Ref)])
+        body = filled(scopes[0].canonical.body, numbers)
         functions[names[certificate]] = body._replace(params=tuple(params))
     return Program(
         main=filled(root.canonical.body, root.numbers),

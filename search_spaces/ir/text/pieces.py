@@ -4,6 +4,9 @@ The region of a node is what the node post-dominates, back to its immediate domi
 a residual block, a cell with any number of inputs, or a branch. Regions nest (Johnson, Pearson and
 Pingali, "The program structure tree", 1994). Regions that each read only the previous one form a
 chain; repetitions in a chain are blocks, too.
+
+Nodes that no output needs are dead. They belong to the text all the same, and hang on a node of a
+chain: the nearest one that post-dominates what they read.
 """
 
 from __future__ import annotations
@@ -11,21 +14,32 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from itertools import chain
-from typing import NamedTuple, TypeVar, cast
+from typing import Generic, NamedTuple, TypeVar, cast
 
 from search_spaces.ir.text.structure import MIN_REPEATS, dominators, post_dominators, runs
 
 MAX_BLOCK_DEPTH = 32
 ROOT = -1  # entries have the numbers below
 _MIN_NODES = 3
-_MANY = 3  # readers
+_MIN_SIDE_READERS = 3
 
 Structure = tuple[int, ...]
 """Equal for nodes of equal labels and connections, in any order."""
 
 T = TypeVar("T")
-End = tuple[Structure, Structure, T]
-"""Nodes that no output needs: their structure without and with widths and kernel sizes, and the nodes."""
+
+
+class DeadEnd(NamedTuple, Generic[T]):
+    """Connected nodes that no output needs.
+
+    Attributes:
+        structure, exact: their structure without and with widths and kernel sizes.
+        link: the nodes.
+    """
+
+    structure: Structure
+    exact: Structure
+    link: T
 
 
 class Link(NamedTuple):
@@ -45,30 +59,32 @@ class Link(NamedTuple):
 
 
 _link: Callable[[tuple[list[int], int, list[int], Structure]], Link] = partial(tuple.__new__, Link)
+"""`Link` from a tuple of its fields, in a third of the time."""
 
-Chain = list[tuple[Link, list[End[Link]]]]
-"""Links, each with the ends that hang on it."""
+Chain = list[tuple[Link, list[DeadEnd[Link]]]]
+"""Links, each with the dead ends that hang on it."""
 
 
-def interleaved(links: Iterable[tuple[T, list[End[T]]]]) -> list[T]:
-    """The links of a chain, each followed by its ends in the order of their structure.
+def interleaved(links: Iterable[tuple[T, list[DeadEnd[T]]]]) -> list[T]:
+    """The links of a chain, each followed by its dead ends in the order of their structure.
 
-    Ends of equal structure stand in the order in which the chain had equal ones before: the last
-    ends of a cell and the first ones of the next hang on one node, and only earlier cells tell them
-    apart.
+    Dead ends of equal structure stand in the order in which the chain had equal ones before: the
+    last ones of a cell and the first ones of the next hang on one node, and only earlier cells tell
+    them apart.
     """
-    seen: dict[Structure, int] = {}
+    first_occurrence: dict[Structure, int] = {}  # in the chain, by exact structure
     sequence: list[T] = []
-    for link, ends in links:
+    for link, dead_ends in links:
         sequence.append(link)
-        if not ends:
+        if not dead_ends:
             continue
         ranked = []
-        for i, (structure, exact, _) in enumerate(ends):
-            ranked.append((structure, seen.get(exact, len(seen)), exact, i))
+        for i, end in enumerate(dead_ends):
+            rank = first_occurrence.get(end.exact, len(first_occurrence))
+            ranked.append((end.structure, rank, end.exact, i))
         for _, _, exact, i in sorted(ranked):
-            sequence.append(ends[i][2])
-            seen.setdefault(exact, len(seen))
+            sequence.append(dead_ends[i].link)
+            first_occurrence.setdefault(exact, len(first_occurrence))
     return sequence
 
 
@@ -79,14 +95,14 @@ class Blocks:
         outer: the block around each block.
         depth: number of blocks around each block.
         structure: structure of each block.
-        homes: innermost block around each node.
+        innermost: the innermost block around each node.
     """
 
     def __init__(self, depth: int) -> None:
         self.outer = [0]
         self.depth = [depth]
         self.structure = [cast(Hashable, None)]
-        self.homes: dict[int, int] = {}
+        self.innermost: dict[int, int] = {}
 
     def add(self, outer: int, structure: Hashable) -> int:
         """Add a block; returns its number."""
@@ -111,7 +127,7 @@ class Blocks:
         if inner and self.depth[block] >= MAX_BLOCK_DEPTH:
             inner = []
         for node in [last] if inner else nodes:
-            self.homes[node + shift] = block
+            self.innermost[node + shift] = block
         return block, inner
 
     def insert(self, other: Blocks, block: int, shift: int) -> None:
@@ -123,8 +139,8 @@ class Blocks:
             self.outer.append(outer + start if outer else block)
         self.depth += other.depth[1:]
         self.structure += other.structure[1:]
-        for node, home in other.homes.items():
-            self.homes[node + shift] = home + start if home else block
+        for node, inner in other.innermost.items():
+            self.innermost[node + shift] = inner + start if inner else block
 
     def repeated(self, links: Sequence[Link], outer: int) -> list[int]:
         """The block around each link of a chain: `outer`, a run, or a copy inside of a run.
@@ -137,31 +153,31 @@ class Blocks:
         structures = [link.structure for link in links]
         sizes = [len(link.nodes) for link in links]
         for run in runs(structures, sizes):
-            whole = self.add(outer, tuple(structures[run.first : run.end]))
+            block_of_run = self.add(outer, tuple(structures[run.first : run.end]))
             for first in range(run.first, run.end, run.length):
                 end = first + run.length
-                block = whole
+                block = block_of_run
                 if run.length > 1 and sum(sizes[first:end]) >= _MIN_NODES:
-                    block = self.add(whole, tuple(structures[first:end]))
+                    block = self.add(block_of_run, tuple(structures[first:end]))
                 around[first:end] = [block] * run.length
         return around
 
     def recurring(self) -> set[Hashable]:
         """The structures that occur at least twice; blocks of equal structure are searched once."""
-        inside: list[list[int]] = [[] for _ in self.outer]
+        inside: list[list[int]] = [[] for _ in self.outer]  # blocks directly inside of each block
         for i, outer in enumerate(self.outer[1:], start=1):
             inside[outer].append(i)
-        times: dict[Hashable, int] = {}
+        occurrences: dict[Hashable, int] = {}
         waiting = [0]
         while waiting:
             for i in inside[waiting.pop()]:
                 structure = self.structure[i]
-                if structure in times:
-                    times[structure] += 1
+                if structure in occurrences:
+                    occurrences[structure] += 1
                 else:
-                    times[structure] = 1
+                    occurrences[structure] = 1
                     waiting.append(i)
-        return {structure for structure, count in times.items() if count > 1}
+        return {structure for structure, times in occurrences.items() if times > 1}
 
 
 class Piece:
@@ -179,7 +195,7 @@ class Piece:
         before: the immediate dominator of each node.
         after: the immediate post-dominator of each node.
         inner: for each node the nodes that it immediately post-dominates.
-        ends: connected nodes that no output needs, by the node that they hang on.
+        dead_ends: connected nodes that no output needs, by the node that they hang on.
         chains: chains that no region is around.
         main: the chain from the previous piece to the next one.
         connected: False if there must be a main chain and there is none.
@@ -203,33 +219,33 @@ class Piece:
 
         # 1. Dominators and post-dominators, of the nodes that the outputs need.
         users = self._users(outputs)
-        aside = self._aside(users, entries)
-        self.before = dominators(producers, entries, aside, ROOT).parent
+        side_inputs = self._side_inputs(users, entries)
+        self.before = dominators(producers, entries, side_inputs, ROOT).parent
         users = {i: readers for i, readers in users.items() if i >= 0}
-        after = post_dominators(users, self.sink)
-        self.after = after.parent
+        post_dominator_tree = post_dominators(users, self.sink)
+        self.after = post_dominator_tree.parent
 
-        # 2. Other nodes hang on the nearest node that post-dominates what they read.
-        self.ends: dict[int, list[list[int]]] = {}
-        for nodes in self._dead(users):
+        # 2. Dead nodes hang on the nearest node that post-dominates what they read.
+        self.dead_ends: dict[int, list[list[int]]] = {}
+        for nodes in self._dead_components(users):
             read = {producer for i in nodes for producer in producers[i] if producer in users}
-            home = after.common(read) if read else self.sink
-            self.ends.setdefault(home, []).append(nodes)
+            anchor = post_dominator_tree.common(read) if read else self.sink
+            self.dead_ends.setdefault(anchor, []).append(nodes)
 
         # 3. Regions. A value that several of them share is in none.
         self.inner: dict[int, list[int]] = {}
         for i in reversed(users):
             is_unreached = i not in self.before
-            is_shared = i in aside or (is_unreached and len(users[i]) > 1)
-            end = self.sink if is_shared else self.after[i]
-            self.inner.setdefault(end, []).append(i)
+            is_shared = i in side_inputs or (is_unreached and len(users[i]) > 1)
+            region_end = self.sink if is_shared else self.after[i]
+            self.inner.setdefault(region_end, []).append(i)
 
         # 4. Chains of regions.
         outermost = self.inner.get(self.sink, ())
         self.chains = [self._chain(node) for node in outermost]
         self.main = None
         if outputs:
-            self.main = self._main(first, last, outputs[0])
+            self.main = self._main_chain(first, last, outputs[0])
         is_whole_graph = first and last
         self.connected = self.main is not None or is_whole_graph
 
@@ -238,14 +254,14 @@ class Piece:
         key = (link.last, depth)
         if key not in self._nested:
             blocks = Blocks(depth)
-            waiting = [(node, 0) for node in link.inner]
+            waiting = [(node, 0) for node in link.inner]  # chains, with the block around each
             while waiting:
                 last, outer = waiting.pop()
                 links = interleaved(self._chain(last))
                 around = blocks.repeated(links, outer)
                 for inner_link, block in zip(links, around, strict=True):
-                    home, inner = blocks.place(inner_link, block)
-                    waiting += [(node, home) for node in inner]
+                    innermost, ends_of_chains = blocks.place(inner_link, block)
+                    waiting += [(node, innermost) for node in ends_of_chains]
             self._nested[key] = blocks
         return self._nested[key]
 
@@ -262,81 +278,97 @@ class Piece:
                     users.setdefault(producer, []).append(i)
         return {i: users[i] for i in sorted(users, reverse=True)}
 
-    def _aside(self, users: dict[int, list[int]], entries: list[int]) -> set[int]:
+    def _side_inputs(self, users: dict[int, list[int]], entries: list[int]) -> set[int]:
         """Nodes that many others read beside another input, such as a mask; they are left out of
         blocks.
         """
-        many = {i: readers for i, readers in users.items() if len(readers) >= _MANY}
-        if not many:
+        # 1. Nodes and entries of many readers.
+        candidates = {}
+        for i, readers in users.items():
+            if len(readers) >= _MIN_SIDE_READERS:
+                candidates[i] = readers
+        if not candidates:
             return set()
-        fed = set(entries)
-        for i, producers in enumerate(self.producers):
-            if not fed.isdisjoint(producers):
-                fed.add(i)
 
+        # 2. What depends on an entry.
+        dependent = set(entries)
+        for i, producers in enumerate(self.producers):
+            if not dependent.isdisjoint(producers):
+                dependent.add(i)
+
+        # 3. Candidates of which every reader reads several such values.
         def joins(i: int) -> bool:
             producers = self.producers[i] if i < self.sink else []
-            return sum([producer in fed for producer in producers]) > 1
+            return sum([producer in dependent for producer in producers]) > 1
 
-        return {i for i, readers in many.items() if all(map(joins, readers))}
+        return {i for i, readers in candidates.items() if all(map(joins, readers))}
 
-    def _dead(self, users: dict[int, list[int]]) -> list[list[int]]:
+    def _dead_components(self, users: dict[int, list[int]]) -> list[list[int]]:
         """The connected components of the nodes that no output needs."""
-        part: dict[int, list[int]] = {}
+        component: dict[int, list[int]] = {}
         for i in range(self.sink):
             if i in users:
                 continue
-            parts = {id(part[p]): part[p] for p in self.producers[i] if p in part}
-            # The smaller parts move into the largest, so that each node moves seldom.
-            joined = max(parts.values(), key=len, default=[])
-            for other in parts.values():
-                if other is not joined:
-                    joined += other
-                    part.update(dict.fromkeys(other, joined))
-            joined.append(i)
-            part[i] = joined
-        distinct = {id(nodes): nodes for nodes in part.values()}
+            read = {id(component[p]): component[p] for p in self.producers[i] if p in component}
+            # The smaller ones move into the largest, so that each node moves seldom.
+            largest = max(read.values(), key=len, default=[])
+            for other in read.values():
+                if other is not largest:
+                    largest += other
+                    component.update(dict.fromkeys(other, largest))
+            largest.append(i)
+            component[i] = largest
+        distinct = {id(nodes): nodes for nodes in component.values()}
         return [sorted(nodes) for nodes in distinct.values()]
 
     # Step 4
 
     def _chain(self, last: int) -> Chain:
-        """The chain that ends at a node."""
+        """The chain that ends at a node, from its last link to its first, then turned round."""
         links: Chain = []
         node: int | None = last
         while node is not None:
-            first = self.before.get(node, self.sink)
-            is_link = self.after.get(first) == node  # the region between both
-            inner = [i for i in self.inner.get(node, ()) if not is_link or i != first]
+            # 1. The nodes between `node` and its dominator; inner chains end at those in `inner`.
+            dominator = self.before.get(node, self.sink)
+            is_region = self.after.get(dominator) == node
+            inner = list(self.inner.get(node, ()))
+            if is_region:
+                inner = [i for i in inner if i != dominator]
             nodes = self._nodes(node, inner) if inner else [node]
+
+            # 2. They are a link; what hangs on the node follows it.
             structure = self._structure(nodes, self.labels)
             link = _link((nodes, node, inner, structure))
-            ends = [self._end(end) for end in self.ends.get(node, ())]
-            links.append((link, ends))
-            node = first if is_link else None
+            dead_ends = [self._dead_end(dead) for dead in self.dead_ends.get(node, ())]
+            links.append((link, dead_ends))
+
+            # 3. The region begins at the dominator, which is the last node of the link before.
+            node = dominator if is_region else None
         return links[::-1]
 
-    def _main(self, first: bool, last: bool, output: int) -> Chain | None:
+    def _main_chain(self, first: bool, last: bool, output: int) -> Chain | None:
         """The chain from the previous piece, if there is one, to the next, if there is one."""
         if first and last:
             return None
         if not last and output not in self.before:
             return None
         for links in self.chains:
-            begins = first or links[0][0].last == 0
-            ends = last or links[-1][0].last == output
+            first_link, _ = links[0]
+            last_link, _ = links[-1]
+            begins = first or first_link.last == 0
+            ends = last or last_link.last == output
             if begins and ends:
                 return links
         return None
 
-    def _end(self, nodes: list[int]) -> End[Link]:
+    def _dead_end(self, nodes: list[int]) -> DeadEnd[Link]:
         structure = self._structure(nodes, self.labels)
         exact = self._structure(nodes, self.exact)
-        return structure, exact, Link(nodes, nodes[-1], [], structure)
+        return DeadEnd(structure, exact, Link(nodes, nodes[-1], [], structure))
 
     def _nodes(self, node: int, inner: list[int]) -> list[int]:
-        """A node, what it post-dominates inside of its link, and their ends, in the order of the
-        graph.
+        """A node, what it post-dominates inside of its link, and their dead ends, in the order of
+        the graph.
         """
         nodes = [node]
         waiting = list(inner)
@@ -344,10 +376,11 @@ class Piece:
             other = waiting.pop()
             nodes.append(other)
             waiting += self.inner.get(other, ())
-            nodes += chain.from_iterable(self.ends.get(other, ()))
+            nodes += chain.from_iterable(self.dead_ends.get(other, ()))
         return sorted(nodes)
 
     def _structure(self, nodes: list[int], labels: list[int]) -> Structure:
+        """A hash of each node, its label and what it reads of the others, sorted."""
         producers = self.producers
         if len(nodes) == 1:
             return (labels[nodes[0]],)

@@ -14,9 +14,10 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, pairwise
+from typing import NamedTuple
 
 from search_spaces.ir.graph import Attrs, Graph, Value
-from search_spaces.ir.text.pieces import ROOT, Blocks, Chain, End, Link, Piece, interleaved
+from search_spaces.ir.text.pieces import ROOT, Blocks, Chain, DeadEnd, Link, Piece, interleaved
 from search_spaces.ir.text.program import PARAMETRIC, ItemAttrs, Ref
 
 _MAX_CACHED_LINES = 128  # larger pieces are not cached, to limit memory
@@ -109,8 +110,21 @@ def regions(graph: Graph, lines: Sequence[tuple[int, Line]]) -> list[Path]:
     return _Regions(graph, lines).paths()
 
 
-_Placed = tuple[Link, "Piece | None", int]
-"""A link, its piece (None for a line alone between two cuts), and the offset of the piece's node numbers."""
+class _Placed(NamedTuple):
+    """A link of a chain through several pieces.
+
+    Attributes:
+        link: the link.
+        piece: its piece; None for a line alone between two cuts.
+        shift: number of the piece's node 0 among the lines of the graph.
+    """
+
+    link: Link
+    piece: Piece | None
+    shift: int
+
+
+_PlacedChain = list[tuple[_Placed, list[DeadEnd[_Placed]]]]
 
 
 class _UnconnectedError(Exception):
@@ -149,9 +163,10 @@ class _Regions:
         """The blocks around each node, without blocks that occur once."""
         # 1. Put the links of all chains into blocks.
         blocks = Blocks(0)
-        for links in self._chains():
-            around = blocks.repeated([link for link, _, _ in links], 0)
-            for (link, piece, shift), outer in zip(links, around, strict=True):
+        for placed_links in self._chains():
+            links = [placed.link for placed in placed_links]
+            around = blocks.repeated(links, 0)
+            for (link, piece, shift), outer in zip(placed_links, around, strict=True):
                 block, inner = blocks.place(link, outer, shift)
                 if inner and piece:
                     nested = piece.nested(link, blocks.depth[block])
@@ -164,8 +179,8 @@ class _Regions:
             above = path[blocks.outer[i]]
             is_kept = blocks.structure[i] in recurring
             path.append((*above, i) if is_kept else above)
-        homes = [blocks.homes.get(node, 0) for node in range(self.count)]
-        return [path[home] for home in homes]
+        innermost = [blocks.innermost.get(node, 0) for node in range(self.count)]
+        return [path[block] for block in innermost]
 
     def _chains(self) -> list[list[_Placed]]:
         """The outermost chains; the first one runs through all pieces."""
@@ -178,21 +193,22 @@ class _Regions:
         """Positions between lines where one value is live, which is no input of the graph; and both
         ends.
         """
-        first = inputs = len(self.graph.inputs)
-        left = [0] * len(self.graph.shapes)  # reads of each value that are yet to come
-        live = 0
+        inputs = len(self.graph.inputs)
+        first = inputs  # the first output of the next line
+        reads_to_come = [0] * len(self.graph.shapes)  # of each value
+        live = 0  # number of values that are still read
         cuts = [0]
         for end, line in enumerate(self.lines, start=1):
             for offset, times in line.reads:
                 value = first + offset
                 if value < inputs:
                     cuts = [0]  # an input is live up to here
-                elif left[value] == times:
+                elif reads_to_come[value] == times:
                     live -= 1
                 else:
-                    left[value] -= times
+                    reads_to_come[value] -= times
             for times in line.uses:
-                left[first] = times
+                reads_to_come[first] = times
                 first += 1
                 live += times > 0
             if live == 1:
@@ -203,14 +219,17 @@ class _Regions:
 
     def _joined(self, cuts: list[int]) -> list[list[_Placed]]:
         """The outermost chains for these cuts."""
-        main: list[tuple[_Placed, list[End[_Placed]]]] = []
+        main: _PlacedChain = []
         others = []
         for start, end in pairwise(cuts):
+            # 1. A line alone between two cuts is a link.
             line = self.lines[start]
             if end - start == 1 and line.inputs and line.uses != (0,):
-                placed_line = (_single(self.labels[start]), None, start)
-                main.append((placed_line, []))
+                alone = _Placed(_single(self.labels[start]), None, start)
+                main.append((alone, []))
                 continue
+
+            # 2. The main chain of a piece continues that of the pieces before.
             piece = self._piece(start, end)
             if not piece.connected:
                 raise _UnconnectedError
@@ -220,9 +239,12 @@ class _Regions:
                 if links is not piece.main:
                     others.append(interleaved(placed))
                 elif start:
-                    # The first link is the last one of the piece before, perhaps with further ends.
-                    main[-1][1].extend(placed[0][1])
-                    main += placed[1:]
+                    # The first link is the last one of the piece before, perhaps with further
+                    # dead ends.
+                    (_, further_ends), *following = placed
+                    _, dead_ends = main[-1]
+                    dead_ends += further_ends
+                    main += following
                 else:
                     main += placed
         return [interleaved(main), *others]
@@ -269,47 +291,47 @@ def _analysed(
     owner = {value: ROOT - 1 - value for value in range(inputs)}
     entries = list(owner.values()) if first else [ROOT - 1]
     producers = [] if first else [entries]
-    before = [ROOT] * len(producers)  # label of node 0 of a later piece
+    label_before = [] if first else [ROOT]  # of node 0 of a later piece
 
     # 2. The nodes.
-    left: dict[int, int] = {}  # reads of each value outside of the piece
+    outer_reads: dict[int, int] = {}  # reads of each value outside of the piece
     value = inputs
     for line in lines:
         owners = [owner.get(value + offset, 0) for offset in line.inputs]
         node = len(producers)
         producers.append(list(dict.fromkeys(owners)))
         for offset, times in line.reads:
-            if value + offset in left:
-                left[value + offset] -= times
+            if value + offset in outer_reads:
+                outer_reads[value + offset] -= times
         for times in line.uses:
             owner[value] = node
-            left[value] = times
+            outer_reads[value] = times
             value += 1
 
     # 3. The nodes that are read outside.
     outputs = [owner[v] for v in read]
-    outputs += [owner[v] for v, times in left.items() if times]
+    outputs += [owner[v] for v, times in outer_reads.items() if times]
     if not first and not outputs:
         outputs = [0]
     return Piece(
         producers,
         entries,
         outputs,
-        labels=[*before, *labels],
-        exact=[*before, *exact],
+        labels=[*label_before, *labels],
+        exact=[*label_before, *exact],
         first=first,
         last=last,
     )
 
 
-def _placed(links: Chain, piece: Piece, shift: int) -> list[tuple[_Placed, list[End[_Placed]]]]:
-    """The links of a chain and their ends, with their piece and offset."""
-    placed: list[tuple[_Placed, list[End[_Placed]]]] = []
-    for link, ends in links:
-        placed_ends: list[End[_Placed]] = []
-        for structure, exact, end in ends:
-            placed_ends.append((structure, exact, (end, piece, shift)))
-        placed.append(((link, piece, shift), placed_ends))
+def _placed(links: Chain, piece: Piece, shift: int) -> _PlacedChain:
+    """The links of a chain and their dead ends, with their piece and offset."""
+    placed: _PlacedChain = []
+    for link, dead_ends in links:
+        placed_ends = []
+        for structure, exact, dead in dead_ends:
+            placed_ends.append(DeadEnd(structure, exact, _Placed(dead, piece, shift)))
+        placed.append((_Placed(link, piece, shift), placed_ends))
     return placed
 
 

@@ -16,6 +16,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
+from typing import NamedTuple
 
 from search_spaces.ir.text.canonical import commutes
 from search_spaces.ir.text.program import Block, Item, ItemAttrs, Ref
@@ -43,7 +44,9 @@ def repeats(blocks: tuple[Block, ...]) -> tuple[tuple[Group, ...], ...] | None:
     Each structure of a group occurs at least twice in all blocks together. Numbers that are
     parameters may differ.
     """
-    labels = [[_label(item) for item in block.items] for block in blocks]
+    labels = []
+    for block in blocks:
+        labels.append([_label(item) for item in block.items])
     if not _promising(blocks, labels):
         return None
     contraction = Contraction(blocks, labels)
@@ -53,11 +56,12 @@ def repeats(blocks: tuple[Block, ...]) -> tuple[tuple[Group, ...], ...] | None:
 
 
 def _label(item: Item) -> _Label:
-    return item.op, _shape(item.op, item.attrs), len(item.inputs), item.outputs
+    return item.op, _fixed_attrs(item.op, item.attrs), len(item.inputs), item.outputs
 
 
 @lru_cache(maxsize=4096)
-def _shape(op: str, attrs: ItemAttrs) -> str:
+def _fixed_attrs(op: str, attrs: ItemAttrs) -> str:
+    """The attributes, without the values of those that may be parameters."""
     without_parameters = []
     for name, value in attrs:
         without_parameters.append((name, None if isinstance(value, Ref) else value))
@@ -93,10 +97,11 @@ def _promising(blocks: tuple[Block, ...], labels: list[list[_Label]]) -> bool:
     for block, own in zip(blocks, labels, strict=True):
         lines.update(own)
         links.update(_links(block, own))
-    for times, least in _WORTH:
-        frequent = [link for link, occurrences in links.items() if occurrences >= times]
-        for part in _connected(frequent):
-            if sum([lines[label] // times for label in part]) >= least:
+    for calls, least_lines in _WORTH:
+        frequent = [link for link, occurrences in links.items() if occurrences >= calls]
+        for component in _connected(frequent):
+            lines_of_function = sum([lines[label] // calls for label in component])
+            if lines_of_function >= least_lines:
                 return True
     return False
 
@@ -113,13 +118,13 @@ def _links(block: Block, labels: list[_Label]) -> Iterator[tuple[_Label, _Label]
 
 def _connected(links: list[tuple[_Label, _Label]]) -> list[set[_Label]]:
     """The connected components of the labels."""
-    part = {label: {label} for link in links for label in link}
+    component = {label: {label} for link in links for label in link}
     for first, second in links:
-        small, large = sorted((part[first], part[second]), key=len)
+        small, large = sorted((component[first], component[second]), key=len)
         if small is not large:
             large |= small
-            part.update(dict.fromkeys(small, large))
-    distinct = {id(labels): labels for labels in part.values()}
+            component.update(dict.fromkeys(small, large))
+    distinct = {id(labels): labels for labels in component.values()}
     return list(distinct.values())
 
 
@@ -164,20 +169,36 @@ def _slots_of(inputs: list[int], slots: list[int]) -> dict[int, list[int]]:
     return slots_of
 
 
-_Key = tuple[int, int, tuple[Pair, ...], tuple[bool, ...], tuple[Pair, ...]]
-"""The kind of a pair of neighbours; pairs of equal keys become nodes of one symbol.
+class _Key(NamedTuple):
+    """The kind of a pair of neighbours; pairs of equal keys become nodes of one symbol.
 
-Its fields: symbols of both; links as (output of the first, slot of the second); for each output of the first, True if
-only the second reads it; common inputs as (slot of the first, slot of the second).
-"""
+    Attributes:
+        first, second: symbols of both.
+        links: as (output of the first, slot of the second).
+        is_private: for each output of the first, True if only the second reads it.
+        shared: common inputs as (slot of the first, slot of the second).
+    """
+
+    first: int
+    second: int
+    links: tuple[Pair, ...]
+    is_private: tuple[bool, ...]
+    shared: tuple[Pair, ...]
 
 
 @dataclass(slots=True, eq=False)
 class _Kind:
-    """All pairs of one key; `shown`: number of outputs of the first node that others read, too."""
+    """All pairs of one key.
+
+    Attributes:
+        key: the key.
+        public: number of outputs of the first node that others than the second read, too.
+        symbol: symbol of the contracted nodes; None before the first contraction.
+        pairs: the pairs, in the order in which they were registered.
+    """
 
     key: _Key
-    shown: int
+    public: int
     symbol: int | None = None
     pairs: dict[Pair, None] = field(default_factory=dict)
 
@@ -192,14 +213,14 @@ class Contraction:
         nodes: lines, then contracted nodes.
         owner: the node that produces each value; None for inputs of blocks.
         users: the nodes that read each value.
-        outside: values that a block returns.
+        returned: values that a block returns.
         order: nodes in topological order, with None in gaps.
-        at: position of each node in `order`; the parts of contracted nodes have none.
+        position: position of each node in `order`; the parts of contracted nodes have none.
         rules: symbols of the two parts, by symbol.
         kinds, kind_of: kinds by key, and the kind of each pair.
         waiting: first pair of each two symbols until there is a second pair, then None.
         changed: kinds whose number of pairs is not that in the queue.
-        queue: kinds as (shown, -number of pairs, key).
+        queue: kinds as (public, -number of pairs, key).
     """
 
     def __init__(self, blocks: tuple[Block, ...], labels: list[list[_Label]]) -> None:
@@ -208,12 +229,12 @@ class Contraction:
         self.nodes: list[_Node] = []
         self.owner: list[int | None] = []
         self.users: list[dict[int, None]] = []
-        self.outside: set[int] = set()
+        self.returned: set[int] = set()
         for block in blocks:
             self._add(block)
         count_of_lines = len(self.nodes)
         self.order: list[int | None] = list(range(count_of_lines))
-        self.at = {node: node for node in range(count_of_lines)}
+        self.position = {node: node for node in range(count_of_lines)}
 
         # 2. Lines of one symbol have equal labels, and equal outputs that are read.
         keys = []
@@ -246,33 +267,39 @@ class Contraction:
             slots = [0] * len(inputs)
             if len(inputs) > 1 and not commutes(op):
                 slots = list(range(len(inputs)))
-            made = len(self.owner)
-            made_values = list(range(made, made + outputs))
+            first_output = len(self.owner)
+            output_values = list(range(first_output, first_output + outputs))
             slots_of = _slots_of(inputs, slots)
-            self.nodes.append(_Node(-1, inputs, slots, made_values, slots_of))
+            self.nodes.append(_Node(-1, inputs, slots, output_values, slots_of))
             for value in inputs:
                 self.users[value][node] = None
             self.owner += [node] * outputs
             self.users += [{} for _ in range(outputs)]
-        self.outside.update([first + v for v in block.outputs])
+        self.returned.update([first + v for v in block.outputs])
 
     def _is_read(self, values: list[int]) -> tuple[bool, ...]:
-        return tuple([bool(self.users[v]) or v in self.outside for v in values])
+        return tuple([bool(self.users[v]) or v in self.returned for v in values])
 
     def run(self) -> None:
         """Contract the most frequent kind of pair until none occurs twice."""
+        # 1. All pairs of neighbours.
         for node in range(len(self.nodes)):
             for producer in self._producers(node):
                 self._notice((producer, node))
         self._enqueue()
+
+        # 2. The pairs of the most frequent kind, in the order of the graph. A kind is queued again
+        #    whenever its number of pairs changes; older entries are skipped.
         while self.queue:
             _, negative_times, key = heapq.heappop(self.queue)
             kind = self.kinds[key]
-            if len(kind.pairs) == -negative_times:  # otherwise it was queued again
-                pairs = sorted(kind.pairs, key=lambda pair: self.at[pair[0]])
-                kind.pairs = {}
-                self._contract_all(kind, pairs)
-                self._enqueue()
+            is_outdated = len(kind.pairs) != -negative_times
+            if is_outdated:
+                continue
+            pairs = sorted(kind.pairs, key=lambda pair: self.position[pair[0]])
+            kind.pairs = {}
+            self._contract_all(kind, pairs)
+            self._enqueue()
 
     def _enqueue(self) -> None:
         """Queue kinds that changed. Kinds without other readers come first: they give blocks of few
@@ -281,11 +308,11 @@ class Contraction:
         for kind in self.changed:
             times = len(kind.pairs)
             if times > 1 or (times and kind.symbol is not None):
-                heapq.heappush(self.queue, (kind.shown, -times, kind.key))
+                heapq.heappush(self.queue, (kind.public, -times, kind.key))
         self.changed.clear()
 
     def _contract_all(self, kind: _Kind, pairs: list[Pair]) -> None:
-        # Pairs that share no node, from the first on.
+        # 1. Pairs that share no node, from the first on.
         taken: set[int] = set()
         chosen = []
         for pair in pairs:
@@ -293,13 +320,17 @@ class Contraction:
             if not overlaps and self._between(pair, kind) is not None:
                 taken.update(pair)
                 chosen.append(pair)
+
+        # 2. A new symbol must occur twice.
         if kind.symbol is None:
             if len(chosen) < 2:
                 return
             kind.symbol = next(self.symbols)
-            self.rules[kind.symbol] = kind.key[:2]
+            self.rules[kind.symbol] = (kind.key.first, kind.key.second)
+
+        # 3. The contractions; each may change what is between the nodes of the next pair.
         for pair in chosen:
-            between = self._between(pair, kind)  # earlier contractions may have changed it
+            between = self._between(pair, kind)
             if between is not None:
                 self._contract(pair, kind, between)
 
@@ -317,24 +348,29 @@ class Contraction:
 
     def _key(self, pair: Pair) -> _Key:
         first, second = self.nodes[pair[0]], self.nodes[pair[1]]
+        # 1. Which outputs of the first the second reads, and whether others read them, too.
         links: list[Pair] = []
-        inner: list[bool] = []
+        is_private: list[bool] = []
         for i, value in enumerate(first.outputs):
             links += [(i, slot) for slot in second.slots_of.get(value, ())]
-            inner.append(self._inner(value, pair[1]))
+            is_private.append(self._is_private(value, pair[1]))
+
+        # 2. Inputs of both. Of a node with thousands of inputs, which is looked at from each of its
+        #    producers, those of the other node are looked up.
         shared: list[Pair] = []
         if not second.slots_of.keys().isdisjoint(first.slots_of):
-            # A node of thousands of inputs is looked at from each of its producers.
             fewer = min(second.slots_of, first.slots_of, key=len)
             for value in fewer:
+                slots_of_second = second.slots_of.get(value, ())
                 for own in first.slots_of.get(value, ()):
-                    shared += [(own, slot) for slot in second.slots_of.get(value, ())]
+                    shared += [(own, slot) for slot in slots_of_second]
             shared.sort()
-        return first.symbol, second.symbol, tuple(links), tuple(inner), tuple(shared)
+        return _Key(first.symbol, second.symbol, tuple(links), tuple(is_private), tuple(shared))
 
-    def _inner(self, value: int, user: int) -> bool:
+    def _is_private(self, value: int, user: int) -> bool:
+        """True if nobody but one user reads a value."""
         users = self.users[value]
-        return len(users) == 1 and user in users and value not in self.outside
+        return len(users) == 1 and user in users and value not in self.returned
 
     def _notice(self, pair: Pair) -> None:
         """Register a pair. The first one of two symbols waits for a second, without which its key
@@ -347,18 +383,19 @@ class Contraction:
         if symbols not in self.waiting:
             self.waiting[symbols] = pair
             return
-        other = self.waiting[symbols]
-        if other is not None:
+        waiting = self.waiting[symbols]
+        if waiting is not None:
             self.waiting[symbols] = None
-            if other[0] in self.at and other[1] in self.at:
-                self._register(other)
+            still_exists = waiting[0] in self.position and waiting[1] in self.position
+            if still_exists:
+                self._register(waiting)
         self._register(pair)
 
     def _register(self, pair: Pair) -> None:
         key = self._key(pair)
         kind = self.kinds.get(key)
         if kind is None:
-            kind = self.kinds[key] = _Kind(key, shown=key[3].count(False))
+            kind = self.kinds[key] = _Kind(key, public=key.is_private.count(False))
         self.kind_of[pair] = kind
         kind.pairs[pair] = None
         self.changed[kind] = None
@@ -378,17 +415,18 @@ class Contraction:
         if there are many.
         """
         between: dict[int, None] = {}
-        if not kind.shown:
+        if not kind.public:  # only the second reads the first
             return between
         first, second = pair
-        end = self.at[second]
+        end = self.position[second]
         waiting = [first]
         while waiting:
             node = waiting.pop()
             for user in self._consumers(node):
-                if user == second and node != first:
+                is_detour = user == second and node != first
+                if is_detour:
                     return None
-                if self.at[user] < end and user not in between:
+                if self.position[user] < end and user not in between:
                     between[user] = None
                     waiting.append(user)
             if len(between) > _MAX_BETWEEN:
@@ -408,6 +446,7 @@ class Contraction:
         for other in neighbours:
             if other in self.kind_of:
                 self._forget(other)
+
         # 2. The new node takes their place.
         node = len(self.nodes)
         merged = self._merged(pair, kind)
@@ -420,7 +459,8 @@ class Contraction:
             users.pop(begin, None)
             users.pop(end, None)
             users[node] = None
-        self._place(node, pair, between)
+        self._replace_in_order(node, pair, between)
+
         # 3. It has pairs with the neighbours.
         for producer in producers:
             self._notice((producer, node))
@@ -438,10 +478,9 @@ class Contraction:
 
         # 1. Outputs of the first that others read, and those of the second.
         outputs = []
-        if kind.shown:
-            _, _, _, inner, _ = kind.key
-            for value, is_inner in zip(first.outputs, inner, strict=True):
-                if not is_inner:
+        if kind.public:
+            for value, is_private in zip(first.outputs, kind.key.is_private, strict=True):
+                if not is_private:
                     outputs.append(value)
         outputs += second.outputs
 
@@ -455,47 +494,59 @@ class Contraction:
                 slots.append(offset + slot)
         return _Node(kind.symbol, inputs, slots, outputs, _slots_of(inputs, slots), pair)
 
-    def _place(self, node: int, pair: Pair, between: dict[int, None]) -> None:
+    def _replace_in_order(self, node: int, pair: Pair, between: dict[int, None]) -> None:
         """Put the new node into the order, before the nodes in between that depend on it."""
         first, second = pair
-        begin = self.at.pop(first)
-        end = self.at.pop(second)
+        begin = self.position.pop(first)
+        end = self.position.pop(second)
         self.order[begin] = None
         if not between:
             self.order[end] = node
-            self.at[node] = end
+            self.position[node] = end
             return
-        # What is between the first dependent node and the end moves together; gaps remain behind.
-        start = min([self.at[other] for other in between])
+
+        # 1. From the first dependent node to the end: what does not depend on the new node, the
+        #    new node, and what does.
+        start = min([self.position[other] for other in between])
         window = [other for other in self.order[start:end] if other is not None]
-        before = [other for other in window if other not in between]
-        after = [other for other in window if other in between]
-        moved = [*before, node, *after]
-        gaps = end + 1 - start - len(moved)
-        self.order[start : end + 1] = [*moved, *[None] * gaps]
-        for place, other in enumerate(moved, start=start):
-            self.at[other] = place
+        independent = [other for other in window if other not in between]
+        dependent = [other for other in window if other in between]
+        reordered = [*independent, node, *dependent]
+
+        # 2. They move together; gaps remain behind them.
+        gaps = end + 1 - start - len(reordered)
+        self.order[start : end + 1] = [*reordered, *[None] * gaps]
+        for place, other in enumerate(reordered, start=start):
+            self.position[other] = place
 
     # The result
 
     def uses(self) -> Counter[int]:
         """How often each symbol occurs outside of all others."""
-        return Counter([self.nodes[node].symbol for node in self.at])
+        return Counter([self.nodes[node].symbol for node in self.position])
 
     def groups(self, kept: set[int]) -> tuple[tuple[Group, ...], ...]:
         """The nodes of the kept symbols around each line, by block."""
         around: dict[int, Group] = {}
-        waiting: list[tuple[int, Group]] = [(node, ()) for node in self.at]
+        waiting: list[tuple[int, Group]] = [(node, ()) for node in self.position]
         while waiting:
             node, group = waiting.pop()
             parts = self.nodes[node].parts
             if parts is None:
                 around[node] = group
                 continue
-            inner = (*group, node) if self.nodes[node].symbol in kept else group
-            waiting += [(part, inner) for part in parts]
-        lines = iter([around[line] for line in sorted(around)])
-        return tuple([tuple([next(lines) for _ in block.items]) for block in self.blocks])
+            is_kept = self.nodes[node].symbol in kept
+            inner_group = (*group, node) if is_kept else group
+            waiting += [(part, inner_group) for part in parts]
+
+        # Lines are numbered block by block.
+        by_block = []
+        first = 0
+        for block in self.blocks:
+            end = first + len(block.items)
+            by_block.append(tuple([around[line] for line in range(first, end)]))
+            first = end
+        return tuple(by_block)
 
 
 # --- 2. symbols that are worth a function
@@ -536,16 +587,16 @@ def _worthwhile(rules: dict[int, Pair], uses: Counter[int]) -> set[int]:
             heapq.heappush(queue, (new, negative))
             continue
 
-        # 3. Its body replaces it wherever it is used.
+        # 3. Its body replaces it wherever it is used; one copy was counted before.
         body = bodies.pop(symbol)
-        copies = uses[symbol] - 1
+        new_copies = uses[symbol] - 1
         for part, times in body.items():
-            uses[part] += copies * times
+            uses[part] += new_copies * times
             holders[part].discard(symbol)
         for holder in holders.get(symbol, ()):
-            times = bodies[holder].pop(symbol)
-            lines[holder] += times * (lines[symbol] - 1)
-            for part, inner in body.items():
-                bodies[holder][part] += times * inner
+            copies = bodies[holder].pop(symbol)
+            lines[holder] += copies * (lines[symbol] - 1)
+            for part, times in body.items():
+                bodies[holder][part] += copies * times
                 holders[part].add(holder)
     return set(bodies)

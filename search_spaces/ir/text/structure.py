@@ -61,7 +61,7 @@ class Tree:
 def dominators(
     producers: Sequence[Sequence[int]],
     entries: Iterable[int],
-    aside: Collection[int],
+    side_inputs: Collection[int],
     root: int,
 ) -> Tree:
     """The tree of immediate dominators.
@@ -71,7 +71,7 @@ def dominators(
             topological order.
         entries: where paths begin; children of the root. Nodes that do not depend on an entry are
             not in the tree.
-        aside: nodes and entries that do not count at a node which also reads others.
+        side_inputs: nodes and entries that do not count at a node which also reads others.
         root: number of the root.
     """
     tree = Tree(root)
@@ -79,8 +79,9 @@ def dominators(
         tree.add(entry, root)
     for node, read in enumerate(producers):
         reached = [producer for producer in read if producer in tree.parent]
-        if len(reached) > 1 and aside:
-            reached = [producer for producer in reached if producer not in aside] or reached
+        if len(reached) > 1 and side_inputs:
+            main_inputs = [producer for producer in reached if producer not in side_inputs]
+            reached = main_inputs or reached
         if reached:
             tree.add(node, tree.common(reached))
     return tree
