@@ -24,14 +24,15 @@ class SearchProgress(NamedTuple):
     """The progress of a search.
 
     Attributes:
-        done, wanted: evaluations so far and in total.
+        done, total: evaluations so far and in all; of a search with fidelities, cost so far and
+            budget.
         front: networks on the front.
         hypervolume: of the front, in the unit of `GrowingFront`.
         best: best value of each objective on the front, in its own unit; empty for an empty front.
     """
 
     done: int
-    wanted: int
+    total: int
     front: int
     hypervolume: float
     best: dict[str, float]
@@ -52,9 +53,12 @@ def labelled(
     """
     if progress is None:
         return None
-    return lambda now: progress(
-        f"{label}: {now}", number * now.wanted + now.done, count * now.wanted
-    )
+
+    def report(now: SearchProgress) -> None:
+        done_before = number * now.total
+        progress(f"{label}: {now}", done_before + now.done, count * now.total)
+
+    return report
 
 
 class GrowingFront:

@@ -35,24 +35,22 @@ from nas.search.prior import PriorObservations, add_prior_observations
 from nas.search.progress import SearchProgress, watched
 from nas.search.rows import among_rows
 from nas.search.study.files import WeightFolder
-from nas.search.study.provenance import check_same, is_unused, note_unknown, provenance_of
+from nas.search.study.provenance import note_unknown, open_study, provenance_of
 from nas.search.study.result import SearchResult
 from nas.search.study.schema import (
     CHECKPOINTS_KEY,
     FAILED_KEY,
-    IDENTITY_KEY,
     MEASURE_SECONDS_KEY,
     NETWORK_KEY,
     REPEAT_KEY,
     RULED_OUT_KEY,
     SETTINGS_KEY,
-    SOURCE_KEY,
     SPREAD_KEY,
     VALUES_KEY,
     WEIGHTS_FOLDER_KEY,
     sampler_label,
 )
-from nas.search.study.storage import address, fail_trial, name_metrics, open_storage, prune_trial
+from nas.search.study.storage import prune_trial
 from nas.search.study.trial_logger import TrialLogger
 from nas.search.study.trials import TrialReader, describe_trial, has_result, why_pruned
 from nas.search.study.workers import FATAL, Share, Worker, check_jobs, helpers
@@ -74,7 +72,6 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
     from predictors import Predictor
-    from predictors.metrics import Metric
     from search_spaces import Architecture, SearchSpace
 
 log = logging.getLogger(__name__)
@@ -125,9 +122,9 @@ class SearchSettings:
         depends: files and folders that the evaluator or `build` reads, such as a configuration. The
             search resumes only with the same contents.
         measure: of a predictor that guides the search: networks per training whose cheap metrics
-            are measured before one of them is chosen. None decides by the seconds of trainings and
-            measurements; it is 1, so that none is measured ahead, for values of a table and of
-            predictions, unless the table's evaluator names its cheap columns.
+            are measured before one of them is chosen. By default as many as the seconds of
+            trainings and measurements so far pay for. Nothing is measured ahead if values come from
+            predictions, or from a table whose evaluator names no cheap columns.
     """
 
     sampler: str | BaseSampler
@@ -284,62 +281,6 @@ def _planner(
     )
 
 
-def open_study(
-    storage: str | Path | BaseStorage | None,
-    name: str,
-    objectives: Sequence[Metric],
-    sampler: BaseSampler,
-    provenance: dict[str, Any],
-    joins: bool,
-) -> optuna.Study:
-    """Load or create the study.
-
-    Args:
-        provenance: settings, source and identity, see
-            `nas.search.study.provenance.provenance_of`.
-        joins: this process joins a search that another one started.
-
-    Raises:
-        InputError: the stored study is already in use with another provenance, or was not made by a
-            search.
-    """
-    directions = [objective.direction for objective in objectives]
-    study = optuna.create_study(
-        storage=open_storage(storage),
-        sampler=sampler,
-        study_name=name,
-        directions=directions,
-        load_if_exists=True,
-    )
-    keys = {"settings": SETTINGS_KEY, "source": SOURCE_KEY, "identity": IDENTITY_KEY}
-    stored = {part: study.user_attrs.get(key) for part, key in keys.items()}
-    is_foreign = [direction.name.lower() for direction in study.directions] != directions
-    if stored["settings"] is None and (is_foreign or study.get_trials(deepcopy=False)):
-        raise InputError(
-            f"study {name!r} in {address(storage)} was not made by a search: give another name or "
-            "storage"
-        )
-
-    # Settings may change as long as nothing has been evaluated.
-    is_same_kind = (stored["source"] or {}).keys() == provenance["source"].keys()
-    has_changed = stored["settings"] not in (None, provenance["settings"])
-    if has_changed and is_same_kind and not joins and is_unused(study):
-        check_same(address(storage), {**provenance, "settings": stored["settings"]}, provenance)
-        for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            fail_trial(study, trial)
-        stored["settings"] = None
-
-    if stored["settings"] is None:
-        # Settings last: a study that has them has the other parts, too.
-        for part, key in reversed(keys.items()):
-            study.set_user_attr(key, provenance[part])
-        name_metrics(study, [objective.name for objective in objectives])
-    else:
-        known = {part: value or {} for part, value in stored.items()}
-        check_same(address(storage), known, provenance, joins)
-    return study
-
-
 class _Loop:
     """The loop of one process: ask, evaluate, tell."""
 
@@ -385,7 +326,9 @@ class _Loop:
                 )
                 return
 
-            # 1. Ask. Without a trial, other processes have to finish theirs first.
+            # 1. Ask. Without a trial, other processes have to finish theirs first, or nothing is
+            #    left. Others are looked for before and after reading what they have told: one that
+            #    has just finished may have made room for another trial.
             trial = self.planner.next_trial()
             if trial is None:
                 had_others = self._has_others()
@@ -458,7 +401,7 @@ class _Loop:
             return False
         self.reader.remember(architecture)
 
-        # 2. A network that is known is not evaluated again.
+        # 2. An evaluated network gets its stored values, one that was ruled out none.
         if architecture in self.history.values:
             trial.set_user_attr(REPEAT_KEY, True)
             self._complete(trial, self.history.values[architecture])
@@ -473,12 +416,14 @@ class _Loop:
         started = time.monotonic()
         observed = dict[str, float]()
         try:
-            before = self.planner.observed(architecture, segment)
-            observed = self._measure(trial, architecture, logger) if before is None else before
-            if before is None and (broken := self._broken(observed)):
-                self.planner.pay(trial, None, time.monotonic() - started, observed)
-                self._rule_out(trial, observed, broken)
-                return False
+            if (paused := self.planner.observed(architecture, segment)) is not None:
+                observed = paused  # a paused training goes on, which broke no constraint before
+            else:
+                observed = self._measure(trial, architecture, logger)
+                if broken := self._broken(observed):
+                    self.planner.pay(trial, None, time.monotonic() - started, observed)
+                    self._rule_out(trial, observed, broken)
+                    return False
             values = self.evaluator.train(architecture, observed, logger, segment)
         except (StorageError, EvaluatorError):
             raise
@@ -504,7 +449,9 @@ class _Loop:
     def _measure(
         self, trial: optuna.Trial, architecture: Architecture, logger: TrialLogger
     ) -> dict[str, float]:
-        """What needs no training: measured now, or taken over from the network's entry."""
+        """Values of the metrics that need no training: measured now, or taken over from the entry of
+        a network that was measured before it was chosen.
+        """
         if (entry := self.history.measured.get(architecture)) is not None:
             for key in {NETWORK_KEY, SPREAD_KEY} & entry.keys():
                 trial.set_user_attr(key, entry[key])
@@ -517,8 +464,8 @@ class _Loop:
         return observed
 
     def _broken(self, observed: Mapping[str, float]) -> str:
-        """The constraint that measured values break, with the value; "" if there is none, or if no
-        training would be saved.
+        """The constraint that measured values break, with the value; "" if there is none, or if the
+        search trains nothing that ruling out the network would save.
         """
         return self.reader.broken(observed) if self.saves_training else ""
 

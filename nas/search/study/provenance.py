@@ -19,12 +19,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import optuna
 from optuna.trial import TrialState
 
 from nas.evaluation import memory
 from nas.evaluation.machine import machine, versions
 from nas.search.study.bound_values import FLOATS, BoundValues, attribute_values, bound_values
-from nas.search.study.schema import SCRIPT, sampler_label, without_passwords
+from nas.search.study.schema import (
+    IDENTITY_KEY,
+    SCRIPT,
+    SETTINGS_KEY,
+    SOURCE_KEY,
+    sampler_label,
+    without_passwords,
+)
+from nas.search.study.storage import address, fail_trial, name_metrics, open_storage
 from nas.search.study.trials import is_evaluated
 from nas.search.study.workers import Worker
 from search_spaces.common import plug_ins
@@ -32,7 +41,8 @@ from search_spaces.common.errors import InputError
 from search_spaces.ir.text import TEXT_VERSION, fingerprint
 
 if TYPE_CHECKING:
-    import optuna
+    from optuna.samplers import BaseSampler
+    from optuna.storages import BaseStorage
 
     from nas.search.evaluators import Evaluator
     from nas.search.objectives import Constraint
@@ -198,10 +208,78 @@ class Difference(NamedTuple):
     forbids: bool = True
 
 
-def is_unused(study: optuna.Study) -> bool:
-    """True if the study has no evaluation yet and no process works on it, so that its settings may
-    still change.
+def open_study(
+    storage: str | Path | BaseStorage | None,
+    name: str,
+    objectives: Sequence[Metric],
+    sampler: BaseSampler,
+    provenance: dict[str, Any],
+    joins: bool,
+) -> optuna.Study:
+    """Load the study of a search, or create it with its provenance.
+
+    Args:
+        storage: see `nas.search.study.storage.open_storage`.
+        name: the study's name in the storage.
+        objectives: m objectives, which give the study its directions and names of metrics.
+        sampler: of a new study, and of this process.
+        provenance: settings, source and identity of this run, see `provenance_of`.
+        joins: this process joins a search that another one started.
+
+    Raises:
+        InputError: the stored study is already in use with another provenance, or was not made by a
+            search.
     """
+    directions = [objective.direction for objective in objectives]
+    study = optuna.create_study(
+        storage=open_storage(storage),
+        sampler=sampler,
+        study_name=name,
+        directions=directions,
+        load_if_exists=True,
+    )
+
+    # 1. What the study stores: nothing if it is new. A study with trials but without settings is
+    #    somebody else's.
+    keys = {"settings": SETTINGS_KEY, "source": SOURCE_KEY, "identity": IDENTITY_KEY}
+    attributes = study.user_attrs
+    stored = {part: attributes.get(key) for part, key in keys.items()}
+    has_other_directions = [d.name.lower() for d in study.directions] != directions
+    if stored["settings"] is None and (has_other_directions or study.get_trials(deepcopy=False)):
+        raise InputError(
+            f"study {name!r} in {address(storage)} was not made by a search: give another name or "
+            "storage"
+        )
+
+    # 2. As long as nothing has been evaluated, the files that the settings name may move and change:
+    #    the present provenance replaces the stored one. Other differences of the settings raise an
+    #    error here, since only the settings of the two sides differ.
+    is_same_kind = (stored["source"] or {}).keys() == provenance["source"].keys()
+    has_changed = stored["settings"] not in (None, provenance["settings"])
+    if has_changed and is_same_kind and not joins and is_unused(study):
+        check_same(address(storage), {**provenance, "settings": stored["settings"]}, provenance)
+        for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            fail_trial(study, trial)
+        stored["settings"] = None
+
+    # 3. Store the provenance of a new search, or compare it with the stored one.
+    if stored["settings"] is None:
+        # Settings last: a study that has them has the other parts, too.
+        for part, key in reversed(keys.items()):
+            study.set_user_attr(key, provenance[part])
+        name_metrics(study, [objective.name for objective in objectives])
+    else:
+        check_same(
+            address(storage),
+            {part: value or {} for part, value in stored.items()},
+            provenance,
+            joins,
+        )
+    return study
+
+
+def is_unused(study: optuna.Study) -> bool:
+    """True if the study has no evaluation yet and no process works on it."""
     trials = study.get_trials(deepcopy=False)
     started = any(is_evaluated(trial) or trial.state == TrialState.PRUNED for trial in trials)
     return not started and not Worker(study).has_others()

@@ -154,7 +154,7 @@ def test_progress_is_reported_at_the_start_and_after_every_evaluation() -> None:
     result = search(
         Problem(SPACE, Costs(), OBJECTIVES), sampler="random", evaluations=40, progress=calls.append
     )
-    assert [(now.done, now.wanted) for now in calls] == [(i, 40) for i in range(41)]
+    assert [(now.done, now.total) for now in calls] == [(i, 40) for i in range(41)]
     assert calls[-1].front == len(result.front_rows)
     volumes = [now.hypervolume for now in calls[FRAME_POINTS:]]
     assert volumes == sorted(volumes)
