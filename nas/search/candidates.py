@@ -15,6 +15,7 @@ import numpy as np
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
+    from predictors import Predictor
     from search_spaces import Architecture, SearchSpace
 
 GENERATIONS = 5
@@ -58,7 +59,8 @@ def evolve(
     if space.size is not None and space.size <= size + len(seen):
         if len(seen) >= space.size:
             return []
-        return [one for one in space.enumerate() if one not in seen and accept(one)]
+        unseen = (architecture for architecture in space.enumerate() if architecture not in seen)
+        return [architecture for architecture in unseen if accept(architecture)]
 
     # 2. Each generation adds the same number of children of the best architectures so far.
     children: dict[Architecture, None] = {}  # an ordered set
@@ -183,6 +185,12 @@ class Texts:
             texts.append(self._texts[architecture])
         return texts
 
+    def inputs(
+        self, predictor: Predictor, architectures: Iterable[Architecture]
+    ) -> Sequence[str | Architecture]:
+        """What a predictor reads of the architectures: choices or texts."""
+        return list(architectures) if predictor.reads_choices else self(architectures)
+
     def can_be_written(self, architecture: Architecture) -> bool:
         """False if the architecture cannot be built."""
         if architecture in self._failed:
@@ -196,8 +204,11 @@ class Texts:
 
     def stored(self, architectures: Iterable[Architecture]) -> list[str]:
         """The texts of those architectures whose texts have been written."""
-        return [self._texts[one] for one in architectures if one in self._texts]
+        written = self._texts
+        return [written[architecture] for architecture in architectures if architecture in written]
 
     def forget_all_but(self, architectures: Iterable[Architecture]) -> None:
         """Drop the texts of all other architectures."""
-        self._texts = {one: self._texts[one] for one in architectures if one in self._texts}
+        written = self._texts
+        kept = [architecture for architecture in architectures if architecture in written]
+        self._texts = {architecture: written[architecture] for architecture in kept}

@@ -21,11 +21,7 @@ from nas.search.study.schema import (
     VALUES_KEY,
     TrialAttributes,
 )
-from nas.search.study.storage import (
-    stored_trial,
-    trial_id,
-    trial_id_of_number,
-)
+from nas.search.study.storage import stored_trial, trial_id, trial_id_of_number
 from nas.search.study.trials import PRUNED_REASON, is_evaluated
 
 if TYPE_CHECKING:
@@ -106,14 +102,17 @@ class History:
         return losses if is_feasible else None
 
     def _add(self, trial: FrozenTrial) -> None:
+        """Add a finished trial."""
         attrs = trial.user_attrs
         architecture = self.reader.architecture(trial.params)
         if architecture is None or architecture in self.values or REPEAT_KEY in attrs:
             return
+
+        # 1. Networks without a training: ruled out, or measured before a choice.
         if RULED_OUT_KEY in attrs:
             self.ruled_out.add(architecture)
             self.ruled_out_in_a_row += 1
-            # It could not be measured. One of a shortlist only falls out of it.
+            # A trial that could not be measured has failed. A network of a shortlist only falls out.
             if FAILED_KEY in attrs and MEASURED_KEY not in attrs:
                 self.failures.append(attrs[FAILED_KEY])
             return
@@ -121,6 +120,8 @@ class History:
             if TrialAttributes(attrs).is_measured_only:
                 self.measured.setdefault(architecture, attrs)
             return
+
+        # 2. Trainings: those that have failed in a row end a search.
         is_paused = trial.state == TrialState.PRUNED and VALUES_KEY in attrs
         if not is_paused and not is_evaluated(trial):
             return  # its process ended, and another trial repeats it
@@ -134,6 +135,7 @@ class History:
         if is_paused:
             return
 
+        # 3. An evaluation, which may improve the front.
         self.values[architecture] = self.reader.values(trial)
         losses = self.front_losses(trial)
         improves = losses is not None and self.front.add(losses)

@@ -61,7 +61,9 @@ def initial_design(
     drawn = [architecture for architecture in dict.fromkeys(draws) if architecture not in proposed]
     if not drawn:
         return proposed
-    drawn = [one for one in drawn if texts.can_be_written(one)] or drawn  # n from here on
+    # If none can be built, the error of the first one is raised below.
+    can_be_built = [architecture for architecture in drawn if texts.can_be_written(architecture)]
+    drawn = can_be_built or drawn  # n architectures
 
     # 2. What an RLM reads in them without any label: where they are, and how good they promise to
     #    be.

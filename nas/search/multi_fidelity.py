@@ -205,7 +205,8 @@ class ImprovementPerCost:
             self._initial_design = initial_design(
                 self.space, self.n_startup, rng, self._texts, self.predictor()
             )
-        architecture = next((one for one in self._initial_design if one not in runs.runs), None)
+        unstarted = (network for network in self._initial_design if network not in runs.runs)
+        architecture = next(unstarted, None)
         if architecture is None:
             rng = np.random.default_rng([self.seed, len(runs)])
             architecture = random_unseen(self.space, runs.runs.keys(), rng)
@@ -250,14 +251,15 @@ class ImprovementPerCost:
         started = self._examples(runs)
         targets = self._targets(started)
         predictor = self.predictor()
-        inputs = self._inputs(predictor, [run.architecture for run in started])
+        inputs = self._texts.inputs(predictor, [run.architecture for run in started])
         fitted = predictor.fit(inputs, targets)
         self._fit_feasibility(runs)
 
         # 2. What could be trained next: paused networks first, then new ones.
         paused = [run for run in runs.paused if self._fits(run.reached, epochs_left)]
         new = self._new(fitted, runs, rng) if self._fits(NEW, epochs_left) else []
-        options = [*paused, *(runs.runs.get(one, Run(one)) for one in new)]
+        # A new network may have been measured before.
+        options = [*paused, *(runs.runs.get(network, Run(network)) for network in new)]
         if not options:
             return []
 
@@ -331,7 +333,7 @@ class ImprovementPerCost:
         jobs = []
         for run, samples in zip(options, curves.final, strict=True):
             until = self.fidelities.after(run.reached)
-            jobs.append(Job(run.architecture, run.reached, until, self._summary(samples)))
+            jobs.append(Job(run.architecture, run.reached, until, self.reader.summary(samples)))
         segments = [self.fidelities.epochs(job.begun, job.until or 0) for job in jobs]
         rests = [self.fidelities.rest(job.until or 0) for job in jobs]
 
@@ -366,8 +368,8 @@ class ImprovementPerCost:
 
         # 2. Measure the others.
         predicted = {job.architecture: job.predicted for job in unmeasured.values()}
-        values = self.shortlist.add(predicted, predicted)
-        added = [Run(architecture, {NEW: of_one}) for architecture, of_one in values.items()]
+        values = self.shortlist.add(predicted, predicted)  # by architecture and metric
+        added = [Run(architecture, {NEW: metrics}) for architecture, metrics in values.items()]
         return [*measured, *added]
 
     def _fit_feasibility(self, runs: Runs) -> None:
@@ -407,7 +409,7 @@ class ImprovementPerCost:
         names = [self._key(metric, level) for metric in self.reader.metrics]
 
         def rank(architectures: Sequence[Architecture]) -> np.ndarray:
-            inputs = self._inputs(fitted, architectures)
+            inputs = self._texts.inputs(fitted, architectures)
             values = fitted.estimate(inputs, names)  # (n, M)
             # Constraints on metrics that need training are those on a full training.
             still_open = self.trained if level < self.fidelities.last else ()
@@ -417,8 +419,8 @@ class ImprovementPerCost:
             losses = np.where(is_feasible, self.reader.losses(values), np.inf)
             return best_order(losses).argsort().astype(float)
 
-        taken = {one for one, run in runs.runs.items() if not run.is_measured_only}
-        stored = [one for one in self._candidates if one not in taken]
+        started = {network for network, run in runs.runs.items() if not run.is_measured_only}
+        stored = [network for network in self._candidates if network not in started]
         evolved = evolve(
             self.space,
             start=[run.architecture for run in self._examples(runs) if not run.is_measured_only],
@@ -442,9 +444,9 @@ class ImprovementPerCost:
         accuracies.
         """
         started = [
-            one
-            for one, run in runs.runs.items()
-            if not run.is_measured_only and self._texts.can_be_written(one)
+            network
+            for network, run in runs.runs.items()
+            if not run.is_measured_only and self._texts.can_be_written(network)
         ]
         results = []
         for architecture, text in zip(started, self._texts(started), strict=True):
@@ -466,13 +468,14 @@ class ImprovementPerCost:
             seed: of the samples.
         """
         # 1. What is known of at least one network conditions the samples.
-        given = {}
+        conditions = {}
         for name in columns:
             values = np.array([self._value(run, name) for run in runs])  # (n,)
             if not np.isnan(values).all():
-                given[name] = values
-        inputs = self._inputs(fitted, [run.architecture for run in runs])
-        drawn = fitted.predict(inputs, columns, given=given, samples=SAMPLES, seed=seed).samples
+                conditions[name] = values
+        inputs = self._texts.inputs(fitted, [run.architecture for run in runs])
+        prediction = fitted.predict(inputs, columns, given=conditions, samples=SAMPLES, seed=seed)
+        drawn = prediction.samples  # (n, s, columns)
         by_name = {name: drawn[:, :, i] for i, name in enumerate(columns)}  # (n, s) each
 
         # 2. Values after full training.
@@ -480,13 +483,14 @@ class ImprovementPerCost:
         final = np.stack([by_name[name] for name in last], axis=2)  # (n, s, M)
 
         # 3. The first trained objective at the next fidelity, by which a training goes on or not.
-        leading = next(o for o in self.reader.objectives if o.name in self.trained)
+        objectives = self.reader.objectives
+        leading = next(objective for objective in objectives if objective.name in self.trained)
         following = np.empty(final.shape[:2])
         for row, run in enumerate(runs):
             level = self.fidelities.after(run.reached)
             assert level is not None
             name = self._key(leading.name, level)
-            if name not in by_name:
+            if name not in by_name:  # no network has reached this fidelity
                 name = self._key(leading.name, self.fidelities.last)
             following[row] = leading.sign * by_name[name][row]
 
@@ -495,16 +499,6 @@ class ImprovementPerCost:
         if EPOCH_COST in by_name:
             epoch_costs = np.median(by_name[EPOCH_COST], axis=1)
         return _Curves(final, following, np.maximum(epoch_costs, MIN_EPOCH_COST))
-
-    def _summary(self, samples: np.ndarray) -> dict[str, list[float]]:
-        """Mean and standard deviation of each metric over samples (s, M) of one network; the
-        standard deviation of a known value is 0.
-        """
-        summary = {}
-        for metric, column in zip(self.reader.metrics, samples.T, strict=True):
-            deviation = column.std() if np.ptp(column) else 0.0
-            summary[metric] = [float(column.mean()), float(deviation)]
-        return summary
 
     # --- the predictor's metrics
 
@@ -547,12 +541,6 @@ class ImprovementPerCost:
                 if metric in values and self._key(metric, level) == key:
                     return values[metric]
         return np.nan
-
-    def _inputs(
-        self, predictor: Predictor, architectures: Sequence[Architecture]
-    ) -> Sequence[str | Architecture]:
-        """What the predictor reads: choices or texts."""
-        return list(architectures) if predictor.reads_choices else self._texts(architectures)
 
 
 class _Curves(NamedTuple):

@@ -23,14 +23,8 @@ from nas.search.rows import sampler_of_rows
 from nas.search.sampler import PredictorSampler
 from nas.search.samplers import check_objectives, create_sampler
 from nas.search.shortlist import Shortlist, shortlist_of
-from nas.search.study.schema import (
-    EVALUATIONS_KEY,
-    LIMITS_KEY,
-    PRIOR_KEY,
-)
-from nas.search.study.storage import (
-    stored_trial,
-)
+from nas.search.study.schema import EVALUATIONS_KEY, LIMITS_KEY, PRIOR_KEY
+from nas.search.study.storage import stored_trial
 from nas.search.study.trials import TrialReader, is_evaluated
 from nas.search.trainings import Segment
 from search_spaces.common import plug_ins
@@ -103,7 +97,9 @@ class Planner(ABC):
     def observed(
         self, architecture: Architecture, segment: Segment | None
     ) -> dict[str, float] | None:
-        """Values that are known before a trial; None of a network that is new."""
+        """Values of a network whose training was paused, at the fidelity where the segment begins;
+        None for a new network.
+        """
 
     @abstractmethod
     def pay(
@@ -119,8 +115,8 @@ class Planner(ABC):
         Args:
             trial: the trial.
             segment: the part of the training; None if nothing was trained.
-            seconds: that it took.
-            values: known values by metric.
+            seconds: duration of measurement and training.
+            values: values by metric, as far as they are known.
             reported: the last epoch of a training that failed.
         """
 
@@ -131,12 +127,12 @@ class Planner(ABC):
     @property
     @abstractmethod
     def done(self) -> tuple[int, int]:
-        """What has been done of the search, and all of it, for progress."""
+        """Progress: evaluations so far and their total, or cost so far and budget."""
 
     @abstractmethod
     def done_in(self, trials: Sequence[FrozenTrial]) -> int:
-        """What has been done by the trials of all processes. Another thread may call it, so that no
-        architecture is read: the user's `build` must not run in two threads.
+        """The first number of `done`, from the trials of all processes. Another thread may call it, so
+        it reads no architecture: the user's `build` must not run in two threads.
         """
 
     def _interrupted(self) -> optuna.Trial | None:
@@ -220,9 +216,9 @@ class SamplerPlanner(Planner):
         self.space = space
         self.evaluations, self.until, self.patience = evaluations, until, patience
         self.rng = np.random.default_rng(seed)
-        self._ended = False  # there is nothing new to evaluate
+        self._ended = False  # True if there is nothing new to evaluate
         self._networks = 0  # in the history after the last step
-        # Trials in a row without a new network, since a random one and in all
+        # Trials in a row without a new network: since the last random one was enqueued, and in all
         self._repeats = self._fruitless = 0
 
     def store_limits(self, study: optuna.Study) -> None:
@@ -296,12 +292,12 @@ class SamplerPlanner(Planner):
         """Whole trainings are counted, not paid."""
 
     def note_step(self) -> None:
-        if self.history.networks > self._networks:  # by any process
+        if self.history.networks > self._networks:  # whichever process evaluated it
             self._repeats = self._fruitless = 0
             self.rejected.clear()
         else:
-            self._repeats = self._repeats + 1
-            self._fruitless = self._fruitless + 1
+            self._repeats += 1
+            self._fruitless += 1
         self._networks = self.history.networks
 
     @property
@@ -309,9 +305,8 @@ class SamplerPlanner(Planner):
         return self.history.evaluations, self.evaluations
 
     def done_in(self, trials: Sequence[FrozenTrial]) -> int:
-        finished = {
-            str(trial.params)
-            for trial in trials
-            if is_evaluated(trial) and PRIOR_KEY not in trial.user_attrs
-        }
-        return min(len(finished), self.evaluations)
+        evaluated = [
+            trial for trial in trials if is_evaluated(trial) and PRIOR_KEY not in trial.user_attrs
+        ]
+        distinct = {str(trial.params) for trial in evaluated}
+        return min(len(distinct), self.evaluations)

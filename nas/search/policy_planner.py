@@ -211,7 +211,7 @@ class PolicyPlanner(Planner):
         assert segment is not None
         if segment.is_first:
             return None
-        # Read now: another process may have finished the previous segment after this one chose.
+        # Read again: another process may have finished the previous segment since this one chose.
         return self.runs().runs[architecture].values[segment.begun]
 
     def pay(
@@ -222,6 +222,7 @@ class PolicyPlanner(Planner):
         values: Mapping[str, float],
         reported: int | None = None,
     ) -> None:
+        # A training that failed has cost the epochs that it reported.
         epochs = 0
         if segment is not None:
             until = segment.until
@@ -255,7 +256,7 @@ def is_by_cost(result: SearchResult) -> bool:
 
 
 def read_runs(result: SearchResult) -> Runs:
-    """The trainings of a search by cost."""
+    """The trainings of a search with fidelities."""
     stopped = SearchAttributes.of(result.study).stopped
     trials = result.study.get_trials(deepcopy=False)
     return Runs(_reader(result), _fidelities(result), _trained(result), trials, stopped)
@@ -267,7 +268,7 @@ def next_jobs(result: SearchResult, space: SearchSpace, count: int) -> list[Job]
     Args:
         result: result of a search with fidelities.
         space: space of new networks, or the rows of a table.
-        count: most jobs.
+        count: largest number of jobs.
 
     Returns:
         Up to `count` jobs, in their order.
@@ -276,6 +277,7 @@ def next_jobs(result: SearchResult, space: SearchSpace, count: int) -> list[Job]
 
 
 def _jobs(result: SearchResult, space: SearchSpace) -> Iterator[Job]:
+    """The jobs of `next_jobs`, without end."""
     settings = result.settings
     runs = read_runs(result)
     policy = make_policy(
@@ -287,6 +289,7 @@ def _jobs(result: SearchResult, space: SearchSpace) -> Iterator[Job]:
         settings["seed"],
     )
     while (job := policy.decide(runs, math.inf)) is not None:
+        # The next decision sees this job as running, or the training as stopped.
         run = runs.runs.setdefault(job.architecture, Run(job.architecture))
         run.running = job.until
         run.ended = job.until is None
@@ -305,23 +308,25 @@ def _fidelities(result: SearchResult) -> Fidelities:
 
 
 def _continues(result: SearchResult) -> bool:
-    """True if trainings resume where they paused: a continued segment then costs only its own
-    epochs.
+    """True if trainings resume where they paused, as the study tells (`Fidelities.continues`): a
+    continued segment then costs only its own epochs.
 
-    Also True where the cost is not in epochs.
+    Also True where the cost is not in epochs, or where no training has been continued.
     """
     if result.settings["cost"] != EPOCHS:
         return True
     for trial in result.study.get_trials(deepcopy=False):
         attrs = trial.user_attrs
-        if attrs.get(BEGUN_KEY, NEW) > 0 and COST_KEY in attrs:
-            return bool(attrs[COST_KEY] == attrs[UNTIL_KEY] - attrs[BEGUN_KEY])
+        is_continued = attrs.get(BEGUN_KEY, NEW) > 0
+        if is_continued and COST_KEY in attrs:
+            own_epochs = attrs[UNTIL_KEY] - attrs[BEGUN_KEY]
+            return bool(attrs[COST_KEY] == own_epochs)
     return True
 
 
 def _trained(result: SearchResult) -> list[str]:
-    """Metrics that need training: those that trials have reported, or that the user's function
-    returns.
+    """Metrics that need training: those that the user's function returns, else those of the first
+    learning curve.
     """
     evaluator = SearchAttributes.of(result.study).source.get("evaluator", {})
     if returned := evaluator.get("metrics"):

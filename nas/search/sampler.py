@@ -107,8 +107,8 @@ class _History(NamedTuple):
         """
         has_failed_training = any(self.failed.values())
         measured = () if has_failed_training else self.partial
-        known = dict.fromkeys([*self.evaluated, *measured])  # an ordered set
-        return [architecture for architecture in known if architecture not in self.failed]
+        tried = dict.fromkeys([*self.evaluated, *measured])  # an ordered set
+        return [architecture for architecture in tried if architecture not in self.failed]
 
     @property
     def examples(self) -> dict[Architecture, np.ndarray]:
@@ -116,8 +116,9 @@ class _History(NamedTuple):
         latest of the others while there are few.
         """
         space_left = max(0, MAX_PARTIAL_EXAMPLES - len(self.evaluated))
-        latest = list(self.partial.items())[::-1][:space_left][::-1]
-        return {**dict(latest), **self.evaluated}
+        first = max(0, len(self.partial) - space_left)
+        latest = dict(list(self.partial.items())[first:])
+        return {**latest, **self.evaluated}
 
 
 class PredictorSampler(ReplaySampler):
@@ -329,8 +330,8 @@ class PredictorSampler(ReplaySampler):
         effort = LATER_EFFORT if len(evaluated) >= MANY_EVALUATED else EFFORT
         best, others = stored[: effort.best], stored[effort.best :]
         picked = set(rng.permutation(len(others))[: effort.others].tolist())
-        again = best + [one for i, one in enumerate(others) if i in picked]
-        rest = [one for i, one in enumerate(others) if i not in picked]
+        again = best + [other for i, other in enumerate(others) if i in picked]
+        rest = [other for i, other in enumerate(others) if i not in picked]
 
         # 4. Evolution on estimates adds new ones. Those that would only repeat a training are left
         #    out.
@@ -373,7 +374,7 @@ class PredictorSampler(ReplaySampler):
             scaled = (reader.losses(samples) - ideal) / unit  # (c, s, m)
             choose_batch = ACQUISITIONS[self.acquisition]
             chosen = choose_batch(scaled, weights, scaled_front, np.ones(len(unit)), count)
-            self._predicted = {candidates[i]: self._summary(samples[i]) for i in chosen}
+            self._predicted = {candidates[i]: reader.summary(samples[i]) for i in chosen}
             return [candidates[i] for i in chosen]
 
         # 7. The batch; with a shortlist, from those of its networks that measurements leave.
@@ -384,7 +385,9 @@ class PredictorSampler(ReplaySampler):
             return choose(candidates, batch_size)
         shortlisted = choose(candidates, size)
         left = self._measure_shortlist(shortlisted, measured)
-        return choose(left or [one for one in candidates if one not in shortlisted], batch_size)
+        if not left:  # all of them fell out: without a measurement, from the other candidates
+            left = [candidate for candidate in candidates if candidate not in shortlisted]
+        return choose(left, batch_size)
 
     def _measure_shortlist(
         self,
@@ -406,19 +409,18 @@ class PredictorSampler(ReplaySampler):
         # 1. One architecture of each text that has not been measured.
         text_of = dict(zip(shortlisted, texts(shortlisted), strict=True))
         already = set(texts(measured))
-        new = {text: one for one, text in text_of.items() if text not in already}
+        new = {text: candidate for candidate, text in text_of.items() if text not in already}
 
-        # 2. Measure them. The predictor knows the values from now on.
-        values = self.shortlist.add(new.values(), self._predicted)
-        rows = {
-            architecture: np.array([of.get(metric, np.nan) for metric in self._reader.metrics])
-            for architecture, of in values.items()
-        }
+        # 2. Measure them. Their values condition the predictions from now on.
+        rows: dict[Architecture, np.ndarray] = {}
+        for architecture, values in self.shortlist.add(new.values(), self._predicted).items():
+            row = [values.get(metric, np.nan) for metric in self._reader.metrics]
+            rows[architecture] = np.array(row)  # (M,)
         self._surrogate.condition(rows)
 
         # 3. What is left: all of these texts, and those that were measured before.
         allowed = already | set(texts(rows))
-        return [one for one, text in text_of.items() if text in allowed]
+        return [candidate for candidate, text in text_of.items() if text in allowed]
 
     def _rank(self, architectures: Sequence[Architecture]) -> np.ndarray:
         """Predicted rank (n,) of n architectures by their point estimates, lower is better. Those
@@ -443,15 +445,6 @@ class PredictorSampler(ReplaySampler):
         accuracies = [values[columns] for values in evaluated.values()]
         results = zip(texts(evaluated), accuracies, strict=True)
         return without_repetitions(candidates, texts, evaluated, results)
-
-    def _summary(self, samples: np.ndarray) -> dict[str, list[float]]:
-        """Mean and standard deviation per metric of the samples (s, M) of one architecture."""
-        means = samples.mean(axis=0).tolist()
-        deviations = samples.std(axis=0).tolist()
-        return {
-            name: [mean, deviation]
-            for name, mean, deviation in zip(self._reader.metrics, means, deviations, strict=True)
-        }
 
     # --- reading a study
 

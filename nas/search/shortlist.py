@@ -5,11 +5,12 @@ proposes more networks than it trains:
 
 1. The acquisition picks a shortlist, up to `MAX_PER_TRAINING` networks per training.
 2. Their cheap metrics are measured. Networks that break a constraint or cannot be measured fall out.
-3. The predictor gets the values as known ones, and the batch is chosen from the shortlist.
+3. The measured values condition the predictions, and the batch is chosen from the networks that are
+   left.
 
 Each measured network is an entry of the study: a pruned trial with `MEASURED_KEY`, the values, and no
-objective. It is no evaluation. If the network is trained later, that trial takes its values over. A
-predictor learns from all entries (`nas.search.sampler`, `nas.search.multi_fidelity`).
+objective. It is no evaluation. If the network is trained later, the trial of its training copies the
+values. A predictor learns from all entries (`nas.search.sampler`, `nas.search.multi_fidelity`).
 """
 
 from __future__ import annotations
@@ -112,9 +113,9 @@ class Shortlist:
 
         Args:
             batch: number of trainings.
-            predictor: of the search. One that reads texts counts the parameters and FLOPs of all
-                candidates: if nothing else is cheap, a shortlist would bring nothing. None if
-                everything is counted.
+            predictor: of the search; None if all metrics are counted. One that reads texts knows
+                the parameters and FLOPs of all candidates: a shortlist that measures only these
+                would bring nothing.
         """
         if predictor is None or (not predictor.reads_choices and COUNTS.keys() >= {*self.metrics}):
             return batch
@@ -143,29 +144,30 @@ class Shortlist:
                 measured = self.measure(architecture, logger)
             except (StorageError, EvaluatorError):
                 raise
-            except Exception as error:
-                seconds = time.monotonic() - started
-                reason = describe(error)
-                attributes = {
-                    MEASURED_KEY: seconds,
-                    VALUES_KEY: {},
-                    RULED_OUT_KEY: reason,
-                    FAILED_KEY: reason,
-                }
-                self._store(architecture, attributes)
-                notation = self.reader.space.format(architecture)
-                log.warning("%s is no candidate, it could not be measured: %s", notation, reason)
+            except Exception as error:  # as of a runtime that cannot convert the network
+                self._store_failure(architecture, time.monotonic() - started, describe(error))
                 continue
             seconds = time.monotonic() - started
-            values = {m: float(measured[m]) for m in measured if is_valid(measured[m])}
+            values = {name: float(value) for name, value in measured.items() if is_valid(value)}
             attributes = {MEASURED_KEY: seconds, VALUES_KEY: values, **logger.attributes}
             if broken := self.reader.broken(values):
                 attributes[RULED_OUT_KEY] = broken
             else:
                 candidates[architecture] = values
-            expected = dict(predicted.get(architecture, {}))
-            self._store(architecture, attributes, expected)
+            self._store(architecture, attributes, dict(predicted.get(architecture, {})))
         return candidates
+
+    def _store_failure(self, architecture: Architecture, seconds: float, reason: str) -> None:
+        """Add the entry of a network that could not be measured."""
+        attributes = {
+            MEASURED_KEY: seconds,
+            VALUES_KEY: {},
+            RULED_OUT_KEY: reason,
+            FAILED_KEY: reason,
+        }
+        self._store(architecture, attributes)
+        notation = self.reader.space.format(architecture)
+        log.warning("%s is no candidate, it could not be measured: %s", notation, reason)
 
     def _store(
         self,
@@ -173,6 +175,13 @@ class Shortlist:
         attributes: dict[str, Any],
         predicted: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
+        """Add an entry to the study.
+
+        Args:
+            architecture: the network.
+            attributes: user attributes, with the measured values.
+            predicted: mean and standard deviation by metric before the measurement.
+        """
         chosen = ReplayedTrial(StudySnapshot(self.study), self.reader.space, architecture)
         violations = self.reader.violations_of(attributes[VALUES_KEY])
         entry = create_trial(
@@ -241,7 +250,7 @@ class _EntryLogger(EvaluationLogger):
 
     def spread(self, spreads: Mapping[str, tuple[float, float, str]]) -> None:
         if spreads:
-            self.attributes[SPREAD_KEY] = {metric: list(s) for metric, s in spreads.items()}
+            self.attributes[SPREAD_KEY] = {name: list(spread) for name, spread in spreads.items()}
 
 
 # --- in a user's own study
@@ -282,11 +291,11 @@ def check_limits(trial: Trial, measured: Mapping[str, float], constraints: Const
         InputError: a constraint is malformed.
     """
     limits = parse_constraints(constraints)
-    known = [constraint for constraint in limits if constraint.metric in measured]
-    for constraint in known:
+    applicable = [constraint for constraint in limits if constraint.metric in measured]
+    for constraint in applicable:
         violation = constraint.violation(np.array(measured[constraint.metric]))
         trial.set_constraint(str(constraint), float(violation))
-    if broken := broken_constraint(known, measured):
-        trial.set_user_attr(VALUES_KEY, {metric: float(v) for metric, v in measured.items()})
+    if broken := broken_constraint(applicable, measured):
+        trial.set_user_attr(VALUES_KEY, {name: float(value) for name, value in measured.items()})
         trial.set_user_attr(RULED_OUT_KEY, broken)
         raise TrialPruned(broken)

@@ -46,8 +46,8 @@ class Surrogate:
         self.given = tuple(given)
         self.predicted = tuple(metric for metric in metrics if metric not in given)
         self.texts = Texts(space)
-        self._exact: dict[str, list[float]] = {}  # given metrics by text
-        self._measured: dict[str, np.ndarray] = {}  # (m,) known values by text
+        self._exact: dict[str, list[float]] = {}  # values of `given` by text
+        self._measured: dict[str, np.ndarray] = {}  # (m,) measured values by text
         # (m,) values of evaluated and measured architectures, NaN where unknown
         self._observed: dict[Architecture, np.ndarray] = {}
         self.fitted: Predictor | None = None
@@ -87,7 +87,7 @@ class Surrogate:
         targets = dict(zip(self.metrics, columns, strict=True))
         targets |= self._exact_metrics(architectures)
         predictor = self.predictor()
-        self.fitted = predictor.fit(self._inputs(predictor, architectures), targets)
+        self.fitted = predictor.fit(self.texts.inputs(predictor, architectures), targets)
 
     def condition(self, measured: Mapping[Architecture, np.ndarray]) -> None:
         """Add known values (m,) of architectures to those of `fit`."""
@@ -104,9 +104,9 @@ class Surrogate:
 
         def draw(predictor: Predictor, new: Sequence[Architecture]) -> np.ndarray:
             return predictor.predict(
-                self._inputs(predictor, new),
+                self.texts.inputs(predictor, new),
                 self.predicted,
-                given=self._known(new),
+                given=self._conditions(new),
                 samples=SAMPLES,
                 seed=self._seed,
             ).samples
@@ -119,13 +119,13 @@ class Surrogate:
         """
 
         def estimate(predictor: Predictor, new: Sequence[Architecture]) -> np.ndarray:
-            inputs = self._inputs(predictor, new)
+            inputs = self.texts.inputs(predictor, new)
             estimates = predictor.estimate(inputs, self.predicted, given=self._exact_metrics(new))
             return estimates[:, None]  # (n, 1, predicted)
 
         unknown = np.full(len(self.metrics), np.nan)
-        values = np.array([self._observed.get(one, unknown) for one in architectures])  # (n, m)
-        values = values.reshape(-1, len(self.metrics))
+        observed = [self._observed.get(architecture, unknown) for architecture in architectures]
+        values = np.array(observed).reshape(-1, len(self.metrics))  # (n, m)
         rows = np.flatnonzero(np.isnan(values).any(axis=1)).tolist()
         if rows:
             new = [architectures[row] for row in rows]
@@ -180,31 +180,25 @@ class Surrogate:
         """What the fitted predictor reads; texts without one."""
         if self.fitted is None:
             return self.texts(architectures)
-        return self._inputs(self.fitted, list(architectures))
+        return self.texts.inputs(self.fitted, architectures)
 
-    def _known(self, architectures: Sequence[Architecture]) -> dict[str, np.ndarray]:
-        """Values (n,) by metric that are known of at least one of n architectures, NaN where
-        unknown: exact ones, and measured ones.
+    def _conditions(self, architectures: Sequence[Architecture]) -> dict[str, np.ndarray]:
+        """Values (n,) by metric that condition the predictions of n architectures: exact ones, and
+        those measured for at least one of them, NaN where unknown.
         """
-        known = self._exact_metrics(architectures)
+        conditions = self._exact_metrics(architectures)
         if not self._measured:
-            return known
+            return conditions
         unknown = np.full(len(self.metrics), np.nan)
         texts = self.texts(architectures)
         rows = np.array([self._measured.get(text, unknown) for text in texts])  # (n, m)
         for metric, column in zip(self.metrics, rows.T, strict=True):
             if metric in self.predicted and not np.isnan(column).all():
-                known[metric] = column
-        return known
-
-    def _inputs(
-        self, predictor: Predictor, architectures: Sequence[Architecture]
-    ) -> Sequence[str | Architecture]:
-        """What the predictor reads: choices or texts."""
-        return list(architectures) if predictor.reads_choices else self.texts(architectures)
+                conditions[metric] = column
+        return conditions
 
     def _exact_metrics(self, architectures: Sequence[Architecture]) -> dict[str, np.ndarray]:
-        """Given metrics (n,) by name. Equal texts are counted once."""
+        """Exact metrics (n,) by name. Equal texts are counted once."""
         if not self.given:
             return {}
         texts = self.texts(architectures)

@@ -60,7 +60,7 @@ class Fidelities(NamedTuple):
         Raises:
             InputError: unless the levels rise from 0 or more to 1 or more.
         """
-        is_rising = all(a < b for a, b in pairwise(levels))
+        is_rising = all(low < high for low, high in pairwise(levels))
         if not levels or levels[0] < 0 or levels[-1] < 1 or not is_rising:
             raise InputError(
                 f"fidelities {','.join(map(str, levels))}: give rising whole numbers, such as "
@@ -92,7 +92,7 @@ class Fidelities(NamedTuple):
         between.
         """
         path = [begun, *(level for level in self.levels if level > begun)]
-        return sum(self.epochs(a, b) for a, b in pairwise(path))
+        return sum(self.epochs(start, end) for start, end in pairwise(path))
 
 
 class Segment(NamedTuple):
@@ -212,10 +212,13 @@ class Runs:
                 run.ended = True
 
     def _add(self, trial: FrozenTrial) -> None:
+        """Add a trial of any state."""
         attrs = trial.user_attrs
         architecture = self.reader.architecture(trial.params)
         if architecture is None:
             return
+
+        # 1. Prior observations, and networks that were measured before a choice.
         if PRIOR_KEY in attrs and trial.state == TrialState.COMPLETE:
             values = dict(zip(self.reader.metrics, self.reader.values(trial).tolist(), strict=True))
             last = {self.fidelities.last: values}
@@ -227,6 +230,8 @@ class Runs:
             run.ruled_out = not TrialAttributes(attrs).is_measured_only
             run.ended = run.ended or run.ruled_out
             run.failed = FAILED_KEY in attrs
+
+        # 2. A segment of a training: running, finished, or with a network that was ruled out first.
         if UNTIL_KEY not in attrs:
             return
         failed = FAILED_KEY in attrs
@@ -247,10 +252,11 @@ class Runs:
             run.ruled_out = True
             run.failed = failed
             return
+
+        # 3. What the segment reached. Earlier versions stored values that are not valid.
         epochs = self.fidelities.epochs(begun, until)
         self.epochs += epochs
-        # Of an earlier version
-        if failed or not is_valid(np.array(list(attrs[VALUES_KEY].values()))).all():
+        if failed or not all(is_valid(value) for value in attrs[VALUES_KEY].values()):
             run.ended = run.failed = True
         else:
             run.values[until] = attrs[VALUES_KEY]
@@ -280,9 +286,9 @@ class Runs:
         """Networks whose training may continue."""
         last = self.fidelities.last
         return [
-            r
-            for r in self.runs.values()
-            if NEW < r.reached < last and r.running is None and not r.ended
+            run
+            for run in self.runs.values()
+            if NEW < run.reached < last and run.running is None and not run.ended
         ]
 
     def losses(self, runs: Sequence[Run], level: int) -> np.ndarray:
@@ -299,9 +305,8 @@ class Runs:
             (n, m) losses, minimized; infinite for networks that break a constraint.
         """
         metrics = self.reader.metrics
-        values = np.array(
-            [[run.values[level][metric] for metric in metrics] for run in runs]
-        ).reshape(-1, len(metrics))
+        rows = [[run.values[level][metric] for metric in metrics] for run in runs]
+        values = np.array(rows).reshape(-1, len(metrics))  # (n, M)
         losses = self.reader.losses(values)
         still_open = self.costly if level < self.fidelities.last else ()
         violation = self.reader.violation(values, without=still_open)

@@ -118,7 +118,8 @@ class TrialReader:
         """Why an evaluation with values (metrics,) failed; "" if all are valid
         (`predictors.metrics`).
         """
-        return ", ".join(filter(None, map(why_invalid, self.metrics, values.tolist())))
+        reasons = map(why_invalid, self.metrics, values.tolist())
+        return ", ".join(reason for reason in reasons if reason)
 
     def values(self, trial: FrozenTrial) -> np.ndarray:
         """Values (metrics,) of a finished trial in the metrics' own units.
@@ -127,16 +128,21 @@ class TrialReader:
         failed trial, and for values that are not valid: studies of a user's own and of earlier
         versions store them as results.
         """
-        known: dict[str, float] = {}
+        # 1. Metrics with a constraint, from the stored violations.
+        values: dict[str, float] = {}
         for constraint in self.constraints:
-            if str(constraint) in trial.constraints:
-                known[constraint.metric] = constraint.value(trial.constraints[str(constraint)])
+            violation = trial.constraints.get(str(constraint))
+            if violation is not None:
+                values[constraint.metric] = constraint.value(violation)
+
+        # 2. What was measured of a network that was not trained.
         if {RULED_OUT_KEY, MEASURED_KEY} & trial.user_attrs.keys():
-            known.update(trial.user_attrs.get(VALUES_KEY, {}))
-        known.update(
-            zip((objective.name for objective in self.objectives), trial.values or (), strict=False)
-        )
-        return only_valid(np.array([known.get(metric, np.nan) for metric in self.metrics]))
+            values.update(trial.user_attrs.get(VALUES_KEY, {}))
+
+        # 3. The objectives of a complete trial.
+        names = [objective.name for objective in self.objectives]
+        values.update(zip(names, trial.values or (), strict=False))
+        return only_valid(np.array([values.get(metric, np.nan) for metric in self.metrics]))
 
     def violations_of(self, values: Mapping[str, float]) -> dict[str, float]:
         """By constraint on one of these metrics: how far its value exceeds the bound, in the
@@ -152,11 +158,24 @@ class TrialReader:
         """The first constraint that values by metric break, with the value; "" if there is none."""
         return broken_constraint(self.constraints, values)
 
+    def summary(self, samples: np.ndarray) -> dict[str, list[float]]:
+        """Mean and standard deviation by metric of samples (s, metrics) of one network. The standard
+        deviation of a known value, which is equal in all samples, is exactly 0.
+        """
+        means = samples.mean(axis=0).tolist()
+        deviations = np.where(np.ptp(samples, axis=0) > 0, samples.std(axis=0), 0.0).tolist()
+        return {
+            metric: [mean, deviation]
+            for metric, mean, deviation in zip(self.metrics, means, deviations, strict=True)
+        }
+
     def losses(self, values: np.ndarray) -> np.ndarray:
         """Convert metric values (..., metrics) to losses (..., m), lower is better."""
-        return np.stack(
-            [o.sign * values[..., self.metrics.index(o.name)] for o in self.objectives], axis=-1
-        )
+        columns = [
+            objective.sign * values[..., self.metrics.index(objective.name)]
+            for objective in self.objectives
+        ]
+        return np.stack(columns, axis=-1)
 
     def violation(self, values: np.ndarray, without: Sequence[str] = ()) -> np.ndarray:
         """Largest violation (...) of a constraint by metric values (..., metrics), relative to its
@@ -197,11 +216,8 @@ def log_missing(path: Path, search: str, study: optuna.Study, reader: TrialReade
     except OSError:  # a log that cannot be written does not end a search
         return
     for trial in study.get_trials(deepcopy=False):
-        if (
-            has_result(trial)
-            and PRIOR_KEY not in trial.user_attrs
-            and str(trial.number) not in logged
-        ):
+        is_logged = PRIOR_KEY in trial.user_attrs or str(trial.number) in logged
+        if has_result(trial) and not is_logged:
             log.info("%s, %s", search, describe_trial(trial, reader))
 
 
@@ -214,37 +230,44 @@ def describe_trial(trial: FrozenTrial, reader: TrialReader) -> str:
     """Describe a finished trial in one line: number, values with their predictions, failure,
     duration, network.
     """
-    architecture = reader.architecture(trial.params)
-    network = (
-        reader.space.format(architecture)
-        if architecture
-        else f"incomplete choices {plain_names(trial.params)}"
-    )
+    attrs = trial.user_attrs
+
+    # 1. What became of it, the unusual first.
+    parts = []
+    if attrs.get(REPEAT_KEY):
+        parts.append("evaluated before")
+    if reason := attrs.get(FAILED_KEY):
+        parts.append(f"failed: {reason}")
+    if RULED_OUT_KEY in attrs and FAILED_KEY not in attrs:
+        parts.append(f"not trained, since it breaks {attrs[RULED_OUT_KEY]}")
+    elif MEASURED_KEY in attrs:
+        parts.append("measured only")
+    elif UNTIL_KEY in attrs:
+        parts.append(f"epochs {max(attrs[BEGUN_KEY], 0)} to {attrs[UNTIL_KEY]}")
+
+    # 2. Values: of a segment of a training those at its end, else those of the trial.
     predicted = trial.system_attrs.get(PREDICTED_KEY, {})
-    values = []
-    segment = trial.user_attrs.get(VALUES_KEY, {})
-    for metric, found in zip(reader.metrics, reader.values(trial).tolist(), strict=True):
-        value = float(segment.get(metric, found))
-        mean, std = predicted.get(metric, (0.0, 0.0))
-        expected = f"predicted {mean:.5g} ± {std:.2g}" if std else ""  # counted, not predicted
-        if math.isfinite(value):
-            shown = f"{value:.0f}" if value.is_integer() else f"{value:.6g}"
-            values.append(f"{metric} {shown}{f' ({expected})' if expected else ''}")
-        elif expected:
-            values.append(f"{metric} {expected}")
-    broken = trial.user_attrs.get(RULED_OUT_KEY)
-    if broken and FAILED_KEY not in trial.user_attrs:
-        values.insert(0, f"not trained, since it breaks {broken}")
-    elif MEASURED_KEY in trial.user_attrs:
-        values.insert(0, "measured only")
-    elif UNTIL_KEY in trial.user_attrs:
-        values.insert(
-            0, f"epochs {max(trial.user_attrs[BEGUN_KEY], 0)} to {trial.user_attrs[UNTIL_KEY]}"
-        )
-    if reason := trial.user_attrs.get(FAILED_KEY):
-        values.insert(0, f"failed: {reason}")
-    if trial.user_attrs.get(REPEAT_KEY):
-        values.insert(0, "evaluated before")
+    at_segment_end = attrs.get(VALUES_KEY, {})
+    for metric, value in zip(reader.metrics, reader.values(trial).tolist(), strict=True):
+        value = float(at_segment_end.get(metric, value))
+        parts += _describe_value(metric, value, *predicted.get(metric, (0.0, 0.0)))
+
+    # 3. Duration and network.
     if trial.datetime_start and trial.datetime_complete:
-        values.append(f"{trial.datetime_complete.timestamp() - began(trial):.1f} s")
-    return f"trial {trial.number}: {', '.join(values)}: {network}"
+        parts.append(f"{trial.datetime_complete.timestamp() - began(trial):.1f} s")
+    network = f"incomplete choices {plain_names(trial.params)}"
+    if (architecture := reader.architecture(trial.params)) is not None:
+        network = reader.space.format(architecture)
+    return f"trial {trial.number}: {', '.join(parts)}: {network}"
+
+
+def _describe_value(metric: str, value: float, mean: float, deviation: float) -> list[str]:
+    """A value and what was predicted for it, as far as they are known: one text, or none.
+
+    A deviation of 0 says that the value was counted, not predicted.
+    """
+    expected = f"predicted {mean:.5g} ± {deviation:.2g}" if deviation else ""
+    if not math.isfinite(value):
+        return [f"{metric} {expected}"] if expected else []
+    shown = f"{value:.0f}" if value.is_integer() else f"{value:.6g}"
+    return [f"{metric} {shown} ({expected})"] if expected else [f"{metric} {shown}"]
