@@ -17,7 +17,7 @@ from search_spaces.ir.builder import Network, Tensor
 from search_spaces.ir.costs import graph_flops, graph_params
 from search_spaces.ir.graph import Attrs, Graph, Node, Shape
 from search_spaces.ir.text import compact, expand, read, write
-from search_spaces.ir.text.functions import compact_regions, flat_program, scoped
+from search_spaces.ir.text.functions import Scope, compact_regions, flat_program, scoped
 from search_spaces.ir.text.program import Block, Interpreter, Item, Program, operator_outcome, sites
 from search_spaces.ir.text.regions import placed_lines
 
@@ -366,14 +366,12 @@ def test_repeated_nodes_with_several_outputs_become_a_function() -> None:
 
 def test_scopes_that_no_call_could_run_in_are_left_out() -> None:
     graph = _chain("residual", [4] * 8)
-    crossed = scoped(
-        graph, placed_lines(graph), [(("a", "b")[i % 2],) for i in range(len(graph.nodes))]
-    )
-    assert not crossed.calls
-    assert (
-        crossed.canonical.body
-        == scoped(graph, placed_lines(graph), [()] * len(graph.nodes)).canonical.body
-    )
+    lines = placed_lines(graph)
+    alternating = [(("a", "b")[i % 2],) for i in range(len(lines))]
+    crossed = scoped(graph, lines, alternating)
+    flat = scoped(graph, lines, [()] * len(lines))
+    assert not any(isinstance(child, Scope) for _, child in crossed.children)
+    assert crossed.canonical.body == flat.canonical.body
 
 
 def test_line_with_more_results_than_its_operator_has_is_refused() -> None:
