@@ -30,8 +30,9 @@ lint: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Strict: a broken link or a name that is not there is an error.
+# Strict: a broken link or a name that is not there is an error. The page of the command line is made from its help.
 docs: .venv/ready
+	$(BIN)/python -m typer nas.cli utils docs --name nas --output docs/api/commands.md
 	$(BIN)/mkdocs build --strict --site-dir results/site
 
 # The package alone is what the demo needs; tests, documentation and pretraining need more.
