@@ -44,14 +44,17 @@ class Folder:
             return None
         if any(is_weight(operand) or operand.values is None for operand in known):
             return self._fold_shape(node, operands)
+
         # 1. The node at the first assumed sizes, and at the second ones where they matter.
         pairs = [operand.values for operand in known if operand.values is not None]
         first = self._run(node, operands, [a for a, _ in pairs])
         second = first
-        if not all(a is b for a, b in pairs) and first is not None:
+        depends_on_sizes = not all(a is b for a, b in pairs)
+        if depends_on_sizes and first is not None:
             second = self._run(node, operands, [b for _, b in pairs])
         if first is None or second is None:
             return None
+
         # 2. Both results as one.
         folded = []
         for a, b in zip(first, second, strict=True):
@@ -64,6 +67,8 @@ class Folder:
     ) -> list[np.ndarray] | None:
         from onnx.reference import ReferenceEvaluator
 
+        """The outputs for these arrays of the operands; None if they are too large."""
+        # 1. The limits.
         folded_size = get_operator(node.op_type).folded_size
         assert folded_size is not None
         size = folded_size(arrays)
@@ -71,6 +76,8 @@ class Folder:
         if size > MAX_ELEMENTS or is_too_much:
             return None
         self.spent += size
+
+        # 2. ONNX's reference.
         pairs = zip(node.input, operands, strict=True)
         names = [name for name, operand in pairs if operand is not None]
         try:
@@ -105,16 +112,21 @@ class Folder:
             )
         except Exception:  # of the native library: the node is then added to the graph
             return None
-        shapes = [standard.shape_of(inferred[name]) for name in node.output if name in inferred]
-        if any(shape is None or any(isinstance(dim, str) for dim in shape) for shape in shapes):
-            return None
+        shapes = []
+        for name in node.output:
+            if name not in inferred:
+                continue
+            shape = standard.shape_of(inferred[name])
+            if shape is None or any(isinstance(dim, str) for dim in shape):
+                return None
+            shapes.append(shape)
+
         # 2. The results are computed from the initializers from which the operands are.
         sources: frozenset[tuple[str, int]] = frozenset()
         for name, known in learned.items():
             sources |= known.sources or {(name, prod(map(int, known.shape)))}
-        placed = any(known.placed for known in learned.values())
-        return [
-            Known(shape, learned=bool(learned), placed=placed, sources=sources)
-            for shape in shapes
-            if shape is not None
-        ]
+        is_placed = any(known.placed for known in learned.values())
+        outputs = []
+        for shape in shapes:
+            outputs.append(Known(shape, learned=bool(learned), placed=is_placed, sources=sources))
+        return outputs

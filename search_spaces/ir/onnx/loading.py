@@ -9,10 +9,12 @@ from __future__ import annotations
 import copy
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx.inliner
 import onnx.version_converter
@@ -28,6 +30,10 @@ _OLDEST_OPSET = 13
 _FIRST_OPSET_WITH_COORDINATES = 11  # in which Resize has attributes for coordinates
 _WITH_SIZES = re.compile(r"(.+\.onnx)@(\d+(?:x\d+)*)")
 _UNNAMED = re.compile(r"(.*) (\d+)")  # name that `dimensions` gives to an open size without one
+_ABOUT_SIZES = re.compile(
+    r"open|fixed|\?|a number|depends? on the data|open sizes|does not fit|do not fit|broadcast"
+)
+_EXPORT_REMEDY = re.compile(r": export [^:;]*(fixed|with one|fixed ones)[^:;]*$")
 _TOOL = "python -m onnxruntime.tools.make_dynamic_shape_fixed"
 _IMAGE_RANK = 4
 _SHOWN_SIZES = 4  # open sizes named in a message
@@ -85,19 +91,18 @@ def _tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
 
 def _load_external(tensor: TensorProto, folder: Path, path: str) -> None:
     """Read a small tensor from its file."""
+    # 1. The file, which must be in the model's folder.
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
     file = Path(os.path.realpath(folder / location))
-    is_outside = (
-        not location
-        or Path(location).is_absolute()
-        or ".." in Path(location).parts
-        or not file.is_relative_to(folder)
-    )
-    if is_outside:
+    names_own_folder = location and not Path(location).is_absolute()
+    stays_inside = ".." not in Path(location).parts and file.is_relative_to(folder)
+    if not names_own_folder or not stays_inside:
         raise InputError(
             f"{path}: tensor {tensor.name!r} is in {location!r}, which is not in the model's folder"
         )
+
+    # 2. Its numbers.
     count = prod(tensor.dims)
     if not 0 <= count <= MAX_ELEMENTS or not file.is_file():
         return
@@ -157,12 +162,12 @@ def _check_size(model: onnx.ModelProto) -> None:
             function = (node.domain, node.op_type)
             if function in bodies and function not in sizes:
                 sizes[function] = size(bodies[function], depth + 1)
-            parts = [sizes.get(function, (1, len(node.input)))]
+            sizes_of_parts = [sizes.get(function, (1, len(node.input)))]
             for graph in _subgraphs(node):
-                parts.append(size(graph.node, depth + 1))
-            for part_count, part_read in parts:
-                count += part_count
-                read += part_read
+                sizes_of_parts.append(size(graph.node, depth + 1))
+            for nodes_of_part, read_by_part in sizes_of_parts:
+                count += nodes_of_part
+                read += read_by_part
         return count, read
 
     count, read = size(model.graph.node, 0)
@@ -192,6 +197,7 @@ def prepared(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[TensorProto]
         raise InputError(
             "sparse initializers are not supported: store the weights as dense tensors"
         )
+
     # 1. A copy whose initializers are inputs: checks and conversions then need no numbers.
     light = onnx.ModelProto(ir_version=max(model.ir_version, 4), functions=model.functions)
     light.opset_import.extend(model.opset_import)
@@ -207,9 +213,11 @@ def prepared(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[TensorProto]
         kind.shape.SetInParent()  # a scalar has a shape, too
         for size in tensor.dims:
             kind.shape.dim.add(dim_value=size)
+
     # 2. Functions are written out.
     if light.functions:
         light = onnx.inliner.inline_local_functions(light)
+
     # 3. What remains is standard ONNX.
     _check_domains(light.graph.node)
     for info in source.input:
@@ -289,6 +297,61 @@ def _set_coordinates(nodes: Iterable[onnx.NodeProto]) -> None:
         node.attribute.extend(helper.make_attribute(name, value) for name, value in fixed.items())
 
 
+# --- tied embeddings
+
+
+def transposed_copies(tensors: Sequence[onnx.TensorProto]) -> dict[str, str]:
+    """Matrices that are another one transposed, with its name.
+
+    Exporters fold the transpose of tied embeddings. Tensors in other files, and those of one number
+    only, are not compared.
+    """
+    matrices = []
+    for tensor in tensors:
+        is_matrix = len(tensor.dims) == 2 and min(tensor.dims) > 1
+        if is_matrix and tensor.raw_data:
+            matrices.append(tensor)
+    by_shape: dict[tuple[int, ...], list[onnx.TensorProto]] = defaultdict(list)
+    for tensor in matrices:
+        by_shape[(tensor.data_type, *tensor.dims)].append(tensor)
+    copies: dict[str, str] = {}
+    for tensor in matrices:
+        rows, columns = tensor.dims
+        for other in by_shape.get((tensor.data_type, columns, rows), []):
+            is_original = other.name != tensor.name and other.name not in copies
+            if is_original and _is_transposed(tensor, other):
+                copies[tensor.name] = other.name
+                break
+    return copies
+
+
+def _is_transposed(tensor: onnx.TensorProto, other: onnx.TensorProto) -> bool:
+    """True if both have the same numbers, one transposed, and not only one number."""
+    # 1. Bytes of an element.
+    size = len(tensor.raw_data) // prod(tensor.dims)
+    if size * prod(tensor.dims) != len(tensor.raw_data):
+        return False
+    if len(tensor.raw_data) != len(other.raw_data):
+        return False
+
+    # 2. Their corners are compared first: most pairs differ there.
+    if tensor.raw_data[:size] != other.raw_data[:size]:
+        return False
+    if tensor.raw_data[-size:] != other.raw_data[-size:]:
+        return False
+
+    # 3. All elements.
+    first = _raw_elements(tensor, size)
+    second = _raw_elements(other, size)
+    is_uniform = bool((first == first[0, 0]).all())
+    return bool((first == second.T).all()) and not is_uniform
+
+
+def _raw_elements(tensor: onnx.TensorProto, size: int) -> np.ndarray:
+    """The elements of a matrix as they are stored, in `size` bytes each."""
+    return np.frombuffer(tensor.raw_data, f"V{size}").reshape(tuple(tensor.dims))
+
+
 # --- open sizes of inputs
 
 
@@ -330,7 +393,8 @@ def batch_size(inputs: Iterable[Sequence[Dim]]) -> Dim | None:
 
     None if there is none.
     """
-    names, in_front = [], []
+    names = []
+    in_front = []
     for dims in inputs:
         names += [dim for dim in dims if isinstance(dim, str)]
         if dims and isinstance(dims[0], str):
@@ -392,6 +456,7 @@ def _with_sizes(model: onnx.ModelProto, sizes: Sequence[int]) -> onnx.ModelProto
     written = "x".join(map(str, sizes))
     if not names:
         raise InputError(f"@{written}: all sizes but the batch's are fixed already: leave it out")
+
     # 1. The number of every open size.
     fixed: dict[str, int] = {}
     if len(sizes) == 1:
@@ -411,6 +476,7 @@ def _with_sizes(model: onnx.ModelProto, sizes: Sequence[int]) -> onnx.ModelProto
             f"@{written} does not fit: the input has the sizes {_listed(first)}, open are "
             f"{_named(names)}"
         )
+
     # 2. The model has them.
     for info, dims in zip(inputs, shapes, strict=True):
         for dim, name in zip(info.type.tensor_type.shape.dim, dims, strict=True):
@@ -440,22 +506,36 @@ def remedy(model: onnx.ModelProto, message: str = "") -> str:
         )
     if not names:
         return ""
-    # An example: sizes of the first input that has an open one.
+
+    # 1. An example: sizes of the first input that has an open one.
     number = next(i for i, dims in enumerate(shapes) if names[0] in dims)
     info, dims = inputs[number], shapes[number]
     example = 320 if len(dims) >= _IMAGE_RANK else 128
+
+    # 2. ONNX Runtime's tool fixes a size by its name, or the shape of an input without names.
     options = f"--dim_param {names[0]} --dim_value {example}"
-    if any(name == f"{info.name} {i}" for i, name in enumerate(dims)):
-        shape = [
-            str(dim) if isinstance(dim, int) else "1" if i == 0 else str(example)
-            for i, dim in enumerate(dims)
-        ]
+    has_unnamed_size = any(name == f"{info.name} {i}" for i, name in enumerate(dims))
+    if has_unnamed_size:
+        shape = []
+        for i, dim in enumerate(dims):
+            open_size = 1 if i == 0 else example
+            shape.append(str(dim if isinstance(dim, int) else open_size))
         options = f"--input_name {info.name} --input_shape {','.join(shape)}"
     sizes, them = ("sizes", "them") if len(names) > 1 else ("size", "it")
     return (
         f"the file leaves the {sizes} {_named(names)} open: fix {them} with FILE.onnx@{example}, "
         f"or by {_TOOL} {options} FILE.onnx FIXED.onnx"
     )
+
+
+def concerns_sizes(message: str) -> bool:
+    """True for messages about sizes, which somebody with the file alone can fix."""
+    return _ABOUT_SIZES.search(message) is not None
+
+
+def without_export_remedy(message: str) -> str:
+    """A message without the remedy for whoever can export the model again."""
+    return _EXPORT_REMEDY.sub("", message)
 
 
 def _named(names: Sequence[str]) -> str:

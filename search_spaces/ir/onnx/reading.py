@@ -32,19 +32,19 @@ from search_spaces.ir.constants import (
     uniform_number,
 )
 from search_spaces.ir.fusion import fuse
-from search_spaces.ir.graph import (
-    BATCH,
-    Attrs,
-    Dim,
-    Graph,
-    Node,
-    Shape,
-    element_type,
-    typed,
-)
+from search_spaces.ir.graph import BATCH, Attrs, Dim, Graph, Node, Shape, element_type, typed
 from search_spaces.ir.onnx.folding import Folder
-from search_spaces.ir.onnx.loading import all_nodes, batch_size, dimensions, prepared, remedy
-from search_spaces.ir.onnx.weight_uses import Weights, find_weights, transposed_copies
+from search_spaces.ir.onnx.loading import (
+    all_nodes,
+    batch_size,
+    concerns_sizes,
+    dimensions,
+    prepared,
+    remedy,
+    transposed_copies,
+    without_export_remedy,
+)
+from search_spaces.ir.onnx.weight_uses import Weights, find_weights
 from search_spaces.ir.ops import (
     canonical_attrs,
     get_operator,
@@ -55,11 +55,6 @@ from search_spaces.ir.ops import (
 from search_spaces.ir.ops.operator import node_attrs
 from search_spaces.ir.ops.recurrent import RECURRENT
 
-# Messages about sizes that somebody with the file alone can fix
-_SIZES = re.compile(
-    r"open|fixed|\?|a number|depends? on the data|open sizes|does not fit|do not fit|broadcast"
-)
-_EXPORT = re.compile(r": export [^:;]*(fixed|with one|fixed ones)[^:;]*$")
 # Names that `Outline` gives to the tensors of `Param` nodes
 _PARAM = re.compile(r"(.*/)?Param(_\d+)?\.value")
 
@@ -77,9 +72,10 @@ def from_model(model: onnx.ModelProto) -> Graph:
         graph = fuse(_for_any_batch(_reader(model).read()))
         return _for_any_batch(graph)  # fusion removes nodes that need the batch size
     except InputError as error:
-        fix = remedy(model, str(error)) if _SIZES.search(str(error)) else ""
+        message = str(error)
+        fix = remedy(model, message) if concerns_sizes(message) else ""
         if fix:
-            raise InputError(f"{_without_remedy(str(error))}; {fix}") from error
+            raise InputError(f"{without_export_remedy(message)}; {fix}") from error
         raise
     except RecursionError as error:
         raise InputError("the model is nested too deeply") from error
@@ -103,18 +99,14 @@ def cost_error(model: onnx.ModelProto, error: InputError) -> InputError:
             if not source.name:
                 named = f"the node that computes {source.output[0]!r}"
             fix = remedy(model)
-            message = f"{_without_remedy(str(cause))}; {fix}" if fix else str(cause)
+            message = f"{without_export_remedy(str(cause))}; {fix}" if fix else str(cause)
             return InputError(f"{source.op_type} ({named}): {message}")
     return error
 
 
-def _without_remedy(message: str) -> str:
-    """A message without the remedy for whoever can export the model again."""
-    return _EXPORT.sub("", message)
-
-
 def _reader(model: onnx.ModelProto) -> Reader:
     light, initializers = prepared(model)
+
     # 1. Transposed copies of tied embeddings are computed, so that they count once.
     copies = transposed_copies(initializers)
     tensors = {}
@@ -126,11 +118,13 @@ def _reader(model: onnx.ModelProto) -> Reader:
     light.graph.input.extend(inputs)
     nodes = [helper.make_node("Transpose", [source], [copy]) for copy, source in copies.items()]
     nodes += light.graph.node
+
     # 2. Whether steps of a loop share weights shows only when control flow is written out.
     if any(not get_operator(node.op_type).is_in_graphs for node in nodes):
         first = Reader(light, Weights(nodes, tensors))
         first.read()
         nodes, tensors = first.flat, first.initializers
+
     # 3. Weights are told from other tensors.
     return Reader(light, find_weights(nodes, tensors, model.producer_name))
 
@@ -194,8 +188,10 @@ class Reader:
             self.values[info.name] = len(self.shapes)
             element = standard.element_name(info.type.tensor_type.elem_type)
             self.shapes.append(typed([self._letter(size) for size in shape], element))
+
         # 2. Nodes.
         self.read_nodes(self.file_nodes)
+
         # 3. Outputs: equal ones are one, an input becomes one by Identity.
         values = [self.value(info.name) for info in self.proto.output]
         outputs = []
@@ -427,9 +423,10 @@ class Reader:
 
         # 1. Which weights the operator has. A shift of zeros is none.
         is_affine = any(tensor.learned for tensor in tensors)
-        has_scale_and_shift = op == "LayerNormalization" and is_affine and len(tensors) == 2
-        if has_scale_and_shift and _is_zero(tensors[1]):
-            tensors = tensors[:1]
+        if op == "LayerNormalization" and is_affine and len(tensors) == 2:
+            scale, shift = tensors
+            if _is_zero(shift):
+                tensors = [scale]
         attrs = dict(attrs)
         if "affine" in owned_attributes:
             if not is_affine and _is_scale_or_shift(tensors):
@@ -530,12 +527,12 @@ def _is_zero(known: Known) -> bool:
     return not known.learned and known.static is not None and not known.static.any()
 
 
-def _is_scale_or_shift(affine: list[Known]) -> bool:
+def _is_scale_or_shift(tensors: list[Known]) -> bool:
     """True unless a normalization's constant scale and shift are one and zero."""
-    return any(
-        known.static is None or bool((known.static != 1 - i).any())
-        for i, known in enumerate(affine)
-    )
+    for known, neutral in zip(tensors, (1, 0), strict=False):
+        if known.static is None or bool((known.static != neutral).any()):
+            return True
+    return False
 
 
 # --- any batch size

@@ -21,7 +21,7 @@ to their layers.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -96,48 +96,11 @@ def find_weights(
     return _Finder(list(nodes), stored, producer).run()
 
 
-def transposed_copies(tensors: Sequence[onnx.TensorProto]) -> dict[str, str]:
-    """Matrices that are another one transposed, with its name.
-
-    Exporters fold the transpose of tied embeddings. Tensors in other files, and those of one number
-    only, are not compared.
-    """
-    matrices = [t for t in tensors if len(t.dims) == 2 and min(t.dims) > 1 and t.raw_data]
-    by_shape: dict[tuple[int, ...], list[onnx.TensorProto]] = defaultdict(list)
-    for tensor in matrices:
-        by_shape[(tensor.data_type, *tensor.dims)].append(tensor)
-    copies: dict[str, str] = {}
-    for tensor in matrices:
-        rows, columns = tensor.dims
-        for other in by_shape.get((tensor.data_type, columns, rows), []):
-            is_original = other.name != tensor.name and other.name not in copies
-            if is_original and _is_transposed(tensor, other):
-                copies[tensor.name] = other.name
-                break
-    return copies
-
-
-def _is_transposed(tensor: onnx.TensorProto, other: onnx.TensorProto) -> bool:
-    """True if both have the same numbers, one transposed, and not only one number."""
-    size = len(tensor.raw_data) // prod(tensor.dims)
-    if size * prod(tensor.dims) != len(tensor.raw_data):
-        return False
-    if len(tensor.raw_data) != len(other.raw_data):
-        return False
-    # Their corners are compared first: most pairs differ there.
-    if tensor.raw_data[:size] != other.raw_data[:size]:
-        return False
-    if tensor.raw_data[-size:] != other.raw_data[-size:]:
-        return False
-    first, second = (
-        np.frombuffer(t.raw_data, f"V{size}").reshape(tuple(t.dims)) for t in (tensor, other)
-    )
-    is_uniform = bool((first == first[0, 0]).all())
-    return bool((first == second.T).all()) and not is_uniform
-
-
-# Names of stored tensors, with node and operand that read each first
-_Origins = frozenset[tuple[str, tuple[int, int] | None]]
+_Read = tuple[int, int]
+"""Number of a node, and position of the operand that it reads."""
+_Origins = frozenset[tuple[str, _Read | None]]
+"""Stored tensors that a name is computed from: name, and the first read on the way (None: the tensor
+itself)."""
 
 
 class _Finder:
@@ -227,17 +190,20 @@ class _Finder:
             operands = [name for name in node.input if name]
             if node.op_type in _SHAPES_ONLY:
                 if all(name in self.origins for name in operands):
-                    nothing: _Origins = frozenset()
-                    self.origins.update(dict.fromkeys(node.output, nothing))
+                    no_tensors: _Origins = frozenset()
+                    self.origins.update(dict.fromkeys(node.output, no_tensors))
                 continue
 
             # 3. The tensors that each operand holds, and who read them first.
             read: list[tuple[int, _Origins]] = []
             for position, name in enumerate(node.input):
-                if name in self.origins:
-                    here = (number, position)
-                    first_reads = {(origin, use or here) for origin, use in self.origins[name]}
-                    read.append((position, frozenset(first_reads)))
+                if name not in self.origins:
+                    continue
+                this_read = (number, position)
+                first_reads = set()
+                for origin, first_read in self.origins[name]:
+                    first_reads.add((origin, first_read or this_read))
+                read.append((position, frozenset(first_reads)))
 
             # 4. Through a node that reads nothing else, the path goes on; its settings are uses.
             rules = get_operator(node.op_type)
@@ -252,8 +218,7 @@ class _Finder:
             for position, origins in read:
                 for origin, first_read in origins:
                     assert first_read is not None
-                    use = _Use(number, position, first_read)
-                    self.uses[origin].append(use)
+                    self.uses[origin].append(_Use(number, position, direct=first_read))
 
     def _follow_constant(self, node: onnx.NodeProto) -> None:
         name = node.output[0]
@@ -281,6 +246,7 @@ class _Finder:
     # --- what is a weight
 
     def _weights(self) -> set[str]:
+        """Names of the stored tensors that are weights."""
         # 1. What an operator reads at the position of a weight.
         placed = set()
         for name, uses in self.uses.items():
@@ -297,7 +263,7 @@ class _Finder:
 
     def _is_weight_beside_constant_kernels(self, name: str) -> bool:
         """True for floats, more than one, that multiply or shift values of the network."""
-        if not self._is_float(name) or _count(self._shape(name)) <= 1:
+        if not self._is_float(name) or _elements(self._shape(name)) <= 1:
             return False
         uses = self.uses[name]
         if any(self._is_scale_of_activations(use) for use in uses):
@@ -324,6 +290,7 @@ class _Finder:
         return False
 
     def _origin(self, use: _Use) -> str:
+        """Name of the stored tensor of a use."""
         node, position = use.direct
         return self.nodes[node].input[position]
 
@@ -331,6 +298,7 @@ class _Finder:
         """True for a vector that is added to the output of a layer with one number per channel."""
         if node.op_type != "Add":
             return False
+
         # 1. The layer. Dynamic quantization casts the integers of its product and multiplies them
         #    by a scale.
         layer = self._maker(other)
@@ -342,11 +310,13 @@ class _Finder:
             layer = self._maker_of_scaled(layer)
         if layer is None or not _is_linear(layer):
             return False
-        # 2. One number per channel.
+
+        # 2. One number per channel, also as (channels, 1, 1).
         shape = self._shape(name)
         if not shape:
             return False
-        return max(shape) == _count(shape) == self._channels(layer)
+        is_vector = max(shape) == _elements(shape)
+        return is_vector and max(shape) == self._channels(layer)
 
     def _maker_of_scaled(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
         """The layer, or the cast of its integers, that a cast or a product with a scale reads."""
@@ -403,7 +373,7 @@ class _Finder:
         The normalization is an operator, or (x - mean) / sqrt(variance).
         """
         shape = self._shape(name)
-        if _count(shape) < 2 or max(shape, default=1) != _count(shape):
+        if _elements(shape) < 2 or max(shape, default=1) != _elements(shape):
             return False
         for _ in range(_LOOK_BACK):
             maker = self._maker(other)
@@ -428,10 +398,14 @@ class _Finder:
             return divisor is not None and divisor.op_type == "Sqrt"
         if node.op_type != "Mul":
             return False
-        first = list(self._makers_before(node))
-        second = [maker for before in first for maker in self._makers_before(before)]
-        has_inverse = any(maker.op_type == "Reciprocal" for maker in first)
-        return has_inverse and any(maker.op_type == "Sqrt" for maker in (*first, *second))
+        # The operands and what they are computed from contain a Reciprocal and a Sqrt.
+        read = list(self._makers_before(node))
+        before_those = []
+        for maker in read:
+            before_those += self._makers_before(maker)
+        has_inverse = any(maker.op_type == "Reciprocal" for maker in read)
+        has_root = any(maker.op_type == "Sqrt" for maker in (*read, *before_those))
+        return has_inverse and has_root
 
     def _is_scale_of_activations(self, use: _Use) -> bool:
         """True for a quantized layer's scale, which is multiplied by that of the activations."""
@@ -491,7 +465,7 @@ class _Finder:
             if not known.learned or len(uses) < 2 or uniform_number(known) is None:
                 continue
             longest = max(map(int, known.shape), default=1)
-            is_vector = longest == _count(known.shape)
+            is_vector = longest == _elements(known.shape)
             is_kernel = any(self._is_at("kernels", use) for use in uses)
             if is_vector and not is_kernel:
                 self._separate_vector(name, uses)
@@ -500,23 +474,24 @@ class _Finder:
         """One copy of a vector for each layer that reads it; calls of one layer share a kernel."""
         # 1. The layer of a use is the nearest operator before it with a kernel. Uses that follow
         #    the same call of it in the same way are numbered.
-        groups: dict[tuple, list[_Use]] = defaultdict(list)
-        counted: dict[tuple, int] = defaultdict(int)
+        uses_of_layer: dict[tuple, list[_Use]] = defaultdict(list)
+        uses_after_call: Counter[tuple] = Counter()
         for use in sorted(uses):
             call, kernels = self._nearest_kernel(use.node)
             layer = kernels or (use.node,)
             place = (self.nodes[use.node].op_type, use.position)
-            number = counted[call, place]
-            counted[call, place] += 1
-            groups[layer, number, place].append(use)
+            number = uses_after_call[call, place]
+            uses_after_call[call, place] += 1
+            uses_of_layer[layer, number, place].append(use)
+
         # 2. The first layer keeps the tensor, each other one gets a copy.
-        first, *others = groups.values()
+        first, *others = uses_of_layer.values()
         self.uses[name] = first
-        for i, group in enumerate(others, start=2):
+        for i, uses_of_copy in enumerate(others, start=2):
             copy = f"{name}#{i}"
             self.tensors[copy] = replace(self.tensors[name])
-            self.uses[copy] = group
-            for use in group:
+            self.uses[copy] = uses_of_copy
+            for use in uses_of_copy:
                 reader, position = use.direct
                 changed = onnx.NodeProto()
                 changed.CopyFrom(self.nodes[reader])
@@ -528,7 +503,8 @@ class _Finder:
 
         Breadth first; (-1, ()) if there is none.
         """
-        level, seen = [number], {number}
+        level = [number]
+        seen = {number}
         while level:
             for candidate in level:
                 if kernels := self._kernels_of(candidate):
@@ -584,7 +560,8 @@ def _has_body(node: onnx.NodeProto) -> bool:
     return node.op_type == "SequenceMap" or not get_operator(node.op_type).is_in_graphs
 
 
-def _count(shape: Shape) -> int:
+def _elements(shape: Shape) -> int:
+    """Number of elements."""
     return prod(map(int, shape))
 
 

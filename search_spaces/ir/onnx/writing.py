@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from math import prod, sqrt
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import onnx
@@ -59,9 +59,9 @@ def to_model(graph: Graph, seed: int = 0, numbers: Numbers | None = None) -> Mod
     check_size(graph)
     initial = _InitialWeights(graph, seed)
     outline = Outline(graph, numbers)
-    for tensor, weight, array in outline.tensors:
-        outline.model.graph.initializer.append(tensor)
-        parts = initial.parts(tensor, weight, array)
+    for stored in outline.tensors:
+        outline.model.graph.initializer.append(stored.tensor)
+        parts = initial.parts(stored)
         outline.model.graph.initializer[-1].raw_data = b"".join(parts)
     return outline.model
 
@@ -91,25 +91,29 @@ def write_model(
     outline = Outline(graph, numbers)
     for key, value in (metadata or {}).items():
         outline.model.metadata_props.add(key=key, value=value)
+
     # 1. Everything but the numbers: the model, its graph as the last field, its initializers as
     #    the graph's last fields.
-    heads = [_initializer_head(tensor) for tensor, *_ in outline.tensors]
-    rest = sum(map(len, heads)) + sum(_byte_size(tensor) for tensor, *_ in outline.tensors)
+    heads = [_initializer_head(stored.tensor) for stored in outline.tensors]
+    numbers_size = sum(_byte_size(stored.tensor) for stored in outline.tensors)
+    initializers_size = sum(map(len, heads)) + numbers_size
     nodes = outline.model.graph.SerializeToString()
     outline.model.ClearField("graph")
     model = outline.model.SerializeToString()
-    start = model + _field(ModelProto.GRAPH_FIELD_NUMBER, len(nodes) + rest) + nodes
-    size = len(start) + rest
+    graph_header = _field(ModelProto.GRAPH_FIELD_NUMBER, len(nodes) + initializers_size)
+    start = model + graph_header + nodes
+    size = len(start) + initializers_size
     if size > MAX_BYTES:
         raise ModelTooLarge(
             f"the ONNX file would have {size:,} bytes: no program reads more than {MAX_BYTES:,}"
         )
+
     # 2. The numbers, part by part.
     _reserve(file, size)
     file.write(start)
-    for head, (tensor, weight, array) in zip(heads, outline.tensors, strict=True):
+    for head, stored in zip(heads, outline.tensors, strict=True):
         file.write(head)
-        file.writelines(initial.parts(tensor, weight, array))
+        file.writelines(initial.parts(stored))
 
 
 def max_weights() -> int:
@@ -142,6 +146,20 @@ def check_size(graph: Graph) -> None:
 # --- nodes
 
 
+class StoredTensor(NamedTuple):
+    """An initializer of a model.
+
+    Attributes:
+        tensor: the tensor without numbers.
+        weight: its initialization.
+        array: its trained numbers; None for initial ones.
+    """
+
+    tensor: TensorProto
+    weight: Weight
+    array: np.ndarray | None
+
+
 class Outline:
     """The ONNX model of a graph without weights; names contain the scopes, as in torch's exports.
 
@@ -153,29 +171,34 @@ class Outline:
 
     Attributes:
         model: the model without initializers.
-        tensors: per initializer, its tensor without numbers, its initialization, and its array in
-            `numbers` or None.
+        tensors: the initializers.
+        names: names of the values that were written.
+        results: names of the graph's outputs.
     """
 
     def __init__(self, graph: Graph, numbers: Numbers | None = None) -> None:
         self.graph = graph
         self.numbers = numbers or {}
-        self.tensors: list[tuple[TensorProto, Weight, np.ndarray | None]] = []
+        self.tensors: list[StoredTensor] = []
         self.times_used: Counter[str] = Counter()
         self.constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+
         # 1. The model, in the lowest opset that has all operators.
-        opsets = [standard.opset(op) for op in {node.op for node in graph.nodes}]
+        ops = {node.op for node in graph.nodes}
+        opsets = [standard.opset(op) for op in ops]
         self.model = onnx.ModelProto(ir_version=standard.IR_VERSION)
         self.model.opset_import.add(domain="", version=max(opsets, default=standard.OPSET))
         self.proto = self.model.graph
         self.proto.name = "net"
-        # 2. Inputs and outputs. `names` has those of the values that were written.
+
+        # 2. Inputs and outputs.
         self.names = _numbered("input", graph.inputs)
         self.results = self._output_names()
         for value, name in self.names.items():
             self.proto.input.append(_value_info(name, graph.shapes[value]))
         for value, name in self.results.items():
             self.proto.output.append(_value_info(name, graph.shapes[value]))
+
         # 3. Nodes.
         for node in graph.nodes:
             self._write(node)
@@ -196,13 +219,14 @@ class Outline:
         shapes = tuple([self.graph.shapes[v] for v in node.inputs])
         value = node.outputs[0]
         name = self._unique("/".join((*node.scope, node.op)))
-        # 1. Weights take the first arrays; what is left is a long constant.
+
+        # 1. Weights take the first arrays; another one is that of a long constant.
         arrays = iter(self.numbers.get(value, ()))
         element = element_type(self.graph.shapes[value])
-        owned = [
-            self._weight(f"{name}.{weight.name}", weight, element, arrays)
-            for weight in weights(node.op, node.attrs, shapes)
-        ]
+        owned = []
+        for weight in weights(node.op, node.attrs, shapes):
+            owned.append(self._weight(f"{name}.{weight.name}", weight, element, arrays))
+
         # 2. The node, by the operator's rule or as ONNX's operator.
         self.names[value] = self.results.get(value) or f"{name}_out"
         exported = ExportedNode(
@@ -257,7 +281,7 @@ class Outline:
         if array is not None and array.shape != weight.shape:
             raise InputError(f"weight {name} has shape {weight.shape}, not {array.shape}")
         tensor = TensorProto(name=name, dims=weight.shape, data_type=standard.enum(element))
-        self.tensors.append((tensor, weight, array))
+        self.tensors.append(StoredTensor(tensor, weight, array))
         return name
 
     def add(
@@ -295,12 +319,16 @@ class Outline:
         """Name of a value that holds these sizes; 0 stands for the batch size."""
         if 0 not in sizes:
             return self.constant(np.array(sizes, np.int64))
-        parts = [
-            self._batch_size() if size == 0 else self.constant(np.array((size,), np.int64))
-            for size in sizes
-        ]
+        parts = []
+        for size in sizes:
+            is_batch = size == 0
+            parts.append(self._batch_size() if is_batch else self._size(size))
         self.add("Concat", name, parts, name, (("axis", 0),))
         return name
+
+    def _size(self, size: int) -> str:
+        """Name of the constant that holds a size as a list of one number."""
+        return self.constant(np.array((size,), np.int64))
 
     def _batch_size(self) -> str:
         """Name of the value that holds the batch size as a list of one number."""
@@ -374,10 +402,9 @@ class _InitialWeights:
         self.noise = _noise(seed, min(_NOISE, length))
         self.position = 0
 
-    def parts(
-        self, tensor: TensorProto, weight: Weight, array: np.ndarray | None
-    ) -> Iterator[bytes | memoryview]:
-        """Yield the bytes of a tensor's numbers, in parts: those of the array, or initial ones."""
+    def parts(self, stored: StoredTensor) -> Iterator[bytes | memoryview]:
+        """Yield the bytes of a tensor's numbers, in parts: those of its array, or initial ones."""
+        tensor, weight, array = stored
         size = prod(tensor.dims)
         dtype = tensor_dtype_to_np_dtype(tensor.data_type)
         if array is not None:

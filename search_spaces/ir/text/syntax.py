@@ -49,22 +49,29 @@ _NOTHING = f'<ir_version: {IR_VERSION}, opset_import: ["" : {OPSET}]>\nnet () =>
 
 def write(program: Program) -> str:
     """The text of a program."""
+    # 1. The header, with the opset that all operators need.
     blocks = [program.main, *program.functions.values()]
-    opsets = f'opset_import: ["" : {max(map(_opset, blocks))}, "net" : 1]'
+    newest_opset = max(map(_opset, blocks))
+    opsets = f'opset_import: ["" : {newest_opset}, "net" : 1]'
+    text = f"<ir_version: {IR_VERSION}, {opsets}>\n"
+
+    # 2. The main block.
     inputs = _typed_names("x", program.input_shapes)
     outputs = _typed_names("y", program.output_shapes)
-    text = f"<ir_version: {IR_VERSION}, {opsets}>\n"
     text += f"net ({inputs}) => ({outputs}) {{\n{_lines(program.main)}}}\n"
+
+    # 3. The functions.
     for name, block in program.functions.items():
         params = f"<{', '.join(block.params)}> " if block.params else ""
-        ins = ", ".join(_edge_names("x", block.inputs))
-        outs = ", ".join(_edge_names("y", len(block.outputs)))
+        inputs = ", ".join(_edge_names("x", block.inputs))
+        outputs = ", ".join(_edge_names("y", len(block.outputs)))
         text += f'<domain: "net", {opsets}>\n'
-        text += f"{name} {params}({ins}) => ({outs}) {{\n{_lines(block)}}}\n"
+        text += f"{name} {params}({inputs}) => ({outputs}) {{\n{_lines(block)}}}\n"
     return text
 
 
 def _edge_names(letter: str, count: int) -> list[str]:
+    """Names of a block's inputs or outputs: x, or x0, x1, …"""
     return [letter] if count == 1 else [f"{letter}{i}" for i in range(count)]
 
 
@@ -89,23 +96,27 @@ def _value_names(count: int) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def _lines(block: Block) -> str:
+    """The lines of a block; its outputs are y, or y0, y1, …"""
     names = _edge_names("x", block.inputs)  # of all values so far
-    ends = dict(zip(block.outputs, _edge_names("y", len(block.outputs)), strict=True))
-    made = sum(item.outputs for item in block.items)
-    free = iter(_value_names(made))
+    output_names = _edge_names("y", len(block.outputs))
+    output_name_of = dict(zip(block.outputs, output_names, strict=True))
+    value_count = sum(item.outputs for item in block.items)
+    unused_names = iter(_value_names(value_count))
     lines = ""
     for item in block.items:
-        ins = ", ".join([names[v] for v in item.inputs])
-        outs = []
+        operands = ", ".join([names[v] for v in item.inputs])
+        results = []
         for value in range(len(names), len(names) + item.outputs):
-            outs.append(ends.get(value) or next(free))
-        names += outs
-        lines += f"  {', '.join(outs)} = {_domain(item)}{item.op}{_attrs(item)} ({ins})\n"
+            results.append(output_name_of.get(value) or next(unused_names))
+        names += results
+        operator = f"{_domain(item)}{item.op}{_attrs(item)}"
+        lines += f"  {', '.join(results)} = {operator} ({operands})\n"
     return lines
 
 
 def _opset(block: Block) -> int:
-    return max([opset(op) for op in {item.op for item in block.items}], default=OPSET)
+    ops = {item.op for item in block.items}
+    return max([opset(op) for op in ops], default=OPSET)
 
 
 def _domain(item: Item) -> str:
