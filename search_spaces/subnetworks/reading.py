@@ -118,10 +118,10 @@ class LinkedRecorder(Recorder):
             del self._taken[-count:]
         return number
 
-    def _materialize(self, x: Tensor) -> Tensor:
-        is_new = id(x) not in self._materialized
+    def _weight_as_value(self, x: Tensor) -> Tensor:
+        is_new = id(x) not in self.weights_as_values
         before = len(self.nodes)
-        made = super()._materialize(x)
+        made = super()._weight_as_value(x)
         new_nodes = self.nodes[before:]
         if is_new and [node.op for node in new_nodes] == ["Param"]:
             (param,) = new_nodes
@@ -173,7 +173,7 @@ class LinkedRecorder(Recorder):
 
     def number_of(self, x: Any) -> int | None:
         """The value of a tensor; None if it is none of the graph."""
-        recorded = self._recorded.get(id(x))
+        recorded = self.values.get(x)
         return None if recorded is None else recorded.number
 
 
@@ -301,7 +301,7 @@ def _linked(graph: Graph, recorder: LinkedRecorder, module: nn.Module) -> Readin
     #    number.
     op_of = {node.outputs[0]: node.op for node in graph.nodes}
     buffers: dict[int, Tensor] = {}
-    for i, (_, number) in recorder._constants.items():
+    for i, (_, number) in recorder.constants_as_values.items():
         if i in own_buffers and op_of.get(number) in ("Buffer", "Expand"):
             buffers[number] = own_buffers[i]
     return Reading(
@@ -344,7 +344,7 @@ class _WeightGraph:
     def add_param(self, x: Tensor) -> None:
         """Let a buffer be a parameter of the graph."""
         number = self.tensors.emit("Param", (), (("shape", tuple(x.shape)),))
-        self.tensors._constants[id(x)] = x, number
+        self.tensors.constants_as_values[id(x)] = x, number
 
     def value(self, x: Tensor | None) -> int | None:
         """The value of a weight; None if it cannot be followed to parameters."""
@@ -379,11 +379,12 @@ class _WeightGraph:
     def sources(self, buffers: dict[int, Tensor]) -> dict[int, Tensor]:
         """The parameter or buffer behind each value that is not computed."""
         sources: dict[int, Tensor] = {}
-        for i, made in self.tensors._materialized.items():
+        for i, made in self.tensors.weights_as_values.items():
             if i in self.parameters:
-                recorded = self.tensors._recorded[id(made)]
-                sources[recorded.number] = self.parameters[i]
-        for i, (_, number) in self.tensors._constants.items():
+                value = self.tensors.values.get(made)
+                assert value is not None
+                sources[value.number] = self.parameters[i]
+        for i, (_, number) in self.tensors.constants_as_values.items():
             if i in buffers:
                 sources[number] = buffers[i]
         return sources

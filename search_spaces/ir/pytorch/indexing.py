@@ -357,7 +357,7 @@ def _allow_change_of_part(
     whole, part = r.parts[id(value)]
     has_no_tensors = all(isinstance(item, int | slice) for item in part)
     if whole is x and has_no_tensors and part == items:
-        r.allow_change(x, value)
+        r.values.allow_change(x, value)
 
 
 def _masked(

@@ -9,7 +9,7 @@ While a module runs, three kinds of tensors meet:
 A call is recorded in three steps:
 
 1. `__torch_function__` looks at its tensors. Without a value among them, it computes: a constant, or a
-   weight, whose computation is remembered (`weights`).
+   weight, whose computation is remembered (`tensors`).
 2. With one, the handler of the function runs; `HANDLERS` has them by name. Functions of torch that are
    written in Python need none: the functions that they call are recorded.
 3. The handler calls `add` or `add_node`, which append ONNX operators (`emit`), and returns a new value.
@@ -23,7 +23,7 @@ import types as python_types
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,7 +62,7 @@ from search_spaces.ir.pytorch.calls import (
     without_dispatch,
     without_numbers,
 )
-from search_spaces.ir.pytorch.weights import DerivedWeights
+from search_spaces.ir.pytorch.tensors import DerivedWeights, ValueTensors
 
 BATCH_SIZE = 9973  # a large prime: sizes that are its multiples contain the batch size
 MAX_WRITTEN_NUMBERS = 64  # longest constant operand that becomes an attribute
@@ -86,22 +86,6 @@ def handles(*names: str) -> Callable[[Handler], Handler]:
     return register
 
 
-class _Recorded(NamedTuple):
-    """A tensor that is a value of the graph.
-
-    Attributes:
-        tensor: tensor without data, kept so that its identity stays unique.
-        number: number of the value.
-        changes: number of in-place changes, shared by all views of the same memory.
-        seen: number of in-place changes when this view was made.
-    """
-
-    tensor: Tensor
-    number: int
-    changes: list[int]
-    seen: int
-
-
 class Recorder(TorchFunctionMode):
     """Records the torch functions that are called while it is active.
 
@@ -117,6 +101,11 @@ class Recorder(TorchFunctionMode):
         shapes: shapes of all values, by number.
         inputs: numbers of the input values.
         numbers: numbers of the weights and constants that nodes own, by output value.
+        values: the tensors that are values of the graph.
+        weights_as_values: the graph's tensor for each weight that became a value, by the weight's
+            identity.
+        constants_as_values: each constant that became a value, and the number of the value, by the
+            constant's identity.
         parts: by view that indexing made: the tensor, and the index.
         sizes_read: whether the module's code asked for the sizes of a value.
         precisions: of layers, by the identity of their parameters.
@@ -138,10 +127,10 @@ class Recorder(TorchFunctionMode):
         self.shapes: list[Shape] = []
         self.numbers: dict[int, list[Numbers]] = {}
         self._pending: list[Numbers] = []  # of the node that is added next
-        # Tensors by identity: values, weights that became values, constants that became values.
-        self._recorded: dict[int, _Recorded] = {}
-        self._materialized: dict[int, Tensor] = {}
-        self._constants: dict[int, tuple[Tensor, int]] = {}
+        # Tensors, the latter by identity.
+        self.values = ValueTensors()
+        self.weights_as_values: dict[int, Tensor] = {}
+        self.constants_as_values: dict[int, tuple[Tensor, int]] = {}
         self._without_numbers = {id(x): x for x in buffers}  # constants
         self._viewed: dict[int, Tensor] = {}  # constants that share memory with others
         self.parts: dict[int, tuple[Tensor, list[Any]]] = {}
@@ -164,24 +153,29 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         name = function_name(func)
+
         # 1. Shapes and types are known without data.
         self.sizes_read |= name in SIZES
         if name in DATA_FREE:
             return func(*args, **kwargs)
         if func.__name__ == "__get__" and name not in VIEWS:
             return torch.device("cpu") if name == "device" else func(*args, **kwargs)
+
         # 2. Values make values, weights make weights.
         tensors = list(tensors_in((args, kwargs)))
-        if any(id(x) in self._recorded for x in tensors):
+        if any(x in self.values for x in tensors):
             return self._handled(func, args, kwargs)
         if any(self.weights.is_weight(x) for x in tensors):
             return self.weights.derive(func, args, kwargs)
+
         # 3. Constants become values where their numbers differ in every call, or where the batch
         #    is joined with another dimension, which a constant for one sample cannot show.
         if name in RANDOM:
             return self._random(name, func, args, kwargs)
         if name in HANDLERS and constants.joins_batch(self.batch, name, func, args, kwargs):
-            return self._handled(func, (self.as_value(args[0]), *args[1:]), kwargs)
+            first, *others = args
+            return self._handled(func, (self.as_value(first), *others), kwargs)
+
         # 4. Other constants are computed.
         return self._constant(name, func, args, kwargs, tensors)
 
@@ -199,6 +193,7 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         """Record a call with a value among its arguments."""
         name = function_name(func)
+
         # 1. The handler, which also serves the variants that change their first argument.
         handler = HANDLERS.get(name)
         in_place = False
@@ -211,6 +206,7 @@ class Recorder(TorchFunctionMode):
         elif handler is None and name.startswith("__i") and name.endswith("__"):
             handler = HANDLERS.get(f"__{name[3:]}")
             in_place = True
+
         # 2. Without a handler: the functions that it calls are recorded, if there are any.
         if name in DATA_DEPENDENT:
             raise InputError(
@@ -223,12 +219,16 @@ class Recorder(TorchFunctionMode):
             raise InputError(
                 f"torch's function {name!r} is not supported: see docs/how-to/own_model.md"
             )
+
         # 3. Its operators.
         try:
             made = handler(self, *args, **kwargs)
         except TypeError as error:
-            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
-                raise  # not of this call, but of one inside of the handler
+            is_inside_handler = (
+                error.__traceback__ is None or error.__traceback__.tb_next is not None
+            )
+            if is_inside_handler:
+                raise
             raise InputError(
                 f"torch's function {name!r} is not supported with these arguments ({error})"
             ) from error
@@ -378,7 +378,7 @@ class Recorder(TorchFunctionMode):
         if sizes is None:
             sizes = tuple([self._size(d) for d in shape])
         made = torch.empty(sizes, dtype=DTYPES[kind], device="meta")
-        self._recorded[id(made)] = _Recorded(made, number, [0], 0)
+        self.values.add(made, number)
         return made
 
     def _size(self, dim: Dim) -> int:
@@ -400,7 +400,7 @@ class Recorder(TorchFunctionMode):
 
     def is_value(self, x: Any) -> bool:
         """True if `x` is a value of the graph."""
-        return id(x) in self._recorded
+        return x in self.values
 
     def is_constant(self, x: Any) -> bool:
         """True if `x` is a tensor that depends neither on inputs nor on weights."""
@@ -415,23 +415,23 @@ class Recorder(TorchFunctionMode):
         """
         if not isinstance(x, Tensor):
             x = torch.tensor(x)
-        recorded = self._recorded.get(id(x))
+        recorded = self.values.get(x)
         if recorded is not None:
-            if recorded.seen != recorded.changes[0]:
+            if recorded.is_outdated:
                 raise InputError(
                     "a tensor is read after it was changed in place through another view of it"
                 )
             return recorded.number
         if self.weights.is_weight(x):
-            return self.value(self._materialize(x))
+            return self.value(self._weight_as_value(x))
         if x.is_meta and id(x) not in self._without_numbers:
             raise InputError(
                 "a tensor comes from a call that is not seen, such as one of torch.vmap or "
                 "torch.jit"
             )
-        if id(x) not in self._constants:
-            self._constants[id(x)] = (x, constants.add(self, x))
-        return self._constants[id(x)][1]
+        if id(x) not in self.constants_as_values:
+            self.constants_as_values[id(x)] = (x, constants.add(self, x))
+        return self.constants_as_values[id(x)][1]
 
     def as_value(self, x: Tensor) -> Tensor:
         """The tensor of the graph for any tensor; weights and constants are added to the graph."""
@@ -480,11 +480,14 @@ class Recorder(TorchFunctionMode):
             x: a weight with an `owned_shape`.
             transposed: True if ONNX stores the weight transposed.
         """
-        others = dict(self.weights.sources(x))
-        self._uses.update(others.keys())
-        others.pop(next(i for i, p in others.items() if p.numel() == x.numel()))
-        for p in others.values():  # for example, a learned scale of the weight
-            self.param(tuple(p.shape), lambda p=p: self.weights.computed(p))  # type: ignore[misc]
+        sources = self.weights.sources(x)
+        self._uses.update(sources.keys())
+        # The layer owns the weight instead of one parameter of as many elements. Others, such as a
+        # learned scale of the weight, are a `Param` each.
+        owned = next(i for i, p in sources.items() if p.numel() == x.numel())
+        for i, p in sources.items():
+            if i != owned:
+                self.param(tuple(p.shape), lambda p=p: self.weights.computed(p))  # type: ignore[misc]
 
         def numbers() -> Tensor:
             computed = self.weights.computed(x)
@@ -528,14 +531,15 @@ class Recorder(TorchFunctionMode):
             for _ in live.intersection(outputs):
                 self._uses.update(weights)
 
-    def _materialize(self, x: Tensor) -> Tensor:
+    def _weight_as_value(self, x: Tensor) -> Tensor:
         """The tensor of the graph for a weight, which is added to the graph once."""
-        if id(x) not in self._materialized:
-            self._materialized[id(x)] = self._new_value(x)
-        return self._materialized[id(x)]
+        if id(x) not in self.weights_as_values:
+            self.weights_as_values[id(x)] = self._new_value(x)
+        return self.weights_as_values[id(x)]
 
     def _new_value(self, x: Tensor) -> Tensor:
         """Add a weight to the graph: as a `Param`, or with the operators that compute it."""
+        # 1. A parameter, or one that was only rearranged.
         sources = self.weights.sources(x)
         derived = self.weights.derived.get(id(x))
         is_of_one = len(sources) == 1 and not self.shared & sources.keys()
@@ -544,17 +548,19 @@ class Recorder(TorchFunctionMode):
             self._uses.update(sources.keys())
             number = self.param(tuple(x.shape), lambda: self.weights.computed(x), element(x.dtype))
             return self.tensor(number, tuple(x.shape))
+
+        # 2. The operators that compute the weight.
         func, args, kwargs = derived.call
-        made: Any = self._handled(
-            func, mapped(self._derived_value, args), mapped(self._derived_value, kwargs)
-        )
+        args = mapped(self._derived_value, args)
+        kwargs = mapped(self._derived_value, kwargs)
+        made: Any = self._handled(func, args, kwargs)
         return made if derived.part is None else made[derived.part]
 
     def _derived_value(self, x: Tensor) -> Tensor:
         """The tensor of the graph for a computed weight; a parameter stays, since a layer may own
         it.
         """
-        return self._materialize(x) if id(x) in self.weights.derived else x
+        return self._weight_as_value(x) if id(x) in self.weights.derived else x
 
     # --- views, and changes in place
 
@@ -562,28 +568,12 @@ class Recorder(TorchFunctionMode):
         """Mark `y` as a view of `x`, so that in-place changes of one concern the other; return
         `y`.
         """
-        if x is not y and id(x) in self._recorded and id(y) in self._recorded:
-            changes = self._recorded[id(x)].changes
-            view = self._recorded[id(y)]
-            self._recorded[id(y)] = view._replace(changes=changes, seen=changes[0])
+        self.values.mark_view(x, y)
         return y
 
     def alias(self, x: Tensor) -> Tensor:
         """Another tensor for the same value."""
         return self.view_of(x, self.tensor(self.value(x)))
-
-    def allow_change(self, x: Tensor, part: Tensor) -> None:
-        """Let `x` be read after a view of it was changed in place, because that part of `x` is
-        replaced next.
-        """
-        whole = self._recorded[id(x)]
-        changed = self._recorded[id(part)]
-        if changed.changes is not whole.changes:  # no view
-            return
-        changes = whole.changes[0]
-        is_last_change = changed.seen == changes
-        if is_last_change and changes == whole.seen + 1:
-            self._recorded[id(x)] = whole._replace(seen=changes)
 
     def assign(self, target: Tensor, made: Tensor) -> Tensor:
         """Record that `made` replaces the content of `target` in place; return `target`.
@@ -601,11 +591,5 @@ class Recorder(TorchFunctionMode):
             raise InputError(
                 f"a tensor of shape {list(target.shape)} is changed in place to {list(made.shape)}"
             )
-        number = self.value(made)
-        if not self.is_value(target):  # a constant, such as zeros into which values are written
-            self._recorded[id(target)] = _Recorded(target, number, [0], 0)
-            return target
-        old = self._recorded[id(target)]
-        old.changes[0] += 1
-        self._recorded[id(target)] = old._replace(number=number, seen=old.changes[0])
+        self.values.change(target, self.value(made))
         return target

@@ -58,7 +58,7 @@ from search_spaces.ir.pytorch.modules import (
     run,
 )
 from search_spaces.ir.pytorch.recorder import BATCH_SIZE, Recorder
-from search_spaces.ir.pytorch.weights import DerivedWeights
+from search_spaces.ir.pytorch.tensors import DerivedWeights
 
 # Even and divisible, unlike the prime `BATCH_SIZE`: what depends on such properties shows
 OTHER_BATCH_SIZE = 9240
