@@ -25,10 +25,7 @@ from search_spaces.common.files import replacing
 BENCHMARK = "nasbench201"
 METRICS = ("cifar10_validation_accuracy", "cifar10_test_accuracy")
 # Needs no published table
-QUICK_BENCHMARK, QUICK_METRICS = (
-    "digits-resnet",
-    ("digits_accuracy", "digits_accuracy"),
-)
+QUICK_BENCHMARK, QUICK_METRICS = "digits-resnet", ("digits_accuracy", "digits_accuracy")
 FITTED = "experiments/variants.py:FittedKernels"
 PREDICTORS = ("rlm", FITTED, "gnn", "gp", "gp-choices", "forest", "ridge")
 SIZES, QUICK_SIZES = (78, 156, 469, 781), (8,)

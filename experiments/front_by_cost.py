@@ -1,17 +1,15 @@
 """Hypervolume against cost: `python -m experiments.front_by_cost --study front` (hours).
 
 `front`: the three problems of `experiments.pareto`, with trainings of 12 or 200 epochs. A 12-epoch
-    accuracy costs 12,
-a full one 200, and only full ones count. A row is a policy's share of the true front's hypervolume
-after each budget of one search. `rlm-full` is the same policy with full trainings only. `--problems
-digits` uses the population `digits-resnet`, whose trainings pause after 1, 2, 4 and 8 of 16 epochs
-and cost their measured seconds. The RLM is `rlm-generated` there, which has seen none of these
-networks.
+accuracy costs 12, a full one 200, and only full ones count. A row is a policy's share of the true
+front's hypervolume after each budget of one search. `rlm-full` is the same policy with full
+trainings only. `--problems digits` uses the population `digits-resnet`, whose trainings pause after
+1, 2, 4 and 8 of 16 epochs and cost their measured seconds. The RLM is `rlm-generated` there, which
+has seen none of these networks.
 
 `curves`: Kendall's τ of the full accuracy, from 100 fully trained networks. Predictors are the last
-    value (the 12-epoch
-accuracy), the RLM with text and 12-epoch accuracy, the RLM with text alone, and the RLM with text
-and joint samples, in which it decodes the 12-epoch accuracy first.
+value (the 12-epoch accuracy), the RLM with text and 12-epoch accuracy, the RLM with text alone, and
+the RLM with text and joint samples, in which it decodes the 12-epoch accuracy first.
 """
 
 from __future__ import annotations
@@ -45,10 +43,7 @@ if TYPE_CHECKING:
 
 LOW, FULL = 12, 200  # epochs of NAS-Bench-201
 # The population with curves, and the epochs of its fidelities
-DIGITS, CURVE = (
-    "digits",
-    (1, 2, 4, 8, 16),
-)
+DIGITS, CURVE = "digits", (1, 2, 4, 8, 16)
 EPOCH_SECONDS = "epoch_s"
 BUDGETS = (5, 10, 20, 50)  # in full trainings
 POLICIES = ("rlm", "rlm-full", "asha", "hyperband", "random")

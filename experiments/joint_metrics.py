@@ -7,9 +7,9 @@ alone, given the true accuracy, and given the true latency of one device. Figure
 rank correlations.
 
 `same text` is an upper bound for predictors that read text: each network's value is the mean over
-    all networks of the
-table with the same text. On some devices, operators without effect take time although the text
-omits them. `gp-choices` and `ridge on choices` read the operation of each edge instead of the text.
+all networks of the table with the same text. On some devices, operators without effect take time
+although the text omits them. `gp-choices` and `ridge on choices` read the operation of each edge
+instead of the text.
 """
 
 from __future__ import annotations

@@ -29,16 +29,10 @@ from search_spaces.common.progress import Progress
 LEARNING_RATE, WEIGHT_DECAY = 1e-3, 0.05
 NETWORKS, SPACES = 512, 2  # of a space, and spaces per step
 # Of a space with trainings: networks, and standard deviation of accuracies
-MIN_NETWORKS, MIN_SPREAD = (
-    40,
-    0.01,
-)
+MIN_NETWORKS, MIN_SPREAD = 40, 0.01
 MANY_STEPS = 200
 # Cells that give the coordinates, and that give the kernel's parameters
-AXIS_ROWS, FIT_ROWS = (
-    1500,
-    1200,
-)
+AXIS_ROWS, FIT_ROWS = 1500, 1200
 FEW_WEIGHT = 3.0  # of the smoothed results of few steps among the coordinates for many steps
 DIGITS = len(PROXIES) + MEASURED.index("digits_accuracy")  # column of the populations
 

@@ -131,7 +131,6 @@ def load_space(path: Path) -> BankedSpace:
 
 
 # --- making files
-# ----------------------------------------------------------------------------------------------------
 
 
 def _path(folder: Path, name: str) -> Path:

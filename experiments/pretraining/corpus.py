@@ -62,7 +62,6 @@ class Corpus(NamedTuple):
 
 
 # --- skeletons
-# -------------------------------------------------------------------------------------------------------
 
 
 def _one(rng: np.random.Generator, options: Sequence[Any]) -> Any:
@@ -127,7 +126,6 @@ def random_space(rng: np.random.Generator) -> SearchSpace:
 
 
 # --- corpus
-# ----------------------------------------------------------------------------------------------------------
 
 
 def build_corpus(
@@ -252,7 +250,6 @@ def _write(path: Path, about: Options, corpus: Corpus) -> None:
 
 
 # --- proxies
-# ---------------------------------------------------------------------------------------------------------
 
 
 def cell_proxies(

@@ -26,10 +26,7 @@ from search_spaces.common.progress import Progress
 LEARNING_RATE = 1e-3
 SUPPORTS, QUERIES = (16, 32, 48, 64), 32
 # Targets of a head per step; those that share a noise level, and so a solve
-TARGETS, TARGETS_PER_NOISE = (
-    16,
-    8,
-)
+TARGETS, TARGETS_PER_NOISE = 16, 8
 MAX_NETWORKS = 600
 PROXY_WEIGHT = 1.0
 SAVE_EVERY = 200
@@ -260,7 +257,6 @@ def _usable(targets: np.ndarray) -> np.ndarray:
 
 
 # --- between two steps
-# -----------------------------------------------------------------------------------------------
 
 
 def keep(

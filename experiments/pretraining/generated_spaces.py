@@ -65,8 +65,8 @@ class Cell:
     network.
 
     Modes: "edges" has an operation per edge; "pairs" has two edges per node, each with a source and
-        an operation;
-    "chain" and "sets" have an operation per node, with one chosen source or any set of sources.
+    an operation; "chain" and "sets" have an operation per node, with one chosen source or any set
+    of sources.
     """
 
     def __init__(self, draw: Draw, name: str) -> None:

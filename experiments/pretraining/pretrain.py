@@ -33,10 +33,7 @@ if TYPE_CHECKING:
 LEARNING_RATE = 1e-3
 SMALL, MANY = (6, 220), (220, 900)  # ranges of examples: of most tasks, and of the others
 # Per step: tasks at most, and examples and queries together at most
-TASKS, CONTEXT_TOKENS = (
-    10,
-    1400,
-)
+TASKS, CONTEXT_TOKENS = 10, 1400
 ACCURACY_STEPS = 4000  # at most, of the network for accuracies of short trainings
 SAVE_EVERY = 200
 

@@ -18,12 +18,7 @@ SIZES = (
     (0.13, 0.18),
 )
 # deviations: of shapes, background, classes, pixels
-COLOUR, CLUTTER, HUE, NOISE = (
-    0.8,
-    0.7,
-    0.7,
-    0.15,
-)
+COLOUR, CLUTTER, HUE, NOISE = 0.8, 0.7, 0.7, 0.15
 MAX_TURN = 0.5  # radians
 FREQUENCY = (3.0, 4.7)  # of textures, in periods per image
 

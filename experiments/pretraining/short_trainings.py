@@ -34,10 +34,7 @@ SHIPPED = Path(__file__).with_name("short_trainings.csv.gz")
 TRAIN_IMAGES, TEST_IMAGES, BATCH_SIZE, TEST_BATCH = 25_600, 2048, 128, 512
 LEARNING_RATE, MOMENTUM, WEIGHT_DECAY, MAX_NORM = 0.2, 0.9, 5e-4, 5.0
 # Share of steps until the full rate, and the last rate relative to it
-WARM_UP, LAST_RATE = (
-    0.2,
-    0.01,
-)
+WARM_UP, LAST_RATE = 0.2, 0.01
 GENERATED = 45  # spaces
 NETWORKS = 72  # of a generated space
 

@@ -20,15 +20,7 @@ RANDOM_ENCODERS, ENCODER_OUTPUTS = 4, 8
 AXES = 24  # principal axes of a random encoder's states that feed its outputs
 LEVELS = 4000  # resolution of a line's depth in its text
 # Columns of `Tokens.numbers`
-PARAMS, FLOPS, ELEMENTS, WIDTH, RESOLUTION, KERNEL, GROUP = (
-    0,
-    1,
-    2,
-    3,
-    4,
-    6,
-    8,
-)
+PARAMS, FLOPS, ELEMENTS, WIDTH, RESOLUTION, KERNEL, GROUP = 0, 1, 2, 3, 4, 6, 8
 
 
 def structural_targets(texts: Sequence[Tokens], seed: int) -> np.ndarray:
@@ -46,7 +38,6 @@ def structural_targets(texts: Sequence[Tokens], seed: int) -> np.ndarray:
 
 
 # --- devices
-# ---------------------------------------------------------------------------------------------------------
 
 
 def random_devices(batch: Batch, rng: np.random.Generator, count: int) -> np.ndarray:
@@ -122,7 +113,6 @@ def _operator_times(
 
 
 # --- qualities
-# -------------------------------------------------------------------------------------------------------
 
 
 def random_qualities(batch: Batch, rng: np.random.Generator, count: int) -> np.ndarray:
@@ -182,7 +172,6 @@ def _with_sources(worth: np.ndarray, batch: Batch, rng: np.random.Generator) -> 
 
 
 # --- random networks
-# -------------------------------------------------------------------------------------------------
 
 
 @torch.inference_mode()

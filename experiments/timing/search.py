@@ -32,11 +32,7 @@ from nas.search.study.storage import open_storage
 
 MEASURED_SHARE = 0.2  # share of the trials, the last ones, over which time is averaged
 # Predictors, candidates, first and last timed evaluation
-GUIDED, POOL, BETWEEN = (
-    ("rlm", "gnn"),
-    10_000,
-    (500, 550),
-)
+GUIDED, POOL, BETWEEN = ("rlm", "gnn"), 10_000, (500, 550)
 OBJECTIVES = "cifar10_validation_accuracy,fpga_latency_ms"
 Side = Callable[[Benchmark, "Path | None", int], list[float]]
 

@@ -1,8 +1,7 @@
 """`--config FILE.toml`: the options of a command from a file, and the file that repeats a command.
 
 A key is the name of an option without its dashes: `evaluations = 60`, `constraint = ["params <=
-    2e5"]`, `new = true`.
-Options on the command line replace those of the file.
+2e5"]`, `new = true`. Options on the command line replace those of the file.
 """
 
 from __future__ import annotations

@@ -71,7 +71,6 @@ def recalibrate(
 
 
 # --- the teacher
-# -----------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -126,7 +125,6 @@ def distillation(outputs: Tensor, taught: Tensor, kind: str) -> Tensor:
 
 
 # --- fidelity
-# --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)

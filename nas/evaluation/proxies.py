@@ -2,9 +2,8 @@
 Higher is better.
 
 They need no data set: the batch is synthetic images with arbitrary labels. The definitions follow
-    NAS-Bench-Suite-Zero
-(arXiv 2210.03230); `python -m tests.stress.proxies` measures the rank correlation with its
-published values.
+NAS-Bench-Suite-Zero (arXiv 2210.03230); `python -m tests.stress.proxies` measures the rank
+correlation with its published values.
 """
 
 from __future__ import annotations
@@ -43,10 +42,7 @@ _Kernel = nn.Conv2d | nn.Linear
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 _RECTIFIERS = {"Clip", "ConvBnRelu6", "Gelu", "HardSwish", "LeakyRelu", "Relu"}
 # Of the dead-leaves images: layers, and disc radii relative to the image
-_LEAVES, _RADII = (
-    15,
-    (0.1, 0.5),
-)
+_LEAVES, _RADII = 15, (0.1, 0.5)
 _JITTER = 1e-5  # keeps logarithms of correlations finite
 
 
@@ -118,7 +114,6 @@ def _log(value: float) -> float:
 
 
 # --- images
-# -----------------------------------------------------------------------------------------------------------
 
 
 def _input_shape(graph: Graph) -> tuple[int, ...]:
@@ -168,7 +163,6 @@ def _images(count: int, shape: tuple[int, ...], seed: int) -> Tensor:
 
 
 # --- one batch: a forward pass, a backward pass for the Jacobian and one for the loss
-# --------------------------------
 
 
 def _of_batch(net: GraphModule, images: Tensor, names: set[str]) -> dict[str, float]:
@@ -309,7 +303,6 @@ def _grasp(pairs: list[tuple[Tensor, Tensor]]) -> float:
 
 
 # --- proxies with their own inputs and weights
-# ------------------------------------------------------------------------
 
 
 def _synflow(net: GraphModule, shape: tuple[int, ...]) -> float:

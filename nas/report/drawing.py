@@ -13,10 +13,7 @@ MIN_FUNCTION_OPERATORS = 3  # operators; smaller functions are not drawn
 MAX_FUNCTIONS = 3  # functions per network
 MAX_MAIN_OPERATORS = 40  # a larger main block is not drawn
 # Width and height of an operator box, and of the gap between two, in pixels
-BOX, GAP = (
-    (92, 22),
-    (14, 26),
-)
+BOX, GAP = (92, 22), (14, 26)
 _WIDTHS = ("channels", "features")
 
 

@@ -1,4 +1,4 @@
-"""Measures the networks of a front again, since a front is made of values that were lucky.
+"""Measure the networks of a front again, since a front is made of lucky values.
 
 The best of many noisy values is better than it will be the next time. At the end of a search,
 
@@ -59,7 +59,7 @@ def confirm_front(
         if progress:
             progress("training the front again", number, len(front))
         _train_again(result, network, evaluator, trainings)
-    return replace(result)  # without cached values
+    return replace(result)  # a copy reads the study again: it has no cached values
 
 
 def check_confirm(evaluator: Evaluator, trainings: int) -> None:
@@ -95,21 +95,17 @@ def _train_again(
     trainings: int,
 ) -> None:
     """Train a network with fresh seeds, unless it has been trained again as often before."""
-    meaning = (
-        f"mean ± standard deviation of {trainings} fresh trainings"
-        if trainings > 1
-        else "one fresh training"
-    )
+    meaning = "one fresh training"
+    if trainings > 1:
+        meaning = f"mean ± standard deviation of {trainings} fresh trainings"
     if any(text == meaning for *_, text in network.confirmed.values()):
         return
     first = 1 + max(evaluator.seeds)
-    scores = [
-        evaluator.train_again(network.architecture, seed)
-        for seed in range(first, first + trainings)
-    ]
-    values = {
-        metric: _summary([score[metric] for score in scores], meaning) for metric in scores[0]
-    }
+    seeds = range(first, first + trainings)
+    scores = [evaluator.train_again(network.architecture, seed) for seed in seeds]
+    values = {}
+    for metric in scores[0]:
+        values[metric] = _summary([score[metric] for score in scores], meaning)
     _store(result, network, values)
 
 

@@ -129,7 +129,7 @@ class Evaluator:
 
         Args:
             architecture: the network.
-            log: takes what else is known, such as the spread of a latency.
+            log: takes further results, such as the spread of a latency.
 
         Raises:
             MeasurementError: the network has no value of a metric. It is then not trained, and a
@@ -238,11 +238,11 @@ def check_trained(trained: Sequence[str], metrics: Sequence[str]) -> None:
         )
 
 
-def _refuse_devices(metrics: Sequence[str], known: Sequence[str], reason: str) -> None:
-    """Raise InputError if one of the metrics is the latency on an added device and is not among the
-    known ones.
+def _refuse_devices(metrics: Sequence[str], available: Sequence[str], reason: str) -> None:
+    """Raise InputError if one of the metrics is the latency on an added device and is not
+    available.
     """
-    for device in devices_of(metrics, known):
+    for device in devices_of(metrics, available):
         raise InputError(
             f"{device.metric} is predicted from the measurements of `nas device add "
             f"{device.name}`, {reason}: search with --space alone, which measures the other "
@@ -299,22 +299,22 @@ class TableEvaluator(Evaluator):
         """The architectures that have a value of every metric; None if these are the whole
         space.
         """
-        known = is_valid(np.array([self.benchmark.values(metric) for metric in self.metrics])).all(
-            axis=0
-        )
-        if known.all() and self.benchmark.is_whole:
+        columns = np.array([self.benchmark.values(metric) for metric in self.metrics])  # (m, rows)
+        is_complete = is_valid(columns).all(axis=0)  # (rows,)
+        if is_complete.all() and self.benchmark.is_whole:
             return None
-        if not known.any():
+        if not is_complete.any():
             raise InputError(
                 f"no row of {self.benchmark.name} has all of the metrics {', '.join(self.metrics)}"
             )
-        return [self.benchmark.architectures[i] for i in np.flatnonzero(known).tolist()]
+        return [self.benchmark.architectures[i] for i in np.flatnonzero(is_complete).tolist()]
 
     def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
-        rows = [self.benchmark.query(architecture, self.metrics) for architecture in architectures]
-        return np.array([[row[metric] for metric in self.metrics] for row in rows]).reshape(
-            -1, len(self.metrics)
-        )
+        rows = []
+        for architecture in architectures:
+            values = self.benchmark.query(architecture, self.metrics)
+            rows.append([values[metric] for metric in self.metrics])
+        return np.array(rows).reshape(-1, len(self.metrics))
 
     def measure(self, architecture: Architecture, log: EvaluationLogger) -> dict[str, float]:
         return self.benchmark.query(architecture, self.measured)
@@ -342,15 +342,15 @@ class TableEvaluator(Evaluator):
         lower = [(metric, level) for metric in self.trained for level in levels[:-1]]
         for metric, level in lower:
             if (metric, level) not in self._columns:
-                known = sorted(
-                    int(of) for name, of in self._columns if name == metric and of < math.inf
-                )
-                have = f"has it at {', '.join(map(str, known))}" if known else "has it at no other"
+                levels_of_metric = [epochs for name, epochs in self._columns if name == metric]
+                available = sorted(int(epochs) for epochs in levels_of_metric if epochs < math.inf)
+                where = ", ".join(map(str, available)) or "no other"
                 raise InputError(
-                    f"{self.benchmark.name} has no {metric} at fidelity {level}: it {have}"
+                    f"{self.benchmark.name} has no {metric} at fidelity {level}: it has it at {where}"
                 )
-        curves = all(self._columns[pair] == at_fidelity(*pair) for pair in lower)
-        return fidelities._replace(continues=curves)
+        # Columns of learning curves are named otherwise than those of separate trainings.
+        are_curves = all(self._columns[pair] == at_fidelity(*pair) for pair in lower)
+        return fidelities._replace(continues=are_curves)
 
     @cached_property
     def _columns(self) -> dict[tuple[str, float], str]:
@@ -396,24 +396,24 @@ class PredictionEvaluator(Evaluator):
         """The evaluator with a checkpoint: a folder, or the name of a shipped one."""
         from predictors.registry import load, load_trained
 
-        counted = all(metric in COSTS for metric in metrics)
-        return cls(
-            load(checkpoint) if counted else load_trained(checkpoint), space, metrics, checkpoint
-        )
+        # A pretrained checkpoint without trained metrics serves if nothing is predicted.
+        is_counted = all(metric in COSTS for metric in metrics)
+        predictor = load(checkpoint) if is_counted else load_trained(checkpoint)
+        return cls(predictor, space, metrics, checkpoint)
 
     @property
     def source(self) -> dict[str, Any]:
         return {"predictor": self.name, "sha256": checksum(self.name)} if self.name else {}
 
     def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
-        reads_choices = self.predictor.reads_choices
-        inputs = (
-            list(architectures) if reads_choices else [self.space.to_text(a) for a in architectures]
-        )
-        columns: dict[str, Any] = {}
+        inputs: list[Any] = list(architectures)
+        if not self.predictor.reads_choices:
+            inputs = [self.space.to_text(architecture) for architecture in architectures]
+        columns: dict[str, Any] = {}  # (n,) by metric
         for cost in COSTS:
             if cost in self.metrics:
-                columns[cost] = [getattr(self.space, cost)(a) for a in architectures]
+                count = getattr(self.space, cost)
+                columns[cost] = [count(architecture) for architecture in architectures]
         if self._predicted:
             medians = self.predictor.predict(inputs, self._predicted).median  # (n, predicted)
             columns |= dict(zip(self._predicted, medians.T, strict=True))

@@ -1,4 +1,4 @@
-"""Stored searches: list them, read them, and join one that another process started."""
+"""Join a stored search that another process started, perhaps on another machine."""
 
 from __future__ import annotations
 
@@ -18,12 +18,7 @@ from nas.search.own_evaluator import FunctionEvaluator
 from nas.search.progress import SearchProgress
 from nas.search.samplers import check_sampler
 from nas.search.search import SearchSettings, run_search
-from nas.search.study.load import (
-    RecordedSpace,
-    is_untrusted,
-    load_search_study,
-    read_study,
-)
+from nas.search.study.load import RecordedSpace, is_untrusted, load_search_study, read_study
 from nas.search.study.provenance import Source, moved
 from nas.search.study.result import SearchResult
 from nas.search.study.schema import SearchAttributes
@@ -81,6 +76,8 @@ def join(
     study = load_search_study(storage, name)
     stored = SearchAttributes.of(study)
     settings, source = stored.settings, stored.source
+
+    # 1. Code that the search names is run only if it is trusted: space, sampler, calibration inputs.
     if space is not None and source.get("space"):
         source["space"] = space
     elif is_untrusted(source.get("space"), trust):
@@ -102,15 +99,17 @@ def join(
             f"study {name!r}: its calibration inputs {calibration} are Python code: give --trust to "
             "run it"
         )
+    check = check_policy if stored.has_fidelities else check_sampler
     try:
-        (check_policy if stored.has_fidelities else check_sampler)(settings["sampler"])
+        check(settings["sampler"])
     except InputError as error:
         raise InputError(
             f"study {name!r} uses a sampler that has no name: join it from a script"
         ) from error
-    metrics = TrialReader(
-        result.space, result.objectives, parse_constraints(settings["constraints"])
-    ).metrics
+
+    # 2. The evaluator, of the metrics of objectives, constraints and cost.
+    constraints = parse_constraints(settings["constraints"])
+    metrics = TrialReader(result.space, result.objectives, constraints).metrics
     if stored.has_fidelities and settings["cost"] not in (EPOCHS, SECONDS, *metrics):
         metrics = (*metrics, settings["cost"])
     if trust and evaluator is None:
@@ -120,9 +119,12 @@ def join(
     opened = open_evaluator(
         source, result.space, metrics, path_override, device, evaluator, checkpoints
     )
+
+    # 3. The search itself, with the limits that it was started with.
     if weights is None and stored.weights_folder:
         weights = Path(stored.weights_folder)
-    until, patience = stored.limits.get("until", math.inf), stored.limits.get("patience", math.inf)
+    until = stored.limits.get("until", math.inf)
+    patience = stored.limits.get("patience", math.inf)
     shared = SearchSettings(
         sampler=settings["sampler"],
         evaluations=stored.evaluations,

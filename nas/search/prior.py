@@ -48,30 +48,30 @@ def add_prior_observations(
         evaluator: measures what is missing and needs no training, network by network.
     """
     before = StudySnapshot(study)
-    evaluated = {
-        reader.architecture(trial.params) for trial in filter(is_evaluated, before.get_trials())
-    }
+    trials = [trial for trial in before.get_trials() if is_evaluated(trial)]
+    evaluated = {reader.architecture(trial.params) for trial in trials}
     columns = [metrics.index(metric) for metric in reader.metrics]
     generation = first_generation(study.sampler)
-    measured = [] if evaluator is None else [m in evaluator.measured for m in reader.metrics]
 
-    # 1. Rows that nothing can be added to are stored together.
+    # 1. New observations, apart those of which a measurement can complete the values.
+    measurable = () if evaluator is None else evaluator.measured
+    is_measurable = np.array([metric in measurable for metric in reader.metrics])  # (metrics,)
     whole: dict[Architecture, np.ndarray] = {}
     partial: dict[Architecture, np.ndarray] = {}
     for architecture, row in prior.items():
         if architecture not in evaluated:
-            values = np.asarray(row, dtype=float)[columns]
-            can_grow = evaluator is not None and bool(np.isnan(values[measured]).any())
-            (partial if can_grow else whole)[architecture] = values
-    add_trials(
-        study,
-        (
-            _finished(before, reader, architecture, values, generation)
-            for architecture, values in whole.items()
-        ),
-    )
+            values = np.asarray(row, dtype=float)[columns]  # (metrics,)
+            is_partial = bool(np.isnan(values[is_measurable]).any())
+            (partial if is_partial else whole)[architecture] = values
 
-    # 2. The others are measured one by one, so that an interruption loses one of them.
+    # 2. The whole ones are stored together.
+    finished = [
+        _finished(before, reader, architecture, values, generation)
+        for architecture, values in whole.items()
+    ]
+    add_trials(study, finished)
+
+    # 3. The others are measured one by one, so that an interruption loses one of them.
     if evaluator is None or not partial:
         return
     log.info("%d prior observations lack what can be measured: it is measured now", len(partial))
@@ -98,21 +98,22 @@ def _finished(
 ) -> FrozenTrial:
     """A finished trial with these values (metrics,); a failed one if a value is not valid."""
     chosen = ReplayedTrial(study, reader.space, architecture)
-    failure = reader.reason(values)
-    violations = {
-        str(constraint): float(
-            constraint.violation(values[reader.metrics.index(constraint.metric)])
+    if failure := reader.reason(values):
+        return create_trial(
+            state=TrialState.FAIL,
+            params=chosen.params,
+            distributions=chosen.distributions,
+            user_attrs={PRIOR_KEY: True, FAILED_KEY: failure},
+            system_attrs=system_attrs,
         )
-        for constraint in reader.constraints
-    }
+    by_metric = dict(zip(reader.metrics, values.tolist(), strict=True))
     return create_trial(
-        state=TrialState.FAIL if failure else TrialState.COMPLETE,
-        values=None if failure else values[: len(reader.objectives)].tolist(),
-        constraints=violations if violations and not failure else None,
+        state=TrialState.COMPLETE,
+        values=values[: len(reader.objectives)].tolist(),
+        constraints=reader.violations_of(by_metric) or None,
         params=chosen.params,
         distributions=chosen.distributions,
-        user_attrs={PRIOR_KEY: True}
-        | ({FAILED_KEY: failure} if failure else _identity(reader.space, architecture)),
+        user_attrs={PRIOR_KEY: True, **_identity(reader.space, architecture)},
         system_attrs=system_attrs,
     )
 
@@ -146,12 +147,11 @@ def read_prior_observations(
     Raises:
         InputError: the file is unreadable or malformed. The message names the line or column.
     """
+    # 1. The columns: one for each metric that is neither counted nor measured later.
     table = parse_csv(read_bytes(path), path, only={*metrics} - COUNTS.keys())
-    if missing := [
-        metric
-        for metric in metrics
-        if metric not in (*table.columns, *COUNTS, *_optional(metrics, measured))
-    ]:
+    optional = _optional(metrics, measured)
+    available = {*table.columns, *COUNTS, *optional}
+    if missing := [metric for metric in metrics if metric not in available]:
         raise InputError(
             f"{path}: no column {missing[0]!r}; its columns: "
             f"{', '.join([*table.columns, *table.skipped])}"
@@ -162,23 +162,20 @@ def read_prior_observations(
         )
     unknown_column = np.full(len(table.archs), np.nan)
     columns = {metric: table.columns.get(metric, unknown_column) for metric in metrics}
-    needed = [metric not in _optional(metrics, measured) for metric in metrics]
+    is_needed = np.array([metric not in optional for metric in metrics])  # (m,)
+
+    # 2. The rows.
+    counted = [metric for metric in metrics if metric in COUNTS]
     observations: dict[Architecture, list[float]] = {}
     for i, (notation, line) in enumerate(zip(table.archs, table.lines, strict=True)):
         try:
             architecture = space.parse(notation)
-            counts = {
-                metric: COUNTS[metric](space.graph(architecture))
-                for metric in metrics
-                if metric in COUNTS
-            }
-            row = [
-                float(counts[metric] if metric in counts else columns[metric][i])
-                for metric in metrics
-            ]
+            values = {metric: columns[metric][i] for metric in metrics}
+            values |= {metric: COUNTS[metric](space.graph(architecture)) for metric in counted}
         except InputError as error:
             raise InputError(f"{path}, line {line}: {error}") from error
-        if not np.isfinite(np.array(row)[needed]).all():
+        row = [float(values[metric]) for metric in metrics]
+        if not np.isfinite(np.array(row)[is_needed]).all():
             continue
         if not np.array_equal(observations.setdefault(architecture, row), row, equal_nan=True):
             raise InputError(

@@ -68,7 +68,7 @@ class Quantization:
 
 @dataclass(frozen=True)
 class Retraining:
-    """Settings of a retraining.
+    """Changes of a retraining to the training of its search.
 
     Attributes:
         settings: training settings that replace those of the search.
@@ -93,34 +93,35 @@ def retrain(
     space: SearchSpace,
     architecture: Architecture,
     source: Source,
-    how: Retraining,
+    changes: Retraining,
     stem: Path,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Train an architecture from scratch, and write its files (`nas.search.study.files`) and
-    `summary.json`; with `how.int8` also `STEM.int8.onnx`.
+    `summary.json`; with `changes.int8` also `STEM.int8.onnx`.
 
-    Data set, split, seeds and all settings except `how.settings` are those of the search. An
+    Data set, split, seeds and all settings except `changes.settings` are those of the search. An
     interrupted built-in training resumes. A finished one is not repeated.
 
     Args:
         space: the search space.
         architecture: the architecture to train.
-        source: the source of the search's values (`nas.search.sources.source_of`).
-        how: changes to the search's training.
+        source: the source of the search's values (`nas.search.study.schema.SearchAttributes`).
+        changes: to the search's training.
         stem: folder and name of the files.
         progress: called with "epochs", the epochs done and the epochs in total.
 
     Returns:
-        The summary: architecture, network, training settings, and scores by metric; with `how.int8`
-        also `int8`: its settings, its method, and the values of the int8 file.
+        The summary: architecture, network, training settings, and scores by metric; with
+        `changes.int8` also `int8`: its settings, its method, and the values of the int8 file.
 
     Raises:
         InputError: the folder holds another training, the search trained nothing and no data set is
             given, the training diverges, or the network cannot be quantized.
     """
     network = Trainable.of(space, architecture)
-    run = _Own(space, source, how) if "evaluator" in source else _BuiltIn(space, source, how)
+    training = _Own if "evaluator" in source else _BuiltIn
+    run = training(space, source, changes)
     about = {
         "architecture": space.format(architecture),
         "network": fingerprint(network.text),
@@ -128,9 +129,9 @@ def retrain(
     }
     path = stem.parent / SUMMARY
     samples: Samples = ()
-    if how.int8 and how.int8.calibration:  # read before a training that may take hours
+    if changes.int8 and changes.int8.calibration:  # read before a training that may take hours
         shape = network.graph.shapes[network.graph.inputs[0]][1:]
-        samples = int8.read_calibration(how.int8.calibration, shape)
+        samples = int8.read_calibration(changes.int8.calibration, shape)
 
     # 1. Train, unless that is done.
     if path.exists():
@@ -151,15 +152,15 @@ def retrain(
     # 2. Quantize, unless that is done.
     quantized = stem.with_suffix(INT8)
     done = summary.get("int8", {}).get("settings")
-    if how.int8 is not None and not (quantized.is_file() and done == asdict(how.int8)):
+    if changes.int8 is not None and not (quantized.is_file() and done == asdict(changes.int8)):
         if progress:
             progress("quantization", 0, 1)
         state, _ = load_weights(stem.with_suffix(".safetensors"))
-        result = _quantize(run, network, architecture, state, samples, how.int8.epochs)
+        result = _quantize(run, network, architecture, state, samples, changes.int8.epochs)
         with replacing(quantized) as file:
             file.write_bytes(result.model)
         summary["int8"] = {
-            "settings": asdict(how.int8),
+            "settings": asdict(changes.int8),
             "method": result.method,
             "values": result.values,
         }
@@ -202,7 +203,7 @@ def _quantize(
         epochs: of fine-tuning.
     """
     # 1. The float file: its score in ONNX Runtime is what quantization may lose from. A user's
-    # function shows its training inputs meanwhile.
+    #    function shows its training inputs meanwhile.
     floating = trained_model(network, state)
     float_scores, shown = run.scores(network, architecture, floating.SerializeToString())
     metric = run.compared(float_scores)
@@ -238,16 +239,16 @@ def _quantize(
 class _BuiltIn:
     """The built-in training."""
 
-    def __init__(self, space: SearchSpace, source: Source, how: Retraining) -> None:
+    def __init__(self, space: SearchSpace, source: Source, changes: Retraining) -> None:
         measured = source.get("measurement")
-        if how.data is None and (measured is None or measured["data"] is None):
+        if changes.data is None and (measured is None or measured["data"] is None):
             raise InputError("the search trained no network: give --dataset and training settings")
         if measured is None or measured["data"] is None:
             from nas.evaluation.datasets import load_dataset
 
-            measured = Measurement((), load_dataset(str(how.data), space.input_shape)).settings
-        measurement = measurement_of(measured, space.input_shape, how.data, how.device)
-        task = training_task({**asdict(measurement.training), **how.settings})
+            measured = Measurement((), load_dataset(str(changes.data), space.input_shape)).settings
+        measurement = measurement_of(measured, space.input_shape, changes.data, changes.device)
+        task = training_task({**asdict(measurement.training), **changes.settings})
         self.measurement = replace(measurement, training=task)
         self.settings = {name: self.measurement.settings[name] for name in ("seeds", "training")}
         self.settings["data"] = self.measurement.settings["data"]["sha256"]
@@ -318,17 +319,17 @@ class _BuiltIn:
 class _Own:
     """Training by the user's own function."""
 
-    def __init__(self, space: SearchSpace, source: Source, how: Retraining) -> None:
-        if how.data is not None:
+    def __init__(self, space: SearchSpace, source: Source, changes: Retraining) -> None:
+        if changes.data is not None:
             raise InputError(
                 "the search trained with your own function, which loads its own data: omit "
                 "--dataset"
             )
-        self.objectives = how.objectives
-        device = {} if how.device == "cpu" else {"device": how.device}
-        options = {**how.settings, **device}
+        self.objectives = changes.objectives
+        device = {} if changes.device == "cpu" else {"device": changes.device}
+        options = {**changes.settings, **device}
         self.evaluator = FunctionEvaluator.of_settings(
-            space, source["evaluator"], how.function, options
+            space, source["evaluator"], changes.function, options
         )
         self.settings = {name: self.evaluator.settings[name] for name in ("sha256", "options")}
         self.latency = self.evaluator.measurement.latency

@@ -38,9 +38,10 @@ class RowSpace:
         self._row = {row: i for i, row in enumerate(self.rows)}
         self._column: dict[str, int] = {}
         self._codes: dict[tuple[str, Any], int] = {}
-        for name, value in (choice for row in self.rows for choice in row.choices):
-            self._column.setdefault(name, len(self._column))
-            self._codes.setdefault((name, value), len(self._codes))
+        for row in self.rows:
+            for name, value in row.choices:
+                self._column.setdefault(name, len(self._column))
+                self._codes.setdefault((name, value), len(self._codes))
         self._table = np.stack([self._coded(row.as_dict()) for row in self.rows])  # (rows, names)
 
     def __getattr__(self, name: str) -> Any:
@@ -65,9 +66,9 @@ class RowSpace:
         """The row outside `taken` that shares most choices, a random one of several; None if no row
         is left.
         """
-        # 1. How many choices each row shares; -1 for those that are taken.                  (rows,)
+        # 1. The number of choices that each row shares; -1 for those that are taken.
         is_equal = self._table == self._coded(choices)  # (rows, names)
-        shared = is_equal.sum(axis=1)
+        shared = is_equal.sum(axis=1)  # (rows,)
         taken_rows = [self._row[row] for row in taken if row in self._row]
         shared[taken_rows] = -1
 
@@ -132,25 +133,24 @@ class RowSampler(ReplaySampler):
     def _proposed(self, study: Study, trial: FrozenTrial) -> dict[str, Any]:
         """Choices of the other sampler, up to the first combination that the space rejects."""
         self.sampler.before_trial(study, trial)
-        # With attributes that the other sampler has written
-        trial = stored_trial(study, trial_id(trial))
+        trial = stored_trial(study, trial_id(trial))  # with what the other sampler has written
         searched = self.sampler.infer_relative_search_space(study, trial)
-        proposal = _Proposal(
-            study, trial, self.sampler, self.sampler.sample_relative(study, trial, searched)
-        )
-        # An infeasible combination: the choices so far have a nearest row, too
+        relative = self.sampler.sample_relative(study, trial, searched)
+        proposal = _Proposal(study, trial, self.sampler, relative)
+        # An infeasible combination is no error: the choices so far have a nearest row, too.
         with suppress(InputError):
             self.space.choose(proposal)
         return plain_names(proposal.params)
 
     def _taken(self, study: Study) -> set[Architecture]:
         """Rows that have been or are being evaluated."""
-        chosen = (
-            trial.params or trial.system_attrs.get(CHOICES_KEY, {})
-            for trial in stored_trials(study)
-        )
-        keys = (frozenset(plain_names(choices).items()) for choices in chosen)
-        return {self._row_of[key] for key in keys if key in self._row_of}
+        taken = set()
+        for trial in stored_trials(study):
+            choices = trial.params or trial.system_attrs.get(CHOICES_KEY, {})
+            row = self._row_of.get(frozenset(plain_names(choices).items()))
+            if row is not None:
+                taken.add(row)
+        return taken
 
 
 class _Proposal(OutsideTrial):

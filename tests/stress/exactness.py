@@ -67,7 +67,6 @@ class Result(NamedTuple):
 
 
 # --- the tables' own ways of counting FLOPs
-# --------------------------------------------------------------------------
 
 
 def _elements(graph: Graph, value: int) -> int:
@@ -108,7 +107,6 @@ def _darts_flops(row: Row, graph: Graph) -> int:
 
 
 # --- tables
-# ----------------------------------------------------------------------------------------------------------
 
 
 def _column(name: str) -> Callable[[Row], int]:
@@ -220,7 +218,6 @@ def _rows(file: str, most: int | None = None) -> Iterator[Row]:
 
 
 # --- comparison
-# ------------------------------------------------------------------------------------------------------
 
 
 def compare(

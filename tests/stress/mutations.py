@@ -117,7 +117,6 @@ def damage_model(data: bytes, rng: Rng) -> bytes:
 
 
 # --- edits of one field of a model
-# -----------------------------------------------------------------------------------
 
 
 def _edit_node(model: ModelProto, rng: Rng) -> None:

@@ -27,11 +27,9 @@ def read_folder(path: Path, shape: Shape | None = None) -> dict[str, Part]:
     """Read the parts `train`, `test` and `validation` of a folder, as far as it has them.
 
     Classification: one folder of images per class, either directly in the folder or in `train`,
-        `val` and `test`.
-    Classes are numbered in alphabetical order. Regression: a table `targets.csv`, whose column
-        `file` names an image
-    in the folder and whose other columns are targets. Images in `train`, `val` and `test` belong to
-    these parts, all others to the training part.
+    `val` and `test`. Classes are numbered in alphabetical order. Regression: a table `targets.csv`,
+    whose column `file` names an image in the folder and whose other columns are targets. Images in
+    `train`, `val` and `test` belong to these parts, all others to the training part.
 
     Args:
         path: the folder.

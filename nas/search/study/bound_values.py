@@ -30,6 +30,7 @@ MAX_DEPTH = 8  # of nested containers and objects
 MAX_ITEMS = 100_000  # of one value, nested ones included
 FLOATS = "float array"  # such values may differ in their last bits between processors
 _DIGITS = 16  # hexadecimal digits of a digest
+_PLAIN = (bool, int, float, complex, str, bytes, tuple, list, dict, set, Enum)
 _BY_REPR = (
     "range",
     "slice",
@@ -103,16 +104,18 @@ def _bound(function: Any, with_module: bool) -> Iterator[tuple[str, Any]]:
         if with_module:
             yield "code", _code(function)
         yield from _closure(function)
-        parameters = inspect.signature(function, follow_wrapped=False).parameters.values()
-        yield from (
-            (f"default of {p.name}", p.default) for p in parameters if p.default is not p.empty
-        )
-        yield from _module_values(function) if with_module else ()
+        signature = inspect.signature(function, follow_wrapped=False)
+        for parameter in signature.parameters.values():
+            if parameter.default is not parameter.empty:
+                yield f"default of {parameter.name}", parameter.default
+        if with_module:
+            yield from _module_values(function)
     elif hasattr(function, "__dict__") and not isinstance(function, type):
         yield from _bound(types.MethodType(type(function).__call__, function), with_module)
 
 
 def _closure(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """Variables of enclosing functions that a function uses."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             value = cell.cell_contents
@@ -128,14 +131,8 @@ def _module_values(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     """
     for name in sorted(_names(function.__code__)):
         value = function.__globals__.get(name)
-        is_code = (
-            isinstance(value, types.FunctionType | type)
-            and _is_users(value)
-            and value is not function
-        )
-        if is_code or isinstance(
-            value, bool | int | float | complex | str | bytes | tuple | list | dict | set | Enum
-        ):
+        is_code = isinstance(value, types.FunctionType | type) and _is_users(value)
+        if isinstance(value, _PLAIN) or (is_code and value is not function):
             yield f"{name} of the module", value
 
 
@@ -183,12 +180,12 @@ class _Encoder:
         self._items = 0
 
     def encode(self, value: Any, path: str = "") -> str:
+        """A text that is equal for equal values. `path` leads from the whole value to this part."""
         self._items += 1
         if self._items > MAX_ITEMS or len(self._inside) > MAX_DEPTH:
             return self._give_up(path, value)
-        if value is None or (
-            isinstance(value, bool | int | str | bytes | complex) and not isinstance(value, Enum)
-        ):
+        is_plain = value is None or isinstance(value, bool | int | str | bytes | complex)
+        if is_plain and not isinstance(value, Enum):
             return repr(value)
         if isinstance(value, float):
             return f"{value:.12g}"
@@ -209,11 +206,14 @@ class _Encoder:
                 self.encode(key, path): self.encode(item, f"{path}[{key!r}]")
                 for key, item in value.items()
             }
-            return f"{{{', '.join(f'{key}: {pairs[key]}' for key in sorted(pairs))}}}"
+            entries = ", ".join(f"{key}: {pairs[key]}" for key in sorted(pairs))
+            return f"{{{entries}}}"
         if isinstance(value, tuple | list):
-            return f"{kind}({', '.join(self.encode(item, f'{path}[{i}]') for i, item in enumerate(value))})"
+            items = [self.encode(item, f"{path}[{i}]") for i, item in enumerate(value)]
+            return f"{kind}({', '.join(items)})"
         if isinstance(value, set | frozenset):
-            return f"{kind}({', '.join(sorted(self.encode(item, path) for item in value))})"
+            items = sorted(self.encode(item, path) for item in value)  # sets have no order
+            return f"{kind}({', '.join(items)})"
         if isinstance(value, np.generic):
             return self.encode(value.item(), path)
         if isinstance(value, np.ndarray) and value.dtype != object:
@@ -227,16 +227,14 @@ class _Encoder:
         if isinstance(value, types.FunctionType | types.MethodType | functools.partial):
             return self._encode_function(value, path)
         if isinstance(value, type):
-            return (
-                f"{value.__module__}.{value.__qualname__} "
-                f"{_code(value) if _is_users(value) else ''}"
-            )
+            code = _code(value) if _is_users(value) else ""
+            return f"{value.__module__}.{value.__qualname__} {code}"
         if isinstance(value, PurePath) or not self._is_plain_object(value):
             return self._give_up(path, value)
-        parts = ", ".join(
+        parts = [
             f"{name}={self.encode(item, f'{path}.{name}')}" for name, item in _attributes(value)
-        )
-        return f"{type(value).__qualname__}({parts})"
+        ]
+        return f"{type(value).__qualname__}({', '.join(parts)})"
 
     def _encode_array(self, array: np.ndarray) -> str:
         self.has_float_arrays |= array.dtype.kind in "fc"
@@ -292,7 +290,8 @@ def _instructions(code: types.CodeType | None) -> object:
     """Instructions, names and constants of compiled code."""
     if code is None:
         return None
-    constants = [
-        _instructions(one) if isinstance(one, types.CodeType) else one for one in code.co_consts
-    ]
+    constants: list[object] = []
+    for constant in code.co_consts:
+        is_code = isinstance(constant, types.CodeType)
+        constants.append(_instructions(constant) if is_code else constant)
     return code.co_code, code.co_names, code.co_varnames, constants

@@ -24,9 +24,6 @@ from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
     from torch import nn
 
     from nas.evaluation.trainable import State
@@ -112,9 +109,12 @@ class WeightFolder:
         if first > number:
             self._remove(first)
         self._front[architecture] = number, losses
-        stays = non_dominated(np.array([other for _, other in self._front.values()]))
-        for dominated in [a for a, stay in zip(self._front, stays, strict=True) if not stay]:
-            self._remove(self._front.pop(dominated)[0])
+        all_losses = np.array([losses_ for _, losses_ in self._front.values()])  # (k, m)
+        on_front = non_dominated(all_losses)
+        dominated = [entry for entry, stays in zip(self._front, on_front, strict=True) if not stays]
+        for entry in dominated:
+            dominated_number, _ = self._front.pop(entry)
+            self._remove(dominated_number)
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number}.safetensors"
@@ -136,7 +136,10 @@ def find_weights(recorded: str, folder: Path) -> Path | None:
     """
     written = Path(recorded)
     moved = folder / "studies" / "weights" / written.parent.name / written.name
-    return next((path for path in (moved, written) if path.is_file() and _is_readable(path)), None)
+    for path in (moved, written):
+        if path.is_file() and _is_readable(path):
+            return path
+    return None
 
 
 def _is_readable(path: Path) -> bool:

@@ -58,11 +58,8 @@ def load_studies(storage: str | Path | BaseStorage, name: str | None = None) -> 
         raise InputError(
             f"{storage} has no study {name!r}; it has {', '.join(map(repr, names)) or 'none'}"
         )
-    return [
-        optuna.load_study(study_name=study_name, storage=opened)
-        for study_name in names
-        if name in (None, study_name)
-    ]
+    chosen = names if name is None else [name]
+    return [optuna.load_study(study_name=study_name, storage=opened) for study_name in chosen]
 
 
 def is_untrusted(reference: str | None, trust: bool) -> bool:
@@ -92,7 +89,8 @@ def read_study(
     Raises:
         InputError: the settings in the study are damaged, or `space` cannot be loaded.
     """
-    settings = study.user_attrs.get(SETTINGS_KEY) or study.user_attrs.get(SPACE_KEY, {})
+    attributes = study.user_attrs
+    settings = attributes.get(SETTINGS_KEY) or attributes.get(SPACE_KEY, {})
     try:
         objectives = _objectives(study, settings)
         constraints = parse_constraints(settings.get("constraints"))
@@ -101,11 +99,13 @@ def read_study(
         raise InputError(
             f"study {study.study_name!r} is damaged: a setting is missing or malformed ({error})"
         ) from error
-    reader = TrialReader(
-        opened_space, objectives, constraints, others=SETTINGS_KEY not in study.user_attrs
-    )
+    is_search = SETTINGS_KEY in attributes
+    reader = TrialReader(opened_space, objectives, constraints, others=not is_search)
     result = SearchResult.of_study(study, reader)
-    if SETTINGS_KEY in study.user_attrs:
+
+    # The space must know the choices of all trials of a search, or of some of a user's own study,
+    # whose objective function may have further parameters. Otherwise the choices stand for networks.
+    if is_search:
         done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
         if all(reader.architecture(trial.params) is not None for trial in done):
             return result
@@ -113,10 +113,9 @@ def read_study(
             f"the space {opened_space.name} has changed: it lacks choices of the search; give "
             "--space, the space as it was"
         )
-    elif result.evaluated.architectures:
-        return result
-    # The trials of the user's own objective function may have other parameters than the space.
     else:
+        if result.evaluated.architectures:
+            return result
         reason = f"its trials do not choose what the space {opened_space.name} asks for"
     recorded = RecordedSpace(opened_space.name, reason)
     return SearchResult.of_study(study, TrialReader(recorded, objectives, constraints))
@@ -131,21 +130,18 @@ def _objectives(study: optuna.Study, settings: Mapping[str, Any]) -> tuple[Metri
     names = study.metric_names or [
         Metric.parse(text).name for text in settings.get("objectives", ())
     ]
-    if len({name for name in names if name.strip()}) != len(study.directions):
+    distinct = {name for name in names if name.strip()}
+    if len(distinct) != len(study.directions):
         names = [f"objective {number}" for number in range(1, len(study.directions) + 1)]
-    return tuple(
-        _metric(name, direction) for name, direction in zip(names, study.directions, strict=True)
-    )
+    pairs = zip(names, study.directions, strict=True)
+    return tuple(_metric(name, direction) for name, direction in pairs)
 
 
 def _metric(name: str, direction: StudyDirection) -> Metric:
     """A metric with any name, which may contain colons."""
     guess = Metric.parse(name.partition(":")[0].strip() or "?")
-    return replace(
-        guess,
-        name=name,
-        direction="maximize" if direction == StudyDirection.MAXIMIZE else "minimize",
-    )
+    is_maximized = direction == StudyDirection.MAXIMIZE
+    return replace(guess, name=name, direction="maximize" if is_maximized else "minimize")
 
 
 def _space(
@@ -204,6 +200,7 @@ def read_search(
 
 
 def load_search_study(storage: str | Path | BaseStorage, name: str) -> optuna.Study:
+    """The study of a search. Raises InputError if the storage has no such search."""
     [study] = load_studies(storage, name)
     if not SearchAttributes.of(study).is_search:
         raise InputError(f"study {name!r} in {address(storage)} was not made by a search")

@@ -121,12 +121,9 @@ class DistinctNetwork:
     @property
     def further(self) -> dict[str, float]:
         """Values that the evaluator returned besides objectives, such as test scores: means."""
-        names = dict.fromkeys(
-            name for evaluation in self.evaluations for name in evaluation.further
-        )
-        return {
-            name: value for name, value in {**self.values, **self.test}.items() if name in names
-        }
+        names = {name for evaluation in self.evaluations for name in evaluation.further}
+        values = {**self.values, **self.test}
+        return {name: value for name, value in values.items() if name in names}
 
     @property
     def again(self) -> dict[str, float]:
@@ -139,13 +136,8 @@ class DistinctNetwork:
         of evaluations.
         """
         first = self.representative
-        return dict(
-            zip(
-                ORIGIN_COLUMNS,
-                (first.sampler, first.seed, first.trial, len(self.evaluations)),
-                strict=True,
-            )
-        )
+        origin = (first.sampler, first.seed, first.trial, len(self.evaluations))
+        return dict(zip(ORIGIN_COLUMNS, origin, strict=True))
 
     @property
     def confirmed(self) -> dict[str, tuple[float, float, float, str]]:
@@ -186,9 +178,8 @@ def distinct_networks(
 
     # 2. The front of the networks' mean values.
     networks = [_merged(repeated, objectives) for repeated in of_network.values()]
-    values = np.array(
-        [[network.values[o.name] for o in objectives] for network in networks]
-    )  # (n, m)
+    names = [objective.name for objective in objectives]
+    values = np.array([[network.values[name] for name in names] for network in networks])  # (n, m)
     losses = to_losses(values, objectives)
     feasible = np.array([network.violation <= 0 for network in networks])
     on_front = non_dominated(np.where(feasible[:, None], losses, np.nan))
@@ -198,7 +189,8 @@ def distinct_networks(
     rest = np.flatnonzero(~on_front)
     for i in front:
         object.__setattr__(networks[i], "on_front", True)
-    return [networks[i] for i in [*front[np.lexsort(losses[front].T[::-1])], *rest]]
+    by_objectives = np.lexsort(losses[front].T[::-1])  # the first objective decides, then the next
+    return [networks[i] for i in [*front[by_objectives], *rest]]
 
 
 def least_violating(
@@ -207,13 +199,13 @@ def least_violating(
     """Rows of the `SHOWN_VIOLATIONS` networks with the smallest violations: notation, values,
     violation.
     """
-    known = [network for network in networks if not math.isnan(network.violation)]
-    return [
-        network.row(objectives)
-        | {name: network.values[name] for name in network.representative.values}
-        | {"violation": network.violation}
-        for network in sorted(known, key=lambda network: network.violation)[:SHOWN_VIOLATIONS]
-    ]
+    comparable = [network for network in networks if not math.isnan(network.violation)]
+    comparable.sort(key=lambda network: network.violation)
+    rows = []
+    for network in comparable[:SHOWN_VIOLATIONS]:
+        values = {name: network.values[name] for name in network.representative.values}
+        rows.append(network.row(objectives) | values | {"violation": network.violation})
+    return rows
 
 
 @dataclass(frozen=True)
@@ -254,22 +246,20 @@ def networks_table(
     """
     import pandas as pd
 
-    metrics = [
-        {
-            **network.row(objectives),
-            **network.values,
-            **(network.test | network.again if network.on_front else {}),
-        }
-        for network in networks
-    ]
-    names = [
-        "architecture",
-        *(o.name for o in objectives),
-        *(name for row in metrics for name in row),
-    ]
-    rows = [{**network.origin, **row} for network, row in zip(networks, metrics, strict=True)]
+    # 1. Rows, and the columns in the order in which they appear.
+    columns = ["architecture", *(objective.name for objective in objectives)]
+    rows = []
+    for network in networks:
+        metrics = {**network.row(objectives), **network.values}
+        if network.on_front:
+            metrics |= network.test | network.again
+        columns += metrics
+        rows.append({**network.origin, **metrics})
     rows += [network.row for network in untrained]
-    return pd.DataFrame(rows, columns=list(dict.fromkeys([*names, *ORIGIN_COLUMNS])))
+
+    # 2. Where a network comes from is shown last, unless a metric has this name.
+    columns += ORIGIN_COLUMNS
+    return pd.DataFrame(rows, columns=list(dict.fromkeys(columns)))
 
 
 def networks_csv(
@@ -284,26 +274,29 @@ def networks_csv(
 
 def _merged(evaluations: Sequence[Evaluation], objectives: Sequence[Metric]) -> DistinctNetwork:
     """One network from its evaluations."""
+    # 1. The values of each evaluation: test scores apart from all others. Objectives come first. They
+    #    replace further values of the same name, and both replace counts.
     metrics, tests, violations = [], [], []
     for evaluation in evaluations:
-        test = {name: value for name, value in evaluation.further.items() if is_test_score(name)}
-        own = {name: value for name, value in evaluation.further.items() if name not in test}
-        # Objectives come first. They replace further values of the same name, and both replace
-        # counts.
-        measured = {**evaluation.values, **own, **evaluation.values}
+        further = evaluation.further
+        test = {name: value for name, value in further.items() if is_test_score(name)}
+        others = {name: value for name, value in further.items() if name not in test}
+        measured = {**evaluation.values, **others, **evaluation.values}
         metrics.append({**measured, **evaluation.network.counts, **measured})
         tests.append(test)
         violations.append(dict(enumerate(evaluation.violations)))
-    is_unknown = any(
-        math.isnan(violation) for evaluation in evaluations for violation in evaluation.violations
-    )
+
+    # 2. Means. A violation that one evaluation does not know is unknown of the network.
+    violation = max(0.0, *_means(evaluations, violations).values())
+    if any(math.isnan(value) for row in violations for value in row.values()):
+        violation = math.nan
     return DistinctNetwork(
         tuple(evaluations),
         _representative(evaluations, objectives),
-        _means(evaluations, metrics),
-        _means(evaluations, tests),
-        _spreads(evaluations, metrics),
-        math.nan if is_unknown else max(0.0, *_means(evaluations, violations).values()),
+        values=_means(evaluations, metrics),
+        test=_means(evaluations, tests),
+        spreads=_spreads(evaluations, metrics),
+        violation=violation,
     )
 
 
@@ -314,29 +307,28 @@ def is_test_score(metric: str) -> bool:
 
 def _representative(evaluations: Sequence[Evaluation], objectives: Sequence[Metric]) -> Evaluation:
     """The first evaluation that no other dominates."""
-    values = np.array(
-        [[evaluation.values[o.name] for o in objectives] for evaluation in evaluations]
-    )
-    return evaluations[int(np.argmax(non_dominated(to_losses(values, objectives))))]
+    names = [objective.name for objective in objectives]
+    values = np.array([[evaluation.values[name] for name in names] for evaluation in evaluations])
+    is_best = non_dominated(to_losses(values, objectives))  # (evaluations,)
+    return evaluations[int(np.argmax(is_best))]
 
 
 def _means(
     evaluations: Sequence[Evaluation], rows: Sequence[Mapping[Any, float]]
 ) -> dict[Any, float]:
-    """Means of the known values by name: over the evaluations of each architecture, then over the
-    architectures.
+    """Means by name of values that are not NaN: over the evaluations of each architecture, then over
+    the architectures.
     """
-    of_architecture: dict[Any, dict[Architecture, list[float]]] = {}
+    by_name: dict[Any, dict[Architecture, list[float]]] = {}
     for evaluation, row in zip(evaluations, rows, strict=True):
         for name, value in row.items():
-            if value == value:
-                of_architecture.setdefault(name, {}).setdefault(evaluation.architecture, []).append(
-                    value
-                )
-    return {
-        name: mean([mean(own) for own in values.values()])
-        for name, values in of_architecture.items()
-    }
+            if not math.isnan(value):
+                by_architecture = by_name.setdefault(name, {})
+                by_architecture.setdefault(evaluation.architecture, []).append(value)
+    means = {}
+    for name, by_architecture in by_name.items():
+        means[name] = mean([mean(values) for values in by_architecture.values()])
+    return means
 
 
 def mean(values: Sequence[float]) -> float:
@@ -350,7 +342,7 @@ def _spreads(
     """Ranges of the evaluations by metric; of equal ones, the spread of the first."""
     spreads = dict(evaluations[0].spreads)
     for name in rows[0]:
-        values = [row[name] for row in rows if name in row and row[name] == row[name]]
+        values = [row[name] for row in rows if not math.isnan(row.get(name, math.nan))]
         if values and min(values) < max(values):
             spreads[name] = (
                 min(values),
@@ -374,17 +366,14 @@ class NetworkId(NamedTuple):
 
     @classmethod
     def of(cls, network: Trainable) -> NetworkId:
-        return cls(
-            fingerprint(network.identity),
-            {name: count(network.graph) for name, count in COUNTS.items()},
-        )
+        counts = {name: count(network.graph) for name, count in COUNTS.items()}
+        return cls(fingerprint(network.identity), counts)
 
     @classmethod
     def of_stored(cls, stored: Mapping[str, Any]) -> NetworkId:
         """The identity that `stored` wrote."""
-        return cls(
-            str(stored["text"]), {name: int(stored[name]) for name in COUNTS if name in stored}
-        )
+        counts = {name: int(stored[name]) for name in COUNTS if name in stored}
+        return cls(str(stored["text"]), counts)
 
     @property
     def stored(self) -> dict[str, Any]:

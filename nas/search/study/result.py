@@ -105,30 +105,30 @@ class SearchResult:
             architecture = reader.architecture(trial.params)
             if architecture is not None:
                 trials.setdefault(architecture, []).append(trial)
-        first = [own[0] for own in trials.values()]
-        values = np.array([reader.values(trial) for trial in first]).reshape(
-            -1, len(reader.metrics)
-        )
-        # A study of the user's own stores the violations of its constraints, not the constraints.
-        known = set(map(str, reader.constraints))
-        stored = [
-            max((v for name, v in t.constraints.items() if name not in known), default=0.0)
-            for t in first
-        ]
+        # 1. The values of each architecture's first trial; M metrics (objectives and metrics with a
+        #    constraint).
+        first = [repeated[0] for repeated in trials.values()]
+        rows = [reader.values(trial) for trial in first]
+        values = np.array(rows).reshape(-1, len(reader.metrics))  # (n, M)
         m = len(reader.objectives)
-        bounded = dict(zip(reader.metrics[m:], values[:, m:].T, strict=True))
-        violations = np.column_stack([reader.violations(values), np.array(stored, dtype=float)])
-        evaluated = Evaluated(list(trials), values[:, :m])
-        prior = np.array([PRIOR_KEY in trial.user_attrs for trial in first], bool)
+
+        # 2. Violations of the reader's constraints, and the largest of any others: a study of the
+        #    user's own stores the violations of its constraints, not the constraints.
+        declared = {str(constraint) for constraint in reader.constraints}
+        others = np.zeros(len(first))
+        for row, trial in enumerate(first):
+            undeclared = [v for name, v in trial.constraints.items() if name not in declared]
+            others[row] = max(undeclared, default=0.0)
+        violations = np.column_stack([reader.violations(values), others])  # (n, c)
         return cls(
             study,
             reader.space,
             reader.objectives,
-            evaluated,
-            violations,
-            bounded,
-            prior,
-            [*trials.values()],
+            evaluated=Evaluated(list(trials), values[:, :m]),
+            violations=violations,
+            bounded=dict(zip(reader.metrics[m:], values[:, m:].T, strict=True)),
+            prior=np.array([PRIOR_KEY in trial.user_attrs for trial in first], bool),
+            trials=[*trials.values()],
         )
 
     @property
@@ -174,15 +174,20 @@ class SearchResult:
         failures: dict[str, dict[str, Any]] = {}
         finished = (TrialState.FAIL, TrialState.COMPLETE, TrialState.PRUNED)
         for trial in self.study.get_trials(deepcopy=False, states=finished):
-            invalid = map(why_invalid, (o.name for o in self.objectives), trial.values or ())
-            reason = str(trial.user_attrs.get(FAILED_KEY, "")) or ", ".join(filter(None, invalid))
+            reason = self._failure(trial)
             if reason and REPEAT_KEY not in trial.user_attrs:
                 choices = str(plain_names(trial.params))
-                failure = failures.setdefault(
-                    choices, {"choices": choices, "reason": reason, "trials": 0}
-                )
-                failure["trials"] += 1
+                first = {"choices": choices, "reason": reason, "trials": 0}
+                failures.setdefault(choices, first)["trials"] += 1
         return list(failures.values())
+
+    def _failure(self, trial: FrozenTrial) -> str:
+        """Why a trial failed: the stored reason, or which values are not valid; "" if it did not."""
+        if reason := trial.user_attrs.get(FAILED_KEY):
+            return str(reason)
+        names = [objective.name for objective in self.objectives]
+        reasons = map(why_invalid, names, trial.values or ())
+        return ", ".join(reason for reason in reasons if reason)
 
     @property
     def front(self) -> pd.DataFrame:
@@ -259,7 +264,11 @@ class SearchResult:
                 trial.number,
             )
             networks.setdefault(architecture, network)
-        return [network for one, network in networks.items() if network.reason or one not in begun]
+        return [
+            network
+            for architecture, network in networks.items()
+            if network.reason or architecture not in begun
+        ]
 
     @cached_property
     def distinct(self) -> list[DistinctNetwork]:
@@ -298,7 +307,9 @@ class SearchResult:
     def _confirmed(self) -> dict[int, dict[str, tuple[float, float, float, str]]]:
         """What was measured again at the end of the search, by number of the trial."""
         return {
-            int(key.removeprefix(CONFIRMED_KEY)): {m: tuple(v) for m, v in values.items()}
+            int(key.removeprefix(CONFIRMED_KEY)): {
+                metric: tuple(value) for metric, value in values.items()
+            }
             for key, values in self.study.user_attrs.items()
             if key.startswith(CONFIRMED_KEY)
         }
@@ -323,14 +334,14 @@ class SearchResult:
         older searches.
         """
         stored = self._attribute(NETWORK_KEY)
-        return [
-            NetworkId.of_stored(stored[architecture])
-            if architecture in stored
-            else self._identify(architecture, may_build=is_finite)
-            for architecture, is_finite in zip(
-                self.evaluated.architectures, self._is_finite.tolist(), strict=True
-            )
-        ]
+        architectures = self.evaluated.architectures
+        ids = []
+        for architecture, is_finite in zip(architectures, self._is_finite.tolist(), strict=True):
+            if architecture in stored:
+                ids.append(NetworkId.of_stored(stored[architecture]))
+            else:
+                ids.append(self._identify(architecture, may_build=is_finite))
+        return ids
 
     def _identify(self, architecture: Architecture, may_build: bool) -> NetworkId:
         """The network's identity; its choices stand for one that failed, or whose space cannot
@@ -346,15 +357,13 @@ class SearchResult:
         """Mean and standard deviation by metric that the sampler predicted before a network was
         measured.
         """
-        stored = (
-            (architecture, trial.system_attrs.get(PREDICTED_KEY, {}))
-            for architecture, trial in self._complete
-        )
+        objectives = [objective.name for objective in self.objectives]
         expected: dict[Architecture, dict[str, tuple[float, float]]] = {}
-        for architecture, predicted in stored:
-            if len(predicted) >= len(self.objectives):
+        for architecture, trial in self._complete:
+            predicted = trial.system_attrs.get(PREDICTED_KEY, {})
+            if len(predicted) >= len(objectives):
                 # Objectives come first. `Study.set_metric_names` may have renamed them.
-                names = [o.name for o in self.objectives] + list(predicted)[len(self.objectives) :]
+                names = objectives + list(predicted)[len(objectives) :]
                 expected.setdefault(architecture, dict(zip(names, predicted.values(), strict=True)))
         return expected
 
@@ -363,25 +372,21 @@ class SearchResult:
         """For each objective (k, 3): predicted mean, standard deviation and measured value of k
         guided choices.
 
-        Values that were counted instead of predicted, such as parameters, are left out.
+        Values that were counted instead of predicted, such as parameters, are left out: their
+        standard deviation is 0.
         """
-        expected = self.expected
-        rows = [
-            i
-            for i, architecture in enumerate(self.evaluated.architectures)
-            if architecture in expected
-        ]
-        if not rows:
-            return {}
-        guided = [expected[self.evaluated.architectures[i]] for i in rows]
-        measured = self.evaluated.values[rows]
-        columns = {
-            o.name: np.column_stack([[e[o.name] for e in guided], measured[:, column]])
-            for column, o in enumerate(self.objectives)
-        }
-        return {
-            name: kept for name, column in columns.items() if len(kept := column[column[:, 1] > 0])
-        }
+        predictions: dict[str, np.ndarray] = {}
+        for column, objective in enumerate(self.objectives):
+            rows = []
+            for architecture, values in zip(*self.evaluated, strict=True):
+                if architecture in self.expected:
+                    mean, deviation = self.expected[architecture][objective.name]
+                    rows.append([mean, deviation, values[column]])
+            table = np.array(rows, dtype=float).reshape(-1, 3)
+            is_predicted = table[:, 1] > 0
+            if is_predicted.any():
+                predictions[objective.name] = table[is_predicted]
+        return predictions
 
     @cached_property
     def further(self) -> dict[Architecture, dict[str, float]]:
@@ -433,9 +438,9 @@ class SearchResult:
     def _complete(self) -> Iterator[tuple[Architecture, FrozenTrial]]:
         """The complete trials with their architectures."""
         for architecture, trials in zip(self.evaluated.architectures, self.trials, strict=True):
-            yield from (
-                (architecture, trial) for trial in trials if trial.state == TrialState.COMPLETE
-            )
+            for trial in trials:
+                if trial.state == TrialState.COMPLETE:
+                    yield architecture, trial
 
     def hypervolume(self, reference: Reference | Sequence[float] | None = None) -> float:
         """Hypervolume of the feasible evaluations.

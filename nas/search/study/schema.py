@@ -149,9 +149,8 @@ class SearchAttributes:
     @property
     def stopped(self) -> list[str]:
         """Notations of the networks whose training is stopped for good."""
-        return [
-            key.removeprefix(STOPPED_KEY) for key in self.attributes if key.startswith(STOPPED_KEY)
-        ]
+        keys = [key for key in self.attributes if key.startswith(STOPPED_KEY)]
+        return [key.removeprefix(STOPPED_KEY) for key in keys]
 
 
 @dataclass(frozen=True)
@@ -224,8 +223,11 @@ def sampler_label(name: str) -> str:
     """A sampler's name in tables, studies and folders: `mine.Nearest` for
     `folder/mine.py:Nearest`.
     """
-    path, _, of_class = name.partition(":")
-    return ".".join(filter(None, (Path(path).stem, of_class))) if plug_ins.is_file(name) else name
+    if not plug_ins.is_file(name):
+        return name
+    path, _, class_name = name.partition(":")
+    module = Path(path).stem
+    return f"{module}.{class_name}" if class_name else module
 
 
 def without_passwords(text: str) -> str:

@@ -130,10 +130,9 @@ class TrialLogger(EvaluationLogger):
         these are.
         """
         if spreads:
-            known = self.trial.user_attrs.get(SPREAD_KEY, {})
-            self.trial.set_user_attr(
-                SPREAD_KEY, known | {metric: list(spread) for metric, spread in spreads.items()}
-            )
+            stored = dict(self.trial.user_attrs.get(SPREAD_KEY, {}))
+            stored |= {metric: list(spread) for metric, spread in spreads.items()}
+            self.trial.set_user_attr(SPREAD_KEY, stored)
 
     def keep(
         self,
@@ -164,7 +163,7 @@ def plain_number(metric: str, value: Any) -> float:
         InputError: for anything else, such as None or a text; the message names metric, value and
             type.
     """
-    # Torch warns of a tensor with a gradient
+    # PyTorch warns if a tensor with a gradient becomes a number.
     number = value.detach() if hasattr(value, "detach") else value
     try:
         if hasattr(number, "item"):

@@ -142,9 +142,9 @@ class Worker:
         with _unwarned():
             fail_stale_trials(self.study)
         gone = {worker for worker in self._running() if not self._is_alive(worker)}
-        for trial in (
-            self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)) if gone else ()
-        ):
+        if not gone:
+            return
+        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             if _owner(trial) in gone:
                 self._give_back(trial)
         self._forget(gone)
@@ -157,14 +157,15 @@ class Worker:
         return sum(owner not in ("", self.name) and self._is_seen(owner) for owner in owners)
 
     def _running(self) -> list[str]:
-        attrs = self.study.user_attrs.items()
+        """Names of the workers that have begun and not finished, also of those that are gone."""
         return [
-            k.removeprefix(WORKER_KEY)
-            for k, state in attrs
-            if k.startswith(WORKER_KEY) and state == _RUNNING
+            key.removeprefix(WORKER_KEY)
+            for key, state in self.study.user_attrs.items()
+            if key.startswith(WORKER_KEY) and state == _RUNNING
         ]
 
     def _forget(self, workers: Iterable[str]) -> None:
+        """Note that workers have finished."""
         for worker in workers:
             self.study.set_user_attr(WORKER_KEY + worker, _FINISHED)
 
@@ -175,8 +176,8 @@ class Worker:
 
     def _is_seen(self, worker: str) -> bool:
         """True if this process would notice the end of the worker."""
-        here = worker.rsplit(":", 2)[0] == self.host
-        return has_heartbeat(self.study) or (here and self._is_alive(worker))
+        is_local = worker.rsplit(":", 2)[0] == self.host
+        return has_heartbeat(self.study) or (is_local and self._is_alive(worker))
 
     def _give_back(self, trial: FrozenTrial) -> None:
         """Fail a running trial and enqueue a copy of it."""
@@ -190,8 +191,8 @@ class Worker:
 def _owner(trial: FrozenTrial) -> str:
     """The worker that evaluates a trial; "" if none does.
 
-    A trial that was given back has the attributes of its original, so that until a worker begins
-    it, it names the original's owner and number.
+    The copy of a trial that was given back has the original's attributes. Until a worker begins it,
+    it therefore names the original's owner, with another trial's number.
     """
     worker, _, number = trial.user_attrs.get(OWNER_KEY, "").rpartition("#")
     return worker if number == str(trial.number) else ""
@@ -347,15 +348,14 @@ def helpers(
     if space is not None and plug_ins.is_file(space.reference):
         join["space"] = space.reference
     gpus = visible_gpus() if count and evaluator.device == "cuda" else []
-    parts = (
-        [share.take(share.evaluations // (count + 1 - i)) for i in range(count)]
-        if share
-        else [None] * count
-    )
-    started = [
-        _Helper(join | {"share": part.plain if part else {}}, gpus[i % len(gpus)] if gpus else None)
-        for i, part in enumerate(parts, 1)
-    ]
+    started = []
+    for number in range(1, count + 1):
+        limits = {}
+        if share:  # equal parts: this process keeps the last one
+            processes_left = count + 2 - number
+            limits = share.take(share.evaluations // processes_left).plain
+        gpu = gpus[number % len(gpus)] if gpus else None
+        started.append(_Helper(join | {"share": limits}, gpu))
     try:
         yield
         for helper in started:

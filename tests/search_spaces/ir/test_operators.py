@@ -220,7 +220,6 @@ def test_pooling_with_ceil_starts_no_window_in_the_padding() -> None:
 
 
 # --- operators as one line of text: the input's shape, the line, params, multiply-accumulates
-# -------------------------
 
 LINES = [
     ("float[N,4,8]", "net.LayerNormalization (x)", 16, 0),

@@ -29,7 +29,6 @@ def _conv(area: int, before: int, after: int, bias: int = 0) -> int:
 
 
 # --- HiAML
-# -----------------------------------------------------------------------------------------------------------
 
 # 3×3, 1×1 and 1×3-3×1 convolutions of a block that keeps its channels
 REGULAR = {
@@ -112,7 +111,6 @@ def test_hiaml_has_38416_different_networks() -> None:
 
 
 # --- Two-Path
-# --------------------------------------------------------------------------------------------------------
 
 
 def _two_path_operation(name: str, before: int, after: int) -> int:
@@ -171,7 +169,6 @@ def test_two_path_size_counts_pairs_of_paths() -> None:
 
 
 # --- Inception
-# -------------------------------------------------------------------------------------------------------
 
 RESIZING = ("conv", "inception", "depthwise", "double")
 
@@ -262,7 +259,6 @@ def test_inception_size_counts_the_choices() -> None:
 
 
 # --- all three
-# -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -70,7 +70,6 @@ def _isomorphism_class(edges: frozenset[tuple[int, int]], labels: tuple[str, ...
 
 
 # --- published numbers
-# -----------------------------------------------------------------------------------------------
 
 
 def _flops_of_the_table(graph: Graph) -> int:
@@ -136,7 +135,6 @@ def test_texts_are_one_to_one_with_the_isomorphism_classes_of_up_to_five_vertice
 
 
 # --- cells
-# -----------------------------------------------------------------------------------------------------------
 
 
 def _ops(count: int) -> st.SearchStrategy[list[str]]:
@@ -245,7 +243,6 @@ def test_small_network_for_tiny_images_conforms(canonical: bool) -> None:
 
 
 # --- notation
-# --------------------------------------------------------------------------------------------------------
 
 
 def test_json_is_read_too() -> None:

@@ -54,7 +54,6 @@ def _rounded(name: str, network: str, **skeleton: Any) -> float:
 
 
 # --- published numbers
-# -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -160,7 +159,6 @@ def test_enas_has_the_parameters_that_its_own_code_prints_but_for_what_its_skele
 
 
 # --- spaces
-# ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -196,7 +194,6 @@ def test_two_thirds_of_the_depth_halve_the_size_twice() -> None:
 
 
 # --- one text for one computation
-# ------------------------------------------------------------------------------------
 
 
 def _permuted(edges: tuple[Edge, ...], rng: np.random.Generator) -> tuple[Edge, ...]:
@@ -277,7 +274,6 @@ def test_a_network_of_nothing_but_zeros_is_valid() -> None:
 
 
 # --- notation
-# --------------------------------------------------------------------------------------------------------
 
 
 def test_notation_carries_the_skeleton() -> None:

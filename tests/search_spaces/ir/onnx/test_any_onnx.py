@@ -36,7 +36,6 @@ UNFOLDED = {
 
 
 # --- networks as users write them
-# ------------------------------------------------------------------------------------
 
 
 class Basic(nn.Module):
@@ -303,7 +302,6 @@ def check(model: onnx.ModelProto, x: torch.Tensor) -> str:
 
 
 # --- exports
-# ---------------------------------------------------------------------------------------------------------
 
 IN_DAILY_LOOP = "mobilenet"  # exported by dynamo with batch normalization and without
 WITHOUT_BATCH_NORM = ["vit", "language", "decoder"]
@@ -505,7 +503,6 @@ def test_flops_are_half_of_what_torch_counts(name: str) -> None:
 
 
 # --- files
-# -----------------------------------------------------------------------------------------------------------
 
 
 def parsed(
@@ -577,7 +574,6 @@ def test_no_file_outside_of_the_folder_is_read(tmp_path: Path, location: str) ->
 
 
 # --- what is read as what
-# -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -783,7 +779,6 @@ def test_equal_outputs_are_one() -> None:
 
 
 # --- what is refused
-# ------------------------------------------------------------------------------------------------
 
 BRANCHES = """<then_branch = yes () => (float[N,4] a) {a = Relu (x)},
                else_branch = no () => (float[N,4] b) {b = Neg (x)}>"""

@@ -105,7 +105,6 @@ def check(model: onnx.ModelProto, weights: int, products: int) -> None:
 
 
 # --- layers, with their weights and multiply-accumulates
-# -------------------------------------------------------------
 
 
 def conv(file: File) -> tuple[onnx.ModelProto, int, int]:
@@ -324,7 +323,6 @@ def test_numbers_of_the_users_code_are_no_weights() -> None:
 
 
 # --- weights that are shared
-# -----------------------------------------------------------------------------------------
 
 STORAGES = ["initializer", "constant"]
 
@@ -479,7 +477,6 @@ def test_weight_computed_from_two_tensors_has_the_numbers_of_both() -> None:
 
 
 # --- integers
-# --------------------------------------------------------------------------------------------------------
 
 
 def test_integer_product() -> None:

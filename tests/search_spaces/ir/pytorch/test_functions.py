@@ -138,7 +138,6 @@ def test_calls_that_cannot_be_seen_are_refused_and_not_taken_for_constants(
 
 
 # --- functions that consist of others
-# --------------------------------------------------------------------------------
 
 
 def shifted_in_time(x: Tensor) -> Tensor:
@@ -228,7 +227,6 @@ def test_functions_that_consist_of_others_are_computed(name: str) -> None:
 
 
 # --- orders and computed places
-# ---------------------------------------------------------------------------------------
 
 
 ORDERS: dict[str, Callable[[Tensor], Any]] = {
@@ -519,7 +517,6 @@ def test_what_a_module_notes_of_itself_while_it_is_recorded_stays() -> None:
 
 
 # --- constants of all samples
-# ----------------------------------------------------------------------------------------
 
 
 def positions(x: Tensor) -> Tensor:

@@ -32,7 +32,6 @@ def text_of(graph: Graph) -> str:
 
 
 # --- the same network by the builder
-# ---------------------------------------------------------------------------------
 
 
 class Bottleneck(nn.Module):
@@ -186,7 +185,6 @@ def test_module_without_weights_takes_no_memory_and_gives_the_same_graph() -> No
 
 
 # --- one text with torch's exporter, function by function
-# ------------------------------------------------------------
 
 
 class Function(nn.Module):
@@ -295,7 +293,6 @@ def test_multi_head_attention_is_what_torch_computes() -> None:
 
 
 # --- costs
-# -----------------------------------------------------------------------------------------------------------
 
 
 class Encoder(nn.Module):
@@ -379,7 +376,6 @@ def test_flops_are_half_of_what_torch_counts(name: str) -> None:
 
 
 # --- the batch, and what cannot be
-# ---------------------------------------------------------------------------------
 
 
 def test_batch_size_of_the_example_does_not_matter() -> None:
