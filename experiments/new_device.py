@@ -2,7 +2,7 @@
 
 All networks have been measured on the other devices. Ten are measured on the new device, and all
 others are ranked, given their latencies on the other devices. The RLM has the ten as its only
-examples, and their ratios to the known devices as targets (`nas/new_device.py`). The other
+examples, and their ratios to the known devices as targets (`nas/evaluation/new_device.py`). The other
 predictors learn the ten together with the latencies of 1,000 networks on the other devices.
 `nearest` ranks by the known device that ranks the ten best. `regression` is a ridge regression on
 the logarithms of all known devices. Figures are Spearman's rank correlations.
@@ -43,7 +43,7 @@ def score(predictor: str, device: str, most: int, others: int, seed: int) -> Sco
     from scipy.stats import spearmanr
 
     import predictors
-    from nas.new_device import relative_samples
+    from nas.evaluation.new_device import relative_samples
 
     table = load_benchmark("nasbench201")
     texts = table.load_texts()

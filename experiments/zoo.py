@@ -259,7 +259,7 @@ def _found_worst(novelty: np.ndarray, errors: np.ndarray) -> float:
 
 def _new_device(zoo: Zoo, predictor: str, seed: int) -> Scores:
     import predictors
-    from nas.new_device import relative_samples
+    from nas.evaluation.new_device import relative_samples
 
     values = np.stack([zoo.values[name] for name in SETTINGS], 1)
     rows = np.flatnonzero(~np.isnan(values).any(1))

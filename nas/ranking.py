@@ -3,7 +3,7 @@ where there are some, and by predictions elsewhere.
 
     1. The networks are read as texts.
     2. The user's own measurements become further examples of the checkpoint. A device that the
-       checkpoint does not know is predicted from the devices that it knows (`nas.new_device`).
+       checkpoint does not know is predicted from the devices that it knows (`nas.evaluation.new_device`).
     3. Joint samples of all metrics give each network's probability of being on the Pareto front.
 """
 
@@ -18,8 +18,8 @@ import numpy as np
 
 from nas.benchmarks.csv_file import parse_csv, read_bytes
 from nas.evaluation.devices import quantiles
+from nas.evaluation.new_device import relative_samples
 from nas.networks import matching, network_text
-from nas.new_device import relative_samples
 from nas.sampling import draw
 from nas.search.objectives import (
     Constraint,

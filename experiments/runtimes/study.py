@@ -3,16 +3,19 @@
 Some random networks are measured in the new runtime; all networks have been measured in the others.
 Judged are the predictions for all further networks, in per cent and in ranks.
 
-    rlm          reads the networks' texts, and learns ratios to the known runtimes
-                 (`nas.new_device`); the measured networks are its only examples
-    rlm-costs    the same with counted costs, of which an additive model is one more runtime
-    rlm-alone    reads texts and exact costs; knows no other runtime
-    additive     sum of latencies in the known runtimes and of counted costs, with weights that are
-                 not negative; a part of rlm-costs
-    regression   ridge regression on logarithms of latencies in the known runtimes
-    gp           Gaussian process of BoTorch on the same and on logarithms of the costs
-    forest       random forest on the same inputs as gp
-    log-linear   linear regression on the logarithm of the FLOPs
+    rlm              reads the networks' texts, and learns ratios to the known runtimes
+                     (`nas.evaluation.new_device`); the measured networks are its only examples
+    rlm-costs        the same with counted costs, of which an additive model is one more runtime
+    rlm-costs-alone  the same without other runtimes: what `nas device add` predicts
+    rlm-alone        reads texts and exact costs as covariates; knows no other runtime
+    rlm-texts        reads texts only
+    additive         sum of latencies in the known runtimes and of counted costs, with weights that
+                     are not negative; a part of rlm-costs
+    additive-alone   the same without other runtimes; a part of rlm-costs-alone
+    regression       ridge regression on logarithms of latencies in the known runtimes
+    gp               Gaussian process of BoTorch on the same and on logarithms of the costs
+    forest           random forest on the same inputs as gp
+    log-linear       linear regression on the logarithm of the FLOPs
 """
 
 from __future__ import annotations
@@ -25,14 +28,22 @@ import numpy as np
 
 from experiments.runtimes.measuring import Table, read_table
 from experiments.tables import Scores, spearman
-from search_spaces import expand, read
-from search_spaces.ir.costs import graph_activations, graph_flops, graph_params
+from nas.evaluation.new_device import (
+    AdditiveModel,
+    NewDeviceModel,
+    counted_costs,
+    relative_samples,
+    with_constant,
+)
 
 METHODS = (
     "rlm",
     "rlm-costs",
+    "rlm-costs-alone",
     "rlm-alone",
+    "rlm-texts",
     "additive",
+    "additive-alone",
     "regression",
     "gp",
     "forest",
@@ -89,14 +100,10 @@ def score(
 
 @cache
 def _table(folder: str, runtimes: str) -> tuple[Table, np.ndarray]:
-    """A table, and parameters, FLOPs, output elements and operators (n, 4) of its networks."""
+    """A table, and the counted costs (n, 4) of its networks."""
     table = read_table(Path(folder), runtimes.split(","))
-    counts = []
-    for network in table.networks:
-        graph = expand(read(network.space.to_text(network.architecture)))
-        activations = graph_activations(graph)
-        counts.append((graph_params(graph), graph_flops(graph), activations, len(graph.nodes)))
-    return table, np.array(counts, float)
+    texts = [network.space.to_text(network.architecture) for network in table.networks]
+    return table, counted_costs(texts)
 
 
 def _split(
@@ -126,7 +133,6 @@ def _split(
 
 def _rlm(split: Split) -> np.ndarray:
     import predictors
-    from nas.new_device import relative_samples
 
     drawn = relative_samples(
         predictors.create("rlm", seed=split.seed),
@@ -142,19 +148,28 @@ def _rlm(split: Split) -> np.ndarray:
 
 
 def _rlm_costs(split: Split) -> np.ndarray:
-    import predictors
-    from nas.new_device import samples_with_costs
+    return _new_device(split, np.exp(split.known))
 
-    known = np.exp(split.known)
-    drawn = samples_with_costs(
+
+def _rlm_costs_alone(split: Split) -> np.ndarray:
+    return _new_device(split, None)
+
+
+def _new_device(split: Split, known: np.ndarray | None) -> np.ndarray:
+    """With counted costs and latencies (n, d) in known runtimes, if there are any."""
+    import predictors
+
+    model = NewDeviceModel(
         predictors.create("rlm", seed=split.seed),
         [split.texts[i] for i in split.measured],
         np.exp(split.target[split.measured]),
-        known[split.measured],
         split.counts[split.measured],
+        None if known is None else known[split.measured],
+    )
+    drawn = model.sample(
         [split.texts[i] for i in split.others],
-        known[split.others],
         split.counts[split.others],
+        None if known is None else known[split.others],
         SAMPLES,
         split.seed,
     )  # (others, SAMPLES)
@@ -162,11 +177,28 @@ def _rlm_costs(split: Split) -> np.ndarray:
 
 
 def _additive(split: Split) -> np.ndarray:
-    from nas.new_device import additive_latency
+    return _sum(split, with_constant(split.counts, np.exp(split.known)))
 
-    parts = np.hstack([np.exp(split.known), split.counts, np.ones((len(split.counts), 1))])
+
+def _additive_alone(split: Split) -> np.ndarray:
+    return _sum(split, with_constant(split.counts))
+
+
+def _sum(split: Split, parts: np.ndarray) -> np.ndarray:
+    model = AdditiveModel(parts[split.measured], np.exp(split.target[split.measured]))
+    return np.log(model.predict(parts[split.others]))
+
+
+def _rlm_texts(split: Split) -> np.ndarray:
+    import predictors
+
+    metric = "new_latency_ms"
     values = np.exp(split.target[split.measured])
-    return np.log(additive_latency(parts[split.measured], values, parts[split.others]))
+    model = predictors.create("rlm", seed=split.seed)
+    model.fit([split.texts[i] for i in split.measured], {metric: values})
+    texts = [split.texts[i] for i in split.others]
+    predicted = model.predict(texts, [metric], samples=SAMPLES, seed=split.seed)
+    return np.log(predicted.median[:, 0])
 
 
 def _rlm_alone(split: Split) -> np.ndarray:
@@ -242,8 +274,11 @@ def _scaled(inputs: np.ndarray, rows: np.ndarray) -> np.ndarray:
 _PREDICT = {
     "rlm": _rlm,
     "rlm-costs": _rlm_costs,
+    "rlm-costs-alone": _rlm_costs_alone,
     "rlm-alone": _rlm_alone,
+    "rlm-texts": _rlm_texts,
     "additive": _additive,
+    "additive-alone": _additive_alone,
     "regression": _regression,
     "gp": _gp,
     "forest": _forest,

@@ -1,5 +1,5 @@
-"""The user's devices: the RLM predicts the latency of any network from a few measured ones, or
-another metric that is positive.
+"""The user's devices: the latency of any network, or another metric that is positive, is predicted
+from a few measured networks, by counted costs and by the RLM (`nas.evaluation.new_device.NewDeviceModel`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from search_spaces.common.files import replacing
 from search_spaces.ir.text import fingerprint
 
 if TYPE_CHECKING:
-    from predictors import Predictor
+    from nas.evaluation.new_device import NewDeviceModel
 
 SAMPLES = 32  # per predicted latency
 QUANTILES = (0.5, 0.1, 0.9)  # of the samples, the columns of a prediction
@@ -201,11 +201,13 @@ class PredictedDevice:
 
     @property
     def settings(self) -> dict[str, str]:
-        """What predictions depend on: measurements and checkpoint, as a checksum."""
+        """What predictions depend on: measurements, checkpoint and method, as a checksum."""
+        from nas.evaluation.new_device import NewDeviceModel
         from predictors.checkpoint import checksum
         from predictors.rlm.predictor import BASE
 
-        values = json.dumps([self.texts, self.latencies[:, 0].tolist(), checksum(BASE)])
+        method = NewDeviceModel.VERSION
+        values = json.dumps([self.texts, self.latencies[:, 0].tolist(), checksum(BASE), method])
         return {"name": self.name, "sha256": fingerprint(values)}
 
     def predict(self, texts: Sequence[str]) -> np.ndarray:
@@ -213,31 +215,41 @@ class PredictedDevice:
         return quantiles(self.sample(texts), QUANTILES).T
 
     def sample(self, texts: Sequence[str]) -> np.ndarray:
-        """Samples (n, SAMPLES) of the predicted latencies in ms."""
-        return _sampled(self._fitted, self.declared.key, texts)
+        """Samples (n, SAMPLES) of the predicted latencies in ms.
+
+        Raises:
+            InputError: too few networks are measured, a text is not that of a network, or it is not
+                known what an operator costs.
+        """
+        return _sampled(self._fitted, texts)
 
     def novelty(self, texts: Sequence[str]) -> np.ndarray:
         """Distance (n,) of networks from the measured ones, in units of the distance between
         measured ones.
         """
-        return self._fitted.novelty(texts)
+        import predictors
+
+        self._check_measured()
+        values = {self.declared.key: self.latencies[:, 0]}
+        return predictors.create("rlm").fit(self.texts, values).novelty(texts)
 
     def leave_one_out(self) -> np.ndarray:
         """Leave-one-out predictions (k, 3) of the measured networks in ms, in the columns of
         `predict`.
         """
-        known = self.latencies[:, 0]
-        rows = np.arange(len(self.texts))
-        drawn = [
-            _sampled(
-                self._fit(np.where(rows == i, np.nan, known)), self.declared.key, [self.texts[i]]
-            )
-            for i in rows
-        ]
+        drawn = []
+        for i, text in enumerate(self.texts):
+            others = np.arange(len(self.texts)) != i
+            drawn.append(_sampled(self._fit(others), [text]))
         return quantiles(np.concatenate(drawn), QUANTILES).T
 
     @cached_property
-    def _fitted(self) -> Predictor:
+    def _fitted(self) -> NewDeviceModel:
+        self._check_measured()
+        return self._fit(np.full(len(self.texts), True))
+
+    def _check_measured(self) -> None:
+        """Raise InputError if too few networks are measured for predictions."""
         if not self.exists:
             raise unknown("device", self.name, list_devices())
         if len(self.texts) < MIN_MEASURED:
@@ -245,13 +257,15 @@ class PredictedDevice:
                 f"device {self.name!r} has {len(self.texts)} measured networks: measure at least "
                 f"{MIN_MEASURED}"
             )
-        return self._fit(self.latencies[:, 0])
 
-    def _fit(self, latencies: np.ndarray) -> Predictor:
-        """The RLM with these latencies (k,) as examples."""
+    def _fit(self, rows: np.ndarray) -> NewDeviceModel:
+        """The model of some measured networks, a mask (k,)."""
         import predictors
+        from nas.evaluation.new_device import NewDeviceModel, counted_costs
 
-        return predictors.create("rlm").fit(self.texts, {self.declared.key: latencies})
+        texts = [text for text, is_used in zip(self.texts, rows, strict=True) if is_used]
+        values = self.latencies[rows, 0]
+        return NewDeviceModel(predictors.create("rlm"), texts, values, counted_costs(texts))
 
 
 def _is_result(row: Any) -> bool:
@@ -268,8 +282,10 @@ def _is_result(row: Any) -> bool:
     )
 
 
-def _sampled(predictor: Predictor, metric: str, texts: Sequence[str]) -> np.ndarray:
-    return predictor.predict(texts, [metric], samples=SAMPLES).samples[:, :, 0]
+def _sampled(model: NewDeviceModel, texts: Sequence[str]) -> np.ndarray:
+    from nas.evaluation.new_device import counted_costs
+
+    return model.sample(texts, counted_costs(texts), samples=SAMPLES)
 
 
 def quantiles(samples: np.ndarray, shares: Sequence[float]) -> np.ndarray:

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nas.evaluation.new_device import relative_samples
 from nas.networks import network_text
-from nas.new_device import relative_samples
 from nas.ranking import covariates, rank
 from predictors import create, load
 from predictors.metrics import Metric
