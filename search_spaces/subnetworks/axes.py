@@ -81,7 +81,8 @@ def fresh(dim: Dim, reason: str = "") -> Axis:
     factors: list[Axis] = []
     for part in str(dim).split("_"):
         size = number_of(part)
-        factors.append(Atom(size, reason or ("the batch" if size == BATCH_SIZE else "")))
+        why_batch = "the batch" if size == BATCH_SIZE else ""
+        factors.append(Atom(size, reason or why_batch))
     return product(factors)
 
 
@@ -127,11 +128,11 @@ def terms_of(axis: Axis) -> list[Axis]:
     if isinstance(axis, Concat):
         return [inner for term in axis.terms for inner in terms_of(term)]
     if isinstance(axis, Product):
-        first, *rest = factors_of(axis)
+        first, *others = factors_of(axis)
         if isinstance(first, Concat):
             terms = []
             for term in terms_of(first):
-                terms += terms_of(product([term, *rest]))
+                terms += terms_of(product([term, *others]))
             return terms
     return [axis]
 
@@ -196,15 +197,15 @@ def _unify_terms(left: list[Axis], right: list[Axis], reason: str) -> None:
     """Unify two concatenations of the same size from the first position on."""
     # 1. Such as (a + a) and (2, n): equal terms side by side are a product with their number.
     if not _cuts_exist(left, right):
-        for one, other in ((left, right), (right, left)):
-            are_equal = len({term.size for term in one}) == 1
-            if len(other) == 1 and are_equal:
-                first, *copies = one
+        for terms, others in ((left, right), (right, left)):
+            are_equal = len({term.size for term in terms}) == 1
+            if len(others) == 1 and are_equal:
+                first, *copies = terms
                 for term in copies:
                     unify(first, term, reason)
-                number = Atom(len(one), "a number of parts")
+                number = Atom(len(terms), "a number of parts")
                 factors = [number, *factors_of(first)]
-                _unify_factors(factors, factors_of(other[0]), reason)
+                _unify_factors(factors, factors_of(others[0]), reason)
                 return
 
     # 2. Term by term: the longer one of two is cut. The next term is the last item.
@@ -214,19 +215,16 @@ def _unify_terms(left: list[Axis], right: list[Axis], reason: str) -> None:
         x = left.pop()
         y = right.pop()
         size = min(x.size, y.size)
-        for term, rest in ((x, left), (y, right)):
-            if term.size > size:
-                parts = cut(term, size)
-                if parts is None:
-                    for axis in (x, y, *left, *right):
-                        fix(axis, reason)
-                    return
-                head, tail = parts
-                rest.append(tail)
-                if term is x:
-                    x = head
-                else:
-                    y = head
+        if x.size != y.size:
+            longer, following = (x, left) if x.size > size else (y, right)
+            halves = cut(longer, size)
+            if halves is None:
+                for axis in (x, y, *left, *right):
+                    fix(axis, reason)
+                return
+            head, tail = halves
+            following.append(tail)
+            x, y = (head, y) if longer is x else (x, head)
         unify(x, y, reason)
 
 
@@ -237,12 +235,14 @@ def _cuts_exist(left: list[Axis], right: list[Axis]) -> bool:
     for terms, borders in ((left, borders_of_right), (right, borders_of_left)):
         start = 0
         for term in terms:
-            inside = [border - start for border in borders if 0 < border - start < term.size]
-            first = factors_of(term)[0]
-            inner = term.size // first.size
-            if inside and not isinstance(first, Atom):
+            # Only an atom can be cut, the slowest factor of a product.
+            borders_inside = [border - start for border in borders]
+            borders_inside = [border for border in borders_inside if 0 < border < term.size]
+            slowest = factors_of(term)[0]
+            if borders_inside and not isinstance(slowest, Atom):
                 return False
-            if any(border % inner for border in inside):
+            inner_size = term.size // slowest.size
+            if any(border % inner_size for border in borders_inside):
                 return False
             start += term.size
     return True
@@ -287,8 +287,8 @@ def _factorized(axis: Axis, size: int, outer: bool) -> list[Axis] | None:
     axis = resolve(axis)
     if axis.size % size:
         return None
-    rest = axis.size // size
-    first, second = (size, rest) if outer else (rest, size)
+    other_size = axis.size // size
+    first, second = (size, other_size) if outer else (other_size, size)
     if isinstance(axis, Atom):
         parts = [Atom(first, axis.fixed), Atom(second, axis.fixed)]
         axis.bound = product(parts)
@@ -327,19 +327,18 @@ def cut(axis: Axis, position: int) -> tuple[Axis, Axis] | None:
 
 def _cut_term(term: Axis, position: int) -> tuple[Axis, Axis] | None:
     """A term before and from a position: its slowest factor is cut."""
-    first, *rest = factors_of(term)
-    inner = prod(factor.size for factor in rest)
+    first, *others = factors_of(term)
+    inner = prod(factor.size for factor in others)
     if position % inner or not isinstance(first, Atom):
         return None
     size = position // inner
     left = Atom(size, first.fixed)
     right = Atom(first.size - size, first.fixed)
     first.bound = Concat((left, right), first.size)
-    return product([left, *rest]), product([right, *rest])
+    return product([left, *others]), product([right, *others])
 
 
 # --- sizes and positions of a choice
-# ---------------------------------------------------------------------------------
 
 
 def size_of(axis: Axis, sizes: Mapping[Atom, int]) -> int:

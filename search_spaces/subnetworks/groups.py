@@ -82,7 +82,10 @@ class Group:
 
     def atom_sizes(self, size: int) -> dict[Atom, int]:
         """The number of positions of each atom, if this group has that many."""
-        return {self.atom: size, **{group.atom: size // group.unit for group in self.tied}}
+        sizes = {self.atom: size}
+        for group in self.tied:
+            sizes[group.atom] = size // group.unit
+        return sizes
 
 
 @dataclass(eq=False)
@@ -148,8 +151,9 @@ def find_groups(
     heads.
     """
     names = source_names(module, reading)
+
     # 1. Atoms along which tensors can be shortened, and those inside of them.
-    tensors: dict[Atom, list[str]] = {}
+    tensors: dict[Atom, list[str]] = {}  # names of the tensors that have an atom outermost
     units: dict[Atom, int] = {}
     inner: set[Atom] = set()
     fixed: dict[Atom, None] = {}
@@ -157,16 +161,16 @@ def find_groups(
         terms = [term for axis in coupling.weights[value] for term in terms_of(axis)]
         for term in terms:
             if len(factors_of(term)) == 1:
-                whole = [atom for atom in atoms_of(term) if atom.fixed and atom.size > 1]
-                fixed.update(dict.fromkeys(whole))
-            outer, rest = _outermost(term)
+                stays = [atom for atom in atoms_of(term) if atom.fixed and atom.size > 1]
+                fixed.update(dict.fromkeys(stays))
+            outer, inner_factors = _outermost(term)
             if outer is None:
                 continue
             tensors.setdefault(outer, []).append(name)
-            unit = prod(factor.size for factor in rest)
+            unit = prod(factor.size for factor in inner_factors)
             units[outer] = max(units.get(outer, 1), unit)
-            for factor in rest:
-                inner.update([atom for atom in atoms_of(factor) if not atom.fixed])
+            for factor in inner_factors:
+                inner.update(_open_atoms(factor))
     contracted = _all_atoms(coupling.contracted)
     normalized = _all_atoms(coupling.normalized)
 
@@ -242,11 +246,11 @@ def _makers(coupling: Coupling, names: dict[int, str]) -> dict[Atom, str]:
         # Matrices come before scales, and before weights of their own, such as those of a class
         # token.
         axes = coupling.weights[role.value]
-        is_own = role.owner is None and any(axis.size == 1 for axis in axes)
-        candidate = len(axes) < 2 or is_own, order[role.value], names[role.value]
-        for axis in role.makes:
-            for atom in atoms_of(axis):
-                makers[atom] = min(makers.get(atom, candidate), candidate)
+        is_of_its_own = role.owner is None and any(axis.size == 1 for axis in axes)
+        comes_last = len(axes) < 2 or is_of_its_own
+        candidate = (comes_last, order[role.value], names[role.value])
+        for atom in _all_atoms(role.makes):
+            makers[atom] = min(makers.get(atom, candidate), candidate)
     return {atom: name for atom, (*_, name) in makers.items()}
 
 
@@ -262,9 +266,9 @@ def _has_heads(
     for value in names:
         for axis in coupling.weights[value]:
             for term in terms_of(axis):
-                outer, rest = _outermost(term)
-                inside = {inner for factor in rest for inner in atoms_of(factor)}
-                if outer is atom and not inside.isdisjoint(contracted):
+                outer, inner_factors = _outermost(term)
+                inner_atoms = _all_atoms(inner_factors)
+                if outer is atom and not inner_atoms.isdisjoint(contracted):
                     return True
     return False
 
@@ -295,10 +299,10 @@ def tie(coupling: Coupling, groups: Sequence[Group]) -> list[Group]:
     # 1. Which atoms a layer makes of those that it reads.
     made_of: dict[Atom, set[Atom]] = {}
     for role in coupling.roles:
-        makes = {atom for axis in role.makes for atom in atoms_of(axis)}
-        reads = {atom for axis in role.reads for atom in atoms_of(axis)}
-        for atom in reads:
+        makes = _all_atoms(role.makes)
+        for atom in _all_atoms(role.reads):
             made_of.setdefault(atom, set()).update(makes)
+
     # 2. Channels, and all heads of as many channels that are made of them.
     ties = []
     for wide in groups:
@@ -336,31 +340,45 @@ def find_blocks(reading: Reading, coupling: Coupling, module: nn.Module) -> list
     Of layers inside each other, the members of containers (`nn.Sequential`, `nn.ModuleList`) are
     preferred, and of these the smallest.
     """
+    # 1. All layers that may be left out.
     search = _BlockSearch(reading, coupling)
-    calls = Counter(call.name for call in reading.recorder.calls)
+    times_called = Counter(call.name for call in reading.recorder.calls)
     candidates: dict[str, Block] = {}
     for call in reading.recorder.calls:
-        if call.name and calls[call.name] == 1:
+        if call.name and times_called[call.name] == 1:
             block = search.block(call)
             if block is not None:
                 candidates[call.name] = block
+
+    # 2. Members of containers, and layers that are neither inside nor around one of these.
     containers = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
-    members: list[str] = []
-    others: list[str] = []
+    members = []
     for name in candidates:
         parent = module.get_submodule(name.rpartition(".")[0])
-        (members if isinstance(parent, containers) else others).append(name)
-    others = [n for n in others if not any(_related(n, member) for member in members)]
+        if isinstance(parent, containers):
+            members.append(name)
+    others = []
+    for name in candidates:
+        if not any(_are_nested(name, member) for member in members):
+            others.append(name)
+
+    # 3. The smallest of each.
     chosen = {*_innermost(members), *_innermost(others)}
     return [block for name, block in candidates.items() if name in chosen]
 
 
 def _innermost(names: Sequence[str]) -> list[str]:
     """The layers that have no other one of these inside."""
-    return [n for n in names if not any(other.startswith(f"{n}.") for other in names)]
+    innermost = []
+    for name in names:
+        has_others_inside = any(other.startswith(f"{name}.") for other in names)
+        if not has_others_inside:
+            innermost.append(name)
+    return innermost
 
 
-def _related(name: str, other: str) -> bool:
+def _are_nested(name: str, other: str) -> bool:
+    """True for a layer and itself, or one inside of it, or around it."""
     return name == other or name.startswith(f"{other}.") or other.startswith(f"{name}.")
 
 
@@ -368,7 +386,7 @@ class _BlockSearch:
     """Decides which calls of layers are blocks.
 
     Attributes:
-        made: by value, the operator that makes it.
+        makers: by value, the operator that makes it.
         position: by value, the number of its operator in the order of the recording.
         readers: by value, the positions of the operators that read it; behind the last one for the
             network's outputs.
@@ -376,9 +394,11 @@ class _BlockSearch:
     """
 
     def __init__(self, reading: Reading, coupling: Coupling) -> None:
-        self.reading, self.coupling = reading, coupling
-        recorded, graph = reading.recorder.nodes, reading.graph
-        self.made = {node.outputs[0]: node for node in graph.nodes}
+        self.reading = reading
+        self.coupling = coupling
+        recorded = reading.recorder.nodes
+        graph = reading.graph
+        self.makers = {node.outputs[0]: node for node in graph.nodes}
         self.position = {node.outputs[0]: i for i, node in enumerate(recorded)}
         self.readers: dict[int, list[int]] = {}
         self.dynamic = set(graph.inputs)
@@ -392,36 +412,42 @@ class _BlockSearch:
 
     def block(self, call: Call) -> Block | None:
         """The block of a layer's call; None if its result cannot be replaced by its input."""
+        # 1. It returns one value, which is computed inside of it.
         source = call.source
-        if source is None or len(call.results) != 1 or call.results[0] not in self.made:
+        if source is None or len(call.results) != 1 or call.results[0] not in self.makers:
             return None
         result: int = call.results[0]
         inside = {v for v, at in self.position.items() if call.start <= at < call.end}
         if result not in inside or source not in self.coupling.axes:
             return None
-        # 1. The input reaches the result by additions and normalizations alone.
+
+        # 2. The input reaches the result by additions and normalizations alone.
         shapes = self.reading.graph.shapes
         if shapes[source] != shapes[result] or not self._adds(source, result, inside):
             return None
-        # 2. The channels are the same, so that the input has the result's width in every
+
+        # 3. The channels are the same, so that the input has the result's width in every
         #    sub-network.
         before, after = self.coupling.axes[source], self.coupling.axes[result]
         for a, b in zip(before, after, strict=True):
             if _open_atoms(a) != _open_atoms(b):
                 return None
-        # 3. Nothing else from inside is read outside, but constants.
-        own = inside & self.dynamic
-        for value in own:
+
+        # 4. Nothing else from inside is read outside, but constants.
+        left_out = inside & self.dynamic
+        for value in left_out:
             if value != result and not self._is_read_within(value, call):
                 return None
-        # 4. Constants and weights of the block go with it, unless others read them, too.
-        static = [v for v in inside - own if v in self.made]
+
+        # 5. Constants and weights of the block go with it, unless others read them, too. The last
+        #    ones come first, since they may be the only readers of those before them.
+        constants = [v for v in inside - left_out if v in self.makers]
         recorded = self.reading.recorder.nodes
-        for value in sorted(static, key=self.position.__getitem__, reverse=True):
+        for value in sorted(constants, key=self.position.__getitem__, reverse=True):
             readers = self.readers.get(value, ())
-            if all(at < len(recorded) and recorded[at].outputs[0] in own for at in readers):
-                own.add(value)
-        return Block(call.name, source, result, frozenset(own))
+            if all(at < len(recorded) and recorded[at].outputs[0] in left_out for at in readers):
+                left_out.add(value)
+        return Block(call.name, source, result, frozenset(left_out))
 
     def _is_read_within(self, value: int, call: Call) -> bool:
         return all(call.start <= at < call.end for at in self.readers.get(value, ()))
@@ -430,20 +456,20 @@ class _BlockSearch:
         """True if a path of residual operators with at least one addition leads from one value to
         another.
         """
-        todo = [(result, False)]
+        waiting = [(result, False)]  # values, and whether an addition was passed on the way back
         seen = set()
-        while todo:
-            value, has_sum = todo.pop()
+        while waiting:
+            value, has_sum = waiting.pop()
             if value == source and has_sum:
                 return True
             if value == source or (value, has_sum) in seen:
                 continue
             seen.add((value, has_sum))
-            node = self.made.get(value) if value in inside else None
+            node = self.makers.get(value) if value in inside else None
             if node is None or node.op not in _RESIDUAL:
                 continue
             is_sum = node.op == "Add" and len(node.inputs) == 2
-            todo += [(v, has_sum or is_sum) for v in node.inputs]
+            waiting += [(v, has_sum or is_sum) for v in node.inputs]
         return False
 
 
@@ -463,20 +489,22 @@ def find_kernels(module: nn.Module, reading: Reading, names: dict[int, str]) -> 
             continue
         owned = reading.owned.get(node.outputs[0])
         value = owned[0] if owned else None
-        if value is None or uses[value] > 1 or not names.get(value, "").endswith("weight"):
+        if value is None or uses[value] > 1:
+            continue
+        if not names.get(value, "").endswith("weight"):
             continue
         conv = convolution(node.attrs, reading.graph.shapes[node.inputs[0]])
-        if _can_be_cut(conv):
-            layer = names[value].rpartition(".")[0]
-            kernels.append(
-                Kernel(
-                    name=f"kernel.{layer}",
-                    layer=layer,
-                    value=node.outputs[0],
-                    weight=reading.sources[value],
-                    size=conv.kernel,
-                )
-            )
+        if not _can_be_cut(conv):
+            continue
+        layer = names[value].rpartition(".")[0]
+        kernel = Kernel(
+            name=f"kernel.{layer}",
+            layer=layer,
+            value=node.outputs[0],
+            weight=reading.sources[value],
+            size=conv.kernel,
+        )
+        kernels.append(kernel)
     return kernels
 
 
@@ -496,11 +524,17 @@ def _can_be_cut(conv: Convolution) -> bool:
     return True
 
 
-def kernel_options(kernel: Kernel, chosen: Sequence[int] | bool) -> tuple[int, ...]:
-    """Kernel sizes: all odd ones from 3 for True, or the given ones up to the kernel's."""
+def kernel_options(kernel: Kernel, sizes: Sequence[int] | bool) -> tuple[int, ...]:
+    """Kernel sizes to choose from.
+
+    Args:
+        kernel: the kernel, whose own size is always one of them.
+        sizes: sizes to offer, of which odd ones below the kernel's are taken; True for all of these
+            from 3, False for none.
+    """
     whole = kernel.size[0]
-    if chosen is True:
-        options = list(range(_MIN_KERNEL, whole, 2))
+    if sizes is True:
+        smaller = list(range(_MIN_KERNEL, whole, 2))
     else:
-        options = [size for size in chosen or () if size % 2 and size < whole]
-    return tuple(sorted({*options, whole}))
+        smaller = [size for size in sizes or () if size % 2 and size < whole]
+    return tuple(sorted({*smaller, whole}))

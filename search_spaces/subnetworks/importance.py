@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -67,9 +67,9 @@ class Importance:
         without weights.
         """
         atoms = [group.atom for group in groups]
-        ones = {atom: np.ones(atom.size) for atom in atoms}
+        equal = {atom: np.ones(atom.size) for atom in atoms}
         if any(x.is_meta for x in module.parameters()):
-            return ones
+            return equal
         if self.kind == "taylor":
             return self._taylor(module, reading, coupling, atoms)
         made, read = _norms(reading, coupling, atoms)
@@ -81,8 +81,8 @@ class Importance:
                     activations[atom] = norm
             made = activations
         scores = {}
-        for atom, one in ones.items():
-            scores[atom] = made.get(atom, one) * read.get(atom, one)
+        for atom, ones in equal.items():
+            scores[atom] = made.get(atom, ones) * read.get(atom, ones)
         return scores
 
     def _taylor(
@@ -95,7 +95,7 @@ class Importance:
         """|sum of weight · gradient| over all weights of a position, sum over the batches."""
         totals = {atom: np.zeros(atom.size) for atom in atoms}
         places = _places(module, reading, coupling, atoms)
-        needs = {p: p.requires_grad for p in module.parameters()}
+        required_grad = {p: p.requires_grad for p in module.parameters()}
         try:
             for p in module.parameters():
                 p.requires_grad_(p.is_floating_point())
@@ -105,16 +105,16 @@ class Importance:
                 self._loss(run(module, inputs), targets).backward()
                 # 2. The change without a position: of all weights along each of its places.
                 changes = {atom: np.zeros(atom.size) for atom in atoms}
-                for parameter, dim, atom, labels in places:
+                for parameter, (dim, atom, labels) in places:
                     if parameter.grad is not None:
                         product = (parameter.detach() * parameter.grad).double()
-                        _add(changes[atom], labels, _along(product, dim))
+                        _add(changes[atom], labels, _sums_along(product, dim))
                 for atom, change in changes.items():
                     totals[atom] += np.abs(change)
         finally:
             module.zero_grad(set_to_none=True)
-            for p, need in needs.items():
-                p.requires_grad_(need)
+            for p, required in required_grad.items():
+                p.requires_grad_(required)
         return totals
 
     def _loss(self, outputs: Any, targets: Any) -> Tensor:
@@ -159,16 +159,30 @@ class Importance:
         return totals
 
 
+class _Occurrence(NamedTuple):
+    """A place where an atom occurs in an axis of a tensor.
+
+    Attributes:
+        dim: dimension of the axis.
+        atom: the atom.
+        labels: (size of the axis,) for each position of the axis that of the atom, or -1.
+    """
+
+    dim: int
+    atom: Atom
+    labels: np.ndarray
+
+
 def _listener(
     rank: int,
-    watched: Sequence[tuple[int, Atom, np.ndarray]],
+    watched: Sequence[_Occurrence],
     totals: dict[Atom, np.ndarray],
 ) -> Callable[..., None]:
     """A hook that adds the sizes of a layer's results to the totals.
 
     Args:
         rank: number of axes of the result.
-        watched: dimension, atom and labels of each place where an atom occurs.
+        watched: where atoms occur in the result.
         totals: by atom.
     """
 
@@ -222,7 +236,7 @@ def _squares(
     squares = tensor.detach().double().square()
     score = np.zeros(atom.size)
     for dim, _, labels in _occurrences(axes, [atom]):
-        _add(score, labels, _along(squares, dim))
+        _add(score, labels, _sums_along(squares, dim))
     return score
 
 
@@ -231,32 +245,32 @@ def _places(
     reading: Reading,
     coupling: Coupling,
     atoms: Sequence[Atom],
-) -> list[tuple[nn.Parameter, int, Atom, np.ndarray]]:
-    """Parameter, dimension, atom and labels of each place where an atom occurs."""
+) -> list[tuple[nn.Parameter, _Occurrence]]:
+    """The places where atoms occur in parameters."""
     places = []
     for value in source_names(module, reading):
         tensor = reading.sources[value]
         if isinstance(tensor, nn.Parameter):
-            for dim, atom, labels in _occurrences(coupling.weights[value], atoms):
-                places.append((tensor, dim, atom, labels))
+            for occurrence in _occurrences(coupling.weights[value], atoms):
+                places.append((tensor, occurrence))
     return places
 
 
 def _occurrences(
     axes: Sequence[Axis],
     atoms: Iterable[Atom],
-) -> list[tuple[int, Atom, np.ndarray]]:
-    """Dimension, atom and labels (size of the axis,) of each place where an atom occurs."""
+) -> list[_Occurrence]:
+    """The places where atoms occur in the axes of a tensor."""
     chosen = set(atoms)
     occurrences = []
     for dim, axis in enumerate(axes):
         for atom in dict.fromkeys(atoms_of(axis)):
             if atom in chosen:
-                occurrences.append((dim, atom, labels_of(axis, atom)))
+                occurrences.append(_Occurrence(dim, atom, labels_of(axis, atom)))
     return occurrences
 
 
-def _along(x: Tensor, dim: int) -> np.ndarray:
+def _sums_along(x: Tensor, dim: int) -> np.ndarray:
     """Sums over all other axes, (size of the axis,)."""
     others = [i for i in range(x.dim()) if i != dim]
     return (x.sum(others) if others else x).cpu().numpy()

@@ -115,7 +115,10 @@ class Prunable:
         settings: Settings,
         importance: Importance,
     ) -> None:
-        self.module, self.example, self.settings = module.eval(), example, settings
+        # 1. and 2. What could be chosen.
+        self.module = module.eval()
+        self.example = example
+        self.settings = settings
         self.reading: Reading = read_module(module, example)
         self.coupling: Coupling = couple(self.reading, RULES)
         self._fix_kept()
@@ -124,9 +127,13 @@ class Prunable:
         self._assignment: dict[tuple[type, str], str] = {}
         self._assignments_left = MAX_ALL_ASSIGNMENTS
         self._started = time.process_time()
+
+        # 3. What works.
         self._prepare()
         self._drop_what_fails()
         self._prepare()
+
+        # 4. What is important.
         self.scores = importance.scores(self.module, self.reading, self.coupling, self._members)
         for atom, score in self.scores.items():
             self.order[atom] = np.argsort(-score, kind="stable")
@@ -203,11 +210,10 @@ class Prunable:
             choice: the sub-network.
             precisions: of layers, by their output value.
         """
-        kernels = {
-            kernel.value: (size,) * len(kernel.size)
-            for kernel, size in choice.kernels.items()
-            if size < kernel.size[0]
-        }
+        kernels = {}
+        for kernel, size in choice.kernels.items():
+            if size < kernel.size[0]:
+                kernels[kernel.value] = (size,) * len(kernel.size)
         graph = self.resizer(_atom_sizes(choice), choice.skipped, kernels)
         if precisions:
             nodes = []
@@ -241,11 +247,10 @@ class Prunable:
             choice: the sub-network.
             meta: make parameters without data.
         """
-        kernels = {
-            kernel.layer: (kernel, size)
-            for kernel, size in choice.kernels.items()
-            if size < kernel.size[0]
-        }
+        kernels = {}
+        for kernel, size in choice.kernels.items():
+            if size < kernel.size[0]:
+                kernels[kernel.layer] = (kernel, size)
         kept = kept_of(_atom_sizes(choice), self.order)
         return self.slicer(kept, choice.skipped, kernels, meta)
 
@@ -260,11 +265,12 @@ class Prunable:
         for group in self.choices.groups:
             score = self.scores[group.atom]
             relative[group] = score / max(score.mean(), 1e-30)
-        threshold = np.quantile(np.concatenate([*relative.values(), np.zeros(1)]), 1 - share)
+        all_scores = np.concatenate([*relative.values(), np.zeros(1)])
+        threshold = np.quantile(all_scores, 1 - share)
         sizes = {}
         for group, score in relative.items():
-            stays = int((score >= threshold).sum())
-            sizes[group] = min(group.sizes, key=lambda size: abs(size - stays))
+            above = int((score >= threshold).sum())
+            sizes[group] = min(group.sizes, key=lambda size: abs(size - above))
         return sizes
 
     # --- trials
@@ -278,9 +284,11 @@ class Prunable:
         """
         choices = self.choices
         everything: list[Option] = [*choices.groups, *choices.blocks, *choices.kernels]
+
         # 1. All choices together, as nearly always; or after its attributes are understood anew.
         if not everything or self._works(everything):
             return
+
         # 2. Heads with the channels that their attention reads: the code may compute the width of a
         #    head from both.
         ties = tie(self.coupling, choices.groups)
@@ -289,12 +297,14 @@ class Prunable:
         if ties and self._failure([*untied, *ties]) is None:
             self._keep([*untied, *ties])
             return
+
         # 3. Choices of a kind, by halving.
         reasons: dict[Option, str] = {}
         working: list[Option] = []
         for batch in _alike(everything):
             self._works(batch)
             working += self._working(batch, reasons)
+
         # 4. Choices may work one by one, but not together.
         if self._failure(working) is not None:
             together: list[Option] = []
@@ -305,6 +315,7 @@ class Prunable:
                 else:
                     reasons[choice] = reason
             working = together
+
         # 5. Some heads may work with their channels, where not all do.
         failing = [choice for choice in choices.groups if choice not in working]
         for group in tie(self.coupling, failing):
@@ -312,8 +323,12 @@ class Prunable:
                 break
             if self._failure([*working, group]) is None:
                 working.append(group)
+
         # 6. The others stay whole.
-        members = [one for choice in working if isinstance(choice, Group) for one in choice.members]
+        members = []
+        for choice in working:
+            if isinstance(choice, Group):
+                members += choice.members
         for choice in everything:
             if choice not in working and not _is_of(choice, members):
                 reason = reasons.get(choice, "the module does not run without it")
@@ -345,18 +360,28 @@ class Prunable:
         return True
 
     def _working(self, tried: Sequence[Option], reasons: dict[Option, str]) -> list[Option]:
-        """Those of similar choices that work, found by halving."""
+        """Those of similar choices that work, by halving.
+
+        Args:
+            tried: the choices.
+            reasons: gets the reason of each that does not work.
+        """
+        # 1. All of them, if there is time.
         if self._is_late():
             reasons.update(dict.fromkeys(tried, "it was not tried: other trials took too long"))
             return []
         reason = self._failure(tried)
         if reason is None:
             return list(tried)
+
+        # 2. Of many, three: if each fails alone, so will the others.
         if len(tried) > PROBED:
             probes = [self._failure([tried[i]]) for i in (0, len(tried) // 2, -1)]
             if all(probes):
                 reasons.update(dict.fromkeys(tried, str(probes[0])))
                 return []
+
+        # 3. Both halves.
         if len(tried) == 1:
             reasons[tried[0]] = reason
             return []
@@ -387,26 +412,31 @@ class Prunable:
                 pairs.append(both)
 
         # 3. The first that works.
-        usual = dict(self.slicer.assignment)
+        current = dict(self.slicer.assignment)
         limit = min(MAX_ASSIGNMENTS, self._assignments_left)
         try:
             for change in [*changes, *pairs][:limit]:
                 self._assignments_left -= 1
-                self.slicer.assignment = usual | change
+                self.slicer.assignment = current | change
                 if self._failure(tried) is None:
-                    return usual | change
+                    return current | change
         finally:
-            self.slicer.assignment = usual
+            self.slicer.assignment = current
         return None
 
     def _failure(self, tried: Iterable[Option]) -> str | None:
         """Why the module does not work with small choices of these; None if it does."""
+        # 1. Groups get different shares, so that equal sizes are not mistaken for each other.
         options = list(tried)
+        groups = [choice for choice in options if isinstance(choice, Group)]
         sizes = {}
-        for i, group in enumerate([choice for choice in options if isinstance(choice, Group)]):
-            sizes[group] = group.sizes[i % (len(group.sizes) - 1)]  # not all by the same share
+        for i, group in enumerate(groups):
+            smaller = group.sizes[:-1]
+            sizes[group] = smaller[i % len(smaller)]
         kernels = {choice: choice.sizes[0] for choice in options if isinstance(choice, Kernel)}
         skipped = tuple([choice for choice in options if isinstance(choice, Block)])
+
+        # 2. Without the blocks, and with them.
         reason = self._reason(Choice(sizes, skipped, kernels))
         if reason is None and skipped:
             reason = self._reason(Choice(sizes, (), kernels))
@@ -414,6 +444,7 @@ class Prunable:
 
     def _reason(self, choice: Choice) -> str | None:
         """Why a sub-network does not work; None if it does."""
+        # 1. Without data: the recorded graph and the computed one have the same text.
         try:
             module = self.sub_module(choice, meta=True)
             # The recording first: it stops where the module does not run, mostly early.
@@ -423,6 +454,8 @@ class Prunable:
             return f"the module does not run with other sizes ({_first_line(error)})"
         if computed != recorded:
             return "the module's code has sizes of its own"
+
+        # 2. With data, if there are any.
         tensors = *self.module.parameters(), *example_tensors(self.example)
         if any(x.is_meta for x in tensors):
             return None

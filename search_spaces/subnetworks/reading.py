@@ -210,14 +210,14 @@ class Reading:
     def origins(self, value: int) -> list[int]:
         """The sources that a value of the graph of weights is computed from."""
         maker = {node.outputs[0]: node for node in self.weight_graph.nodes}
-        todo = [value]
+        waiting = [value]
         seen = {value}
-        while todo:
-            node = maker[todo.pop()]
-            for inner in node.inputs:
-                if inner not in seen:
-                    seen.add(inner)
-                    todo.append(inner)
+        while waiting:
+            node = maker[waiting.pop()]
+            for read in node.inputs:
+                if read not in seen:
+                    seen.add(read)
+                    waiting.append(read)
         return sorted(seen & self.sources.keys())
 
 
@@ -275,24 +275,25 @@ def _tensors_in(values: Any) -> list[Tensor]:
 
 def _linked(graph: Graph, recorder: LinkedRecorder, module: nn.Module) -> Reading:
     """Add the graph that computes the weights of all operators from the module's parameters."""
-    own_buffers = {id(x): x for x in module.buffers()}
+    buffers_of_module = {id(x): x for x in module.buffers()}
     links = _WeightGraph(recorder, module)
 
     # 1. Running statistics are no constants of the graph: they are sliced like parameters.
     statistics: dict[int, list[Tensor]] = {}
     for number, pair in recorder.statistics.items():
-        own = [x for x in pair if x is not None and id(x) in own_buffers]
-        statistics[number] = own
-        for x in own:
-            links.add_param(x)
+        statistics[number] = []
+        for x in pair:
+            if x is not None and id(x) in buffers_of_module:
+                statistics[number].append(x)
+                links.add_param(x)
 
     # 2. The weights that operators own, and those that are values.
     owned: dict[int, list[int | None]] = {}
     for number, weights in recorder.owned.items():
         owned[number] = [links.oriented(x, transposed) for x, transposed in weights]
-    for number, own in statistics.items():
+    for number, tensors in statistics.items():
         owned.setdefault(number, [])
-        owned[number] += [links.value(x) for x in own]
+        owned[number] += [links.value(x) for x in tensors]
     for number, matrices in recorder.recurrent.items():
         owned[number] = [links.value(x) for x in matrices]
     params = {number: links.value(x) for number, x in recorder.params.items()}
@@ -302,15 +303,15 @@ def _linked(graph: Graph, recorder: LinkedRecorder, module: nn.Module) -> Readin
     op_of = {node.outputs[0]: node.op for node in graph.nodes}
     buffers: dict[int, Tensor] = {}
     for i, (_, number) in recorder.constants_as_values.items():
-        if i in own_buffers and op_of.get(number) in ("Buffer", "Expand"):
-            buffers[number] = own_buffers[i]
+        if i in buffers_of_module and op_of.get(number) in ("Buffer", "Expand"):
+            buffers[number] = buffers_of_module[i]
     return Reading(
         graph=graph,
         recorder=recorder,
         owned=owned,
         params=params,
         weight_graph=links.graph(),
-        sources=links.sources(own_buffers),
+        sources=links.sources(buffers_of_module),
         numbers=links.numbers,
         standardized=frozenset(links.standardized.values()),
         buffers=buffers,
@@ -394,13 +395,16 @@ def _standardized(x: Tensor, recorder: LinkedRecorder) -> nn.Parameter | None:
     """The parameter that a weight is a normalized version of, row by row; None if it is none.
 
     That is tried: noise on the last row of the parameter must change the last row of the weight
-        alone.
+    alone.
     """
+    # 1. The only parameter of the weight's shape.
     sources = recorder.weights.sources(x).values()
     alike = [source for source in sources if source.shape == x.shape]
     if len(alike) != 1 or alike[0].is_meta or x.dim() < 2:
         return None
     (parameter,) = alike
+
+    # 2. The weight before and after the change, which is undone.
     original = parameter.detach().clone()
     last = original[-1]
     with torch.no_grad():
@@ -410,6 +414,8 @@ def _standardized(x: Tensor, recorder: LinkedRecorder) -> nn.Parameter | None:
         parameter[-1] += noise.to(original)
         after = recorder.weights.computed(x).clone()
         parameter.copy_(original)
+
+    # 3. The rows that changed.
     changed = (before != after).flatten(1).any(1)  # (rows,)
     *others, last_changed = changed.tolist()
     return parameter if last_changed and not any(others) else None

@@ -55,7 +55,8 @@ class Resizer:
     """
 
     def __init__(self, graph: Graph, coupling: Coupling, atoms: Iterable[Atom]) -> None:
-        self.graph, self.coupling = graph, coupling
+        self.graph = graph
+        self.coupling = coupling
         changing = set(atoms)
         self.axes: dict[int, tuple[Axis, ...]] = {}
         self.open: dict[int, list[int]] = {}  # places of axes that may change, by value
@@ -82,9 +83,11 @@ class Resizer:
         """
         # 1. Shapes: those of the graph that was read, with the new sizes of the axes that change.
         shapes = self._shapes(sizes)
+
         # 2. Left out: the operators of skipped blocks; who reads their result reads their input.
         replaced = {block.result: block.source for block in skipped}
         dropped = frozenset().union(*[block.nodes for block in skipped])
+
         # 3. The other operators, with new attributes.
         nodes: list[Node] = []
         for node in self.graph.nodes:
@@ -94,7 +97,7 @@ class Resizer:
             inputs = node.inputs
             if replaced:
                 inputs = tuple([_followed(v, replaced) for v in inputs])
-            if node.op == "Reshape" and self._is_same(node, inputs, shapes):
+            if node.op == "Reshape" and self._keeps_shape(node, inputs, shapes):
                 # Such as to one head: what would not change the shape is not recorded, either.
                 replaced[value] = inputs[0]
                 continue
@@ -104,17 +107,20 @@ class Resizer:
                 nodes += _written(node, shapes)
                 continue
             attrs = self._attrs(node, shapes, sizes, (kernels or {}).get(value))
-            is_same = attrs is node.attrs and inputs is node.inputs
-            nodes.append(
-                node if is_same else Node(node.op, inputs, node.outputs, attrs, node.scope)
-            )
+            is_unchanged = attrs is node.attrs and inputs is node.inputs
+            if is_unchanged:
+                nodes.append(node)
+            else:
+                nodes.append(Node(node.op, inputs, node.outputs, attrs, node.scope))
         outputs = tuple([_followed(v, replaced) for v in self.graph.outputs])
+
         # 4. A mask that only skipped blocks read goes with them.
-        kept = live(nodes, list(outputs)) if dropped else tuple(nodes)
-        return replace(self.graph, nodes=kept, outputs=outputs, shapes=tuple(shapes))
+        live_nodes = live(nodes, list(outputs)) if dropped else tuple(nodes)
+        return replace(self.graph, nodes=live_nodes, outputs=outputs, shapes=tuple(shapes))
 
     def _shapes(self, sizes: Sizes) -> list[Shape]:
-        measured: dict[Axis, int] = {}
+        """The shapes of all values, with new sizes."""
+        new_size: dict[Axis, int] = {}
         shapes: list[Shape] = list(self.graph.shapes)
         for value, places in self.open.items():
             if not places:
@@ -123,17 +129,18 @@ class Resizer:
             dims = list(old)
             for place in places:
                 axis = self.axes[value][place]
-                if axis not in measured:
-                    measured[axis] = size_of(axis, sizes)
+                if axis not in new_size:
+                    new_size[axis] = size_of(axis, sizes)
                 if isinstance(dims[place], str):
-                    times = measured[axis] // BATCH_SIZE
+                    times = new_size[axis] // BATCH_SIZE
                     dims[place] = BATCH if times == 1 else f"{BATCH}_{times}"
                 else:
-                    dims[place] = measured[axis]
+                    dims[place] = new_size[axis]
             shapes[value] = typed(dims, element_type(old))
         return shapes
 
-    def _is_same(self, node: Node, inputs: tuple[int, ...], shapes: list[Shape]) -> bool:
+    def _keeps_shape(self, node: Node, inputs: tuple[int, ...], shapes: list[Shape]) -> bool:
+        """True for a Reshape that, with the new sizes, does not change the shape any more."""
         value = node.outputs[0]
         return bool(self.open[value]) and shapes[inputs[0]] == shapes[value]
 
@@ -144,6 +151,7 @@ class Resizer:
         sizes: Sizes,
         kernel: tuple[int, ...] | None,
     ) -> Attrs:
+        """The attributes of an operator, with new sizes."""
         value = node.outputs[0]
         rule = _RULES.get(node.op)
         changes = self.open[value] or any(self.open[v] for v in node.inputs)
@@ -241,6 +249,8 @@ def _conv(r: _Resized) -> Attrs:
         group = 1 if groups is None else groups
         is_same = group == dict(r.node.attrs).get("group", 1)
         return r.node.attrs if is_same else r.with_attrs(group=group)
+
+    # The layer owns its weight.
     conv = convolution(r.node.attrs, r.old_inputs[0])
     conv = conv._replace(
         in_channels=int(r.inputs[0][1]),
@@ -253,8 +263,8 @@ def _conv(r: _Resized) -> Attrs:
         pads = list(conv.pads)
         for i, pad in enumerate(conv.pads):
             axis = i % rank
-            less = conv.kernel[axis] - r.kernel[axis]
-            pads[i] = pad - conv.dilations[axis] * less // 2
+            removed = conv.kernel[axis] - r.kernel[axis]
+            pads[i] = pad - conv.dilations[axis] * removed // 2
         conv = conv._replace(kernel=r.kernel, pads=tuple(pads))
     return conv.attrs
 

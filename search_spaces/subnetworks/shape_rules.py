@@ -53,7 +53,8 @@ def _broadcasting(walk: Walk, node: Node) -> Axes:
         # 2. Those that are not repeated are equal.
         for axis in wide[1:]:
             walk.unify(wide[0], axis, node)
-        axis = wide[0] if wide else fresh(dim, "" if dim == 1 else NUMBERS)
+        why_fixed = "" if dim == 1 else NUMBERS
+        axis = wide[0] if wide else fresh(dim, why_fixed)
         # 3. Written numbers may be of any axis.
         is_last = place == len(shape) - 1
         if written and (is_last or axis.size > 1):

@@ -80,6 +80,12 @@ _NO_SIZES = (
     "vocab",
     "window",
 )
+# Attribute of a layer that holds the number of groups, by operator
+_GROUPS_ATTRIBUTE = {
+    "Conv": "groups",
+    "ConvTranspose": "groups",
+    "GroupNormalization": "num_groups",
+}
 _NO_CHANNELS = ("an axis of the input", "an axis of the image", "the batch", "size 1")
 
 
@@ -120,7 +126,9 @@ class Slicer:
         coupling: Coupling,
         groups: Iterable[Group],
     ) -> None:
-        self.module, self.reading, self.coupling = module, reading, coupling
+        self.module = module
+        self.reading = reading
+        self.coupling = coupling
         groups = list(groups)
         self.changing = {group.atom for group in groups}
         self.heads = {group.atom for group in groups if group.kind == HEADS}
@@ -153,23 +161,35 @@ class Slicer:
         Raises:
             InputError: if the module cannot be copied.
         """
-        cuts = {id(kernel.weight): (kernel, size) for kernel, size in (kernels or {}).values()}
-        copies: dict[int, Any] = {}  # what `deepcopy` takes instead of a tensor
+        # 1. The parameters and buffers, without what is removed.
+        kernels = kernels or {}
+        kernel_of_weight = {}
+        for kernel, size in kernels.values():
+            kernel_of_weight[id(kernel.weight)] = (kernel, size)
+        sliced: dict[int, Any] = {}  # by identity: what `deepcopy` takes instead of a tensor
         for tensor in (*self.module.parameters(), *self.module.buffers()):
-            copies[id(tensor)] = self._sliced(tensor, kept, cuts.get(id(tensor)), meta)
+            cut = kernel_of_weight.get(id(tensor))
+            sliced[id(tensor)] = self._sliced(tensor, kept, cut, meta)
+
+        # 2. A copy of the module with these.
         try:
-            made = copy.deepcopy(self.module, copies)
+            module = copy.deepcopy(self.module, sliced)
         except Exception as error:  # the module's own __deepcopy__ may raise any
             reason = f"{type(error).__name__}: {error}"
             raise InputError(f"the module cannot be copied ({reason})") from error
+
+        # 3. and 4. The sizes that its layers hold.
         sizes = {atom: len(positions) for atom, positions in kept.items()}
-        self._set_sizes(made, sizes)
-        for name, (kernel, size) in (kernels or {}).items():
-            _set_kernel(made.get_submodule(name), kernel, size)
+        self._set_sizes(module, sizes)
+        for name, (kernel, size) in kernels.items():
+            _set_kernel(module.get_submodule(name), kernel, size)
+
+        # 5. Blocks that are left out.
         for block in skipped:
             parent, _, name = block.name.rpartition(".")
-            setattr(made.get_submodule(parent), name, Skipped(made.get_submodule(block.name)))
-        return made
+            stand_in = Skipped(module.get_submodule(block.name))
+            setattr(module.get_submodule(parent), name, stand_in)
+        return module
 
     def _sliced(
         self,
@@ -183,24 +203,30 @@ class Slicer:
         data = tensor.detach()
         if meta and is_parameter and not data.is_meta:
             data = torch.empty_like(data, device="meta")
+
+        # 1. The positions that stay, along each axis.
         is_new = False
         for dim, axis in enumerate(self.axes.get(id(tensor), ())):
             has_axis = data.shape[dim : dim + 1].numel() == axis.size
             if has_axis and any(atom in kept for atom in atoms_of(axis)):
-                places = torch.from_numpy(positions_of(axis, kept)).to(data.device)
-                data = data.index_select(dim, places)
+                positions = torch.from_numpy(positions_of(axis, kept)).to(data.device)
+                data = data.index_select(dim, positions)
                 is_new = True
+
+        # 2. The centre of a kernel: (channels, inputs of a group, *kernel)
         if cut is not None:
             kernel, size = cut
-            for i, whole in enumerate(kernel.size):
-                data = data.narrow(2 + i, (whole - size) // 2, size)
+            for i, whole_size in enumerate(kernel.size):
+                margin = (whole_size - size) // 2
+                data = data.narrow(2 + i, margin, size)
         data = data.contiguous() if is_new else data.clone()
         return nn.Parameter(data, requires_grad=tensor.requires_grad) if is_parameter else data
 
     # --- sizes of layers
 
-    def _set_sizes(self, made: nn.Module, sizes: Mapping[Atom, int]) -> None:
-        for name, layer in made.named_modules():
+    def _set_sizes(self, module: nn.Module, sizes: Mapping[Atom, int]) -> None:
+        """Set the sizes that the layers of the copied module hold in attributes."""
+        for name, layer in module.named_modules():
             if isinstance(layer, nn.MultiheadAttention):
                 self._set_attention(name, layer, sizes)
             elif not _set_known(layer):
@@ -215,18 +241,17 @@ class Slicer:
         is_leaf = next(layer.children(), None) is None
         if call is None or not (is_convolution or isinstance(layer, nn.GroupNorm) or is_leaf):
             return
-        attributes = {
-            "Conv": "groups",
-            "ConvTranspose": "groups",
-            "GroupNormalization": "num_groups",
-        }
+
+        # 1. The groups of the operators that the layer calls.
         for node in self.reading.recorder.nodes[call.start : call.end]:
             groups = self.coupling.groups.get(node.outputs[0])
-            attribute = attributes.get(node.op)
+            attribute = _GROUPS_ATTRIBUTE.get(node.op)
             if groups is None or attribute is None:
                 continue
             if getattr(layer, attribute, None) == groups.size:
                 setattr(layer, attribute, size_of(groups, sizes))
+
+        # 2. torch's convolutions have all channels as attributes, but weights per group.
         if is_convolution:
             rows, columns, *_ = layer.weight.shape
             if layer.transposed:
@@ -258,11 +283,11 @@ class Slicer:
     def _set_others(self, name: str, layer: nn.Module, sizes: Mapping[Atom, int]) -> None:
         """Set the attributes of a layer that is not torch's."""
         for attribute, candidates in self.attributes[name].items():
-            usual = _likely_kind(attribute, candidates)
-            kind = self.assignment.get((type(layer), attribute), usual)
-            chosen = [candidate for candidate in candidates if candidate.kind == kind]
-            if chosen:
-                _set_number(layer, attribute, size_of(chosen[0].axis, sizes))
+            likely = _likely_kind(attribute, candidates)
+            kind = self.assignment.get((type(layer), attribute), likely)
+            axes = [candidate.axis for candidate in candidates if candidate.kind == kind]
+            if axes:
+                _set_number(layer, attribute, size_of(axes[0], sizes))
 
     # --- what attributes mean
 
@@ -301,13 +326,14 @@ class Slicer:
         # 1. Axes by size, of each kind the nearest one.
         by_size: dict[int, list[Candidate]] = {}
         is_leaf = next(layer.children(), None) is None
-        for axis, place in self._axes_near(name, layer):
+        for axis, side in self._axes_near(name, layer):
             for candidate in self._parts(axis):
                 if is_leaf:  # a layer with weights of its own: what it reads, and what it returns
-                    candidate = candidate._replace(kind=place)
-                alike = by_size.setdefault(candidate.axis.size, [])
-                if candidate.kind not in [other.kind for other in alike]:
-                    alike.append(candidate)
+                    candidate = candidate._replace(kind=side)
+                of_size = by_size.setdefault(candidate.axis.size, [])
+                if candidate.kind not in [other.kind for other in of_size]:
+                    of_size.append(candidate)
+
         # 2. Attributes of such a size.
         attributes = {}
         for key, value in numbers.items():
@@ -322,6 +348,7 @@ class Slicer:
 
         With each axis, "source" if the layer reads it, else "result".
         """
+        # 1. Calls of the layer, then of those inside.
         prefix = f"{name}." if name else ""
         calls = []
         for inner, call in self.calls.items():
@@ -331,18 +358,20 @@ class Slicer:
             for value in (call.source, *call.results):
                 if value is None or value not in self.coupling.axes:
                     continue
-                place = "source" if value == call.source else "result"
+                side = "source" if value == call.source else "result"
                 for axis in self.coupling.axes[value]:
                     if not all(atom.fixed in _NO_CHANNELS for atom in atoms_of(axis)):
-                        yield axis, place
+                        yield axis, side
+
+        # 2. Its tensors.
         for tensor in (*layer.parameters(), *layer.buffers()):
             for axis in self.axes.get(id(tensor), ()):
                 yield axis, "result"
 
     def _parts(self, axis: Axis) -> Iterator[Candidate]:
         """The axis, its terms, and runs of their factors, of which some atom may change."""
-        whole = resolve(axis)
-        for term in dict.fromkeys([whole, *terms_of(whole)]):
+        resolved = resolve(axis)
+        for term in dict.fromkeys([resolved, *terms_of(resolved)]):
             factors = factors_of(term)
             for start in range(len(factors)):
                 for end in range(len(factors), start, -1):
@@ -366,29 +395,35 @@ def _numbers(layer: nn.Module) -> Iterator[tuple[str, int]]:
 
 
 def _set_number(layer: nn.Module, attribute: str, new: int) -> None:
-    key, _, place = attribute.rstrip("]").partition("[")
+    """Set an attribute of `_numbers`: `width`, or one item of a tuple, `shape[0]`."""
+    key, _, index = attribute.rstrip("]").partition("[")
     old = getattr(layer, key)
-    if not place:
+    if not index:
         setattr(layer, key, new)
-    elif old[int(place)] != new:
+    elif old[int(index)] != new:
         items = list(old)
-        items[int(place)] = new
+        items[int(index)] = new
         setattr(layer, key, items if isinstance(old, list) else tuple(items))
 
 
 def _likely_kind(attribute: str, candidates: list[Candidate]) -> str:
     """What a name says about the axis whose size an attribute holds; "" for none."""
     kinds = [candidate.kind for candidate in candidates]
-    words = attribute.lower()
-    if any(word in words for word in _NO_SIZES):
+    name = attribute.lower()
+    if any(word in name for word in _NO_SIZES):
         return ""
-    if "source" in kinds or "result" in kinds:  # nx, in_features, in_dim
-        reads = words.startswith("in") or words == "nx"
-        sides = ("source", "result") if reads else ("result", "source")
+
+    # 1. In layers without others inside: what they read (nx, in_features, in_dim), or return.
+    if "source" in kinds or "result" in kinds:
+        is_input = name.startswith("in") or name == "nx"
+        sides = ("source", "result") if is_input else ("result", "source")
         return next(kind for kind in sides if kind in kinds)
-    if "head" in words and "dim" not in words and "size" not in words and "heads" in kinds:
+
+    # 2. In others: a number of heads (n_head, but not head_dim), or channels.
+    is_of_heads = "head" in name and "dim" not in name and "size" not in name
+    if is_of_heads and "heads" in kinds:
         return "heads"
-    is_wide = any(word in words for word in _WIDE)
+    is_wide = any(word in name for word in _WIDE)
     order = ("product", "width", "heads") if is_wide else ("width", "product", "heads")
     return next((kind for kind in order if kind in kinds), "")
 

@@ -138,16 +138,16 @@ class Subnetworks(TorchSpace):
         again.
         """
         settings = self._settings
-        weights = {} if self._weights is None else {
-            "weights": str(Path(self._weights).absolute()), "sha256": self._sha256
-        }  # fmt: skip
+        weights = {}
+        if self._weights is not None:
+            weights["weights"] = str(Path(self._weights).absolute())
+            weights["sha256"] = self._sha256
+        kernel = settings.kernel
         return {
             **weights,
             "width": list(settings.width),
             "depth": settings.depth,
-            "kernel": settings.kernel
-            if isinstance(settings.kernel, bool)
-            else list(settings.kernel),
+            "kernel": kernel if isinstance(kernel, bool) else list(kernel),
             "round_to": settings.round_to,
             "keep": list(settings.keep),
             "importance": self._importance.kind,
@@ -188,9 +188,9 @@ class Subnetworks(TorchSpace):
         whole = [f"{name} ({reason})" for name, reason in list(self.unpruned.items())[:MAX_NAMED]]
         if not whole:
             return f"{', '.join(shown)} to choose from"
-        more = len(self.unpruned) - len(whole)
-        rest = f" and {more} more" if more else ""
-        return f"{', '.join(shown)} to choose from; whole stay {', '.join(whole)}{rest}"
+        hidden = len(self.unpruned) - len(whole)
+        and_more = f" and {hidden} more" if hidden else ""
+        return f"{', '.join(shown)} to choose from; whole stay {', '.join(whole)}{and_more}"
 
     @property
     def model(self) -> nn.Module:
@@ -290,21 +290,20 @@ class Subnetworks(TorchSpace):
     def ask(self, trial: Trial) -> None:
         """Blocks first: the widths inside of a block that is left out are not chosen."""
         choices = self._prunable.choices
-        skipped = [
-            b
-            for b in choices.blocks
-            if not trial.suggest_categorical(f"depth.{b.name}", (True, False))
-        ]
-        unused = set().union(*[self._inside[block.name] for block in skipped])
+        unused: set[str] = set()
+        for block in choices.blocks:
+            is_kept = trial.suggest_categorical(f"depth.{block.name}", (True, False))
+            if not is_kept:
+                unused |= self._inside[block.name]
         for group in choices.groups:
             if group.name not in unused:
                 trial.suggest_categorical(group.name, group.sizes)
         for kernel in choices.kernels:
             if kernel.name not in unused:
                 trial.suggest_categorical(kernel.name, kernel.sizes)
-        for block in self.precision_blocks:
-            if f"precision.{block}" not in unused:
-                trial.suggest_categorical(f"precision.{block}", self._precisions)
+        for name in self.precision_blocks:
+            if f"precision.{name}" not in unused:
+                trial.suggest_categorical(f"precision.{name}", self._precisions)
 
     def build(self, trial: Trial) -> nn.Module:  # type: ignore[override]
         """The module of the sub-network that `trial` chooses."""
@@ -315,17 +314,20 @@ class Subnetworks(TorchSpace):
         """By block, the names of the choices that concern only its inside."""
         from search_spaces.subnetworks.prunable import atoms_inside
 
+        choices = self._prunable.choices
         inside = {}
-        for block in self._prunable.choices.blocks:
+        for block in choices.blocks:
+            # 1. Groups of which all channels are in the block.
             atoms = atoms_inside(self._prunable, block)
-            inside[block.name] = {group.name for group in self.groups if group.atom in atoms}
-            inside[block.name] |= {
-                k.name for k in self._prunable.choices.kernels if k.value in block.nodes
-            }
-            for name, layers in self.precision_blocks.items():
+            names = {group.name for group in self.groups if group.atom in atoms}
+            # 2. Kernels.
+            names.update([k.name for k in choices.kernels if k.value in block.nodes])
+            # 3. Precisions of layers that are all in the block.
+            for precision_block, layers in self.precision_blocks.items():
                 values = [value for layer in layers for value in self._prunable.layers[layer]]
                 if block.nodes.issuperset(values):
-                    inside[block.name].add(f"precision.{name}")
+                    names.add(f"precision.{precision_block}")
+            inside[block.name] = names
         return inside
 
     # --- precision
@@ -343,12 +345,12 @@ class Subnetworks(TorchSpace):
     def _precision_of_layers(self, arch: Architecture) -> dict[str, str]:
         """Precision by layer."""
         chosen = arch.as_dict()
-        return {
-            layer: chosen[f"precision.{block}"]
-            for block, layers in self.precision_blocks.items()
-            if f"precision.{block}" in chosen
-            for layer in layers
-        }
+        precisions = {}
+        for block, layers in self.precision_blocks.items():
+            choice = f"precision.{block}"
+            if choice in chosen:
+                precisions.update(dict.fromkeys(layers, chosen[choice]))
+        return precisions
 
     def _choice(self, arch: Architecture) -> Choice:
         from search_spaces.subnetworks.prunable import Choice
@@ -356,23 +358,23 @@ class Subnetworks(TorchSpace):
         self.check_member(arch)
         chosen = arch.as_dict()
         choices = self._prunable.choices
+        groups = [group for group in choices.groups if group.name in chosen]
+        kernels = [kernel for kernel in choices.kernels if kernel.name in chosen]
+        skipped = [block for block in choices.blocks if not chosen[f"depth.{block.name}"]]
         return Choice(
-            {group: chosen[group.name] for group in choices.groups if group.name in chosen},
-            tuple([block for block in choices.blocks if not chosen[f"depth.{block.name}"]]),
-            {kernel: chosen[kernel.name] for kernel in choices.kernels if kernel.name in chosen},
+            sizes={group: chosen[group.name] for group in groups},
+            skipped=tuple(skipped),
+            kernels={kernel: chosen[kernel.name] for kernel in kernels},
         )
 
     # --- networks
 
     def graph(self, arch: Architecture) -> Graph:
-        if (
-            self._last is None or self._last[0] != arch
-        ):  # text and costs of an architecture are often asked together
-            precisions = {
-                value: precision
-                for layer, precision in self._precision_of_layers(arch).items()
-                for value in self._prunable.layers[layer]
-            }
+        # The last graph is kept: text and costs of one architecture are often needed together.
+        if self._last is None or self._last[0] != arch:
+            precisions: dict[int, str] = {}  # by output value of each call of a layer
+            for layer, precision in self._precision_of_layers(arch).items():
+                precisions.update(dict.fromkeys(self._prunable.layers[layer], precision))
             self._last = arch, self._prunable.graph(self._choice(arch), precisions)
         return self._last[1]
 
@@ -385,9 +387,8 @@ class Subnetworks(TorchSpace):
         module = self._prunable.sub_module(self._choice(arch))
         if self.start == "fresh":
             for layer in module.modules():
-                reset = getattr(layer, "reset_parameters", None) or getattr(
-                    layer, "_reset_parameters", None
-                )
+                public = getattr(layer, "reset_parameters", None)
+                reset = public or getattr(layer, "_reset_parameters", None)
                 if callable(reset):
                     reset()
         for name, precision in self._precision_of_layers(arch).items():
@@ -452,20 +453,21 @@ class Subnetworks(TorchSpace):
             raise InputError(f"{place}{reason}{layer_of(error, module)}") from error
 
     def _reasons(self) -> str:
-        first = next(iter(self.unpruned.items()), None)
-        return (
-            "" if first is None else f"; for example, {first[0]} stays whole because of {first[1]}"
-        )
+        for name, reason in self.unpruned.items():
+            return f"; for example, {name} stays whole because of {reason}"
+        return ""
 
 
 def _counted(number: int, name: str) -> str:
-    first, _, rest = name.partition(" ")
-    return f"{number} {first}{'s' if number > 1 else ''}{f' {rest}' if rest else ''}"
+    """For example "2 groups of channels"."""
+    noun, *others = name.split(" ")
+    plural = f"{noun}s" if number > 1 else noun
+    return " ".join([str(number), plural, *others])
 
 
 def _precisions(precision: Sequence[str]) -> tuple[str, ...]:
     names = (precision,) if isinstance(precision, str) else tuple(precision)
-    return tuple(dict.fromkeys(check_precision(one) for one in names))
+    return tuple(dict.fromkeys(check_precision(name) for name in names))
 
 
 def _block_of(layer: str) -> str:
@@ -481,10 +483,9 @@ def _block_of(layer: str) -> str:
 
 
 def _shares(width: Sequence[float]) -> tuple[float, ...]:
+    listed = width if isinstance(width, Iterable) else (width,)
     try:
-        shares = tuple(
-            sorted({float(share) for share in (width if isinstance(width, Iterable) else (width,))})
-        )
+        shares = tuple(sorted({float(share) for share in listed}))
     except (TypeError, ValueError) as error:
         raise InputError(f"width = {width!r}: give shares such as (0.25, 0.5, 1)") from error
     if not shares or not all(0 < share <= 1 for share in shares):

@@ -224,10 +224,9 @@ class Recorder(TorchFunctionMode):
         try:
             made = handler(self, *args, **kwargs)
         except TypeError as error:
-            is_inside_handler = (
-                error.__traceback__ is None or error.__traceback__.tb_next is not None
-            )
-            if is_inside_handler:
+            trace = error.__traceback__
+            is_of_this_call = trace is not None and trace.tb_next is None
+            if not is_of_this_call:
                 raise
             raise InputError(
                 f"torch's function {name!r} is not supported with these arguments ({error})"
