@@ -12,12 +12,13 @@ from search_spaces.ir.ops import multiply_accumulates, weights
 
 def graph_params(graph: Graph) -> int:
     """Number of trained weights, without the running statistics of batch normalization."""
-    return sum(
-        prod(weight.shape)
-        for node in graph.nodes
-        for weight in weights(node.op, node.attrs, tuple([graph.shapes[v] for v in node.inputs]))
-        if weight.trained
-    )
+    total = 0
+    for node in graph.nodes:
+        shapes = tuple([graph.shapes[v] for v in node.inputs])
+        for weight in weights(node.op, node.attrs, shapes):
+            if weight.trained:
+                total += prod(weight.shape)
+    return total
 
 
 def graph_flops(graph: Graph) -> int:
@@ -32,7 +33,7 @@ def graph_flops(graph: Graph) -> int:
     total = 0
     counted = set()
     for node in graph.nodes:
-        # A node per used output is one computation.
+        # An operator with several outputs has a node for each that is used, but computes once.
         if len(node.inputs) > 1 and _has_several_outputs(node.op):
             attrs = tuple([attr for attr in node.attrs if attr[0] != "output"])
             computation = (node.op, node.inputs, attrs)

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from search_spaces.ir.graph import Attrs, Graph, Node, Shape
 from search_spaces.ir.ops import canonical_attrs
@@ -33,6 +33,14 @@ def fuse(graph: Graph) -> Graph:
     if not rules:
         return _renumbered(graph, graph.nodes)
     return _Fusion(graph, rules).run()
+
+
+class _Shapes(NamedTuple):
+    """Shapes before a Reshape, after it, and behind the last node of a pattern."""
+
+    before: Shape
+    split: Shape
+    after: Shape
 
 
 class _Fusion:
@@ -78,7 +86,7 @@ class _Fusion:
             self.makers.update(dict.fromkeys(fused.outputs, fused))
         return fused
 
-    def _replace(
+    def _replaced(
         self,
         inner: tuple[Node, ...],
         last: Node,
@@ -122,10 +130,14 @@ class _Fusion:
     def _input_shapes(self, node: Node) -> tuple[Shape, ...]:
         return tuple([self.graph.shapes[value] for value in node.inputs])
 
-    def _shapes_around(self, first: Node, last: Node) -> tuple[Shape, Shape, Shape]:
-        """The shapes before a Reshape, after it, and behind the last node of a pattern."""
+    def _shapes_around(self, first: Node, last: Node) -> _Shapes:
+        """The shapes of a pattern that begins with a Reshape."""
         shapes = self.graph.shapes
-        return shapes[first.inputs[0]], shapes[first.outputs[0]], shapes[last.outputs[0]]
+        return _Shapes(
+            before=shapes[first.inputs[0]],
+            split=shapes[first.outputs[0]],
+            after=shapes[last.outputs[0]],
+        )
 
     # --- rules: they return the last node of a pattern, or what replaces it
 
@@ -134,16 +146,15 @@ class _Fusion:
         conv = self._private(norm.inputs[0], "Conv")
         if conv is None or len(conv.inputs) > 1:  # a kernel that other operators read, too
             return norm
-        both = (*conv.attrs, *norm.attrs)
-        attrs = canonical_attrs("ConvBn", both, self._input_shapes(conv))
-        return self._replace((conv,), norm, "ConvBn", conv.inputs, attrs)
+        attrs = canonical_attrs("ConvBn", (*conv.attrs, *norm.attrs), self._input_shapes(conv))
+        return self._replaced((conv,), norm, "ConvBn", conv.inputs, attrs)
 
     def _relu6(self, clip: Node) -> Node:
         """ConvBn, Clip from 0 to 6"""
         conv = self._private(clip.inputs[0], "ConvBn")
         if conv is None or clip.attrs != _RELU6:
             return clip
-        return self._replace((conv,), clip, "ConvBnRelu6", conv.inputs, conv.attrs)
+        return self._replaced((conv,), clip, "ConvBnRelu6", conv.inputs, conv.attrs)
 
     def _sum(self, add: Node) -> Node:
         """A bias, or the shift of a group normalization"""
@@ -155,7 +166,7 @@ class _Fusion:
             is_vector = dict(param.attrs)["shape"] == (features,)
             if is_vector and not has_bias:
                 with_bias: Attrs = (("features", features), *precision_of(linear.attrs))
-                return self._replace(operands, add, "Linear", linear.inputs, with_bias)
+                return self._replaced(operands, add, "Linear", linear.inputs, with_bias)
         if operands := self._operands(add, "Mul", "Param"):
             return self._group_norm(add, *operands)
         return add
@@ -180,7 +191,7 @@ class _Fusion:
 
         # 2. Scale and shift have one number per channel: (channels, 1, 1).
         channels = before[1:2]
-        ones = [1 for _ in before[2:]]
+        ones = [1] * len(before[2:])
         per_channel: Attrs = (("shape", (*channels, *ones)),)  # type: ignore[assignment]
         if not scale.attrs == shift.attrs == per_channel:
             return add
@@ -189,7 +200,7 @@ class _Fusion:
         epsilon = [(name, value) for name, value in norm.attrs if name == "epsilon"]
         attrs: Attrs = (*epsilon, ("num_groups", int(split[1])))
         inner = (groups, norm, joined, scale, product, shift)
-        return self._replace(inner, add, "GroupNormalization", groups.inputs, attrs)
+        return self._replaced(inner, add, "GroupNormalization", groups.inputs, attrs)
 
     def _channel_shuffle(self, last: Node) -> Node:
         """Reshape, Transpose, Reshape"""
@@ -197,12 +208,11 @@ class _Fusion:
         first = self._private(swap.inputs[0], "Reshape") if swap else None
         if swap is None or first is None or len(first.inputs) != 1:
             return last
-        before, split, after = self._shapes_around(first, last)
         perm = dict(swap.attrs).get("perm")
-        op, attrs = _swapped(before, split, perm, after)
+        op, attrs = _swapped(self._shapes_around(first, last), perm)
         if not op:
             return last
-        return self._replace((first, swap), last, op, first.inputs, attrs)
+        return self._replaced((first, swap), last, op, first.inputs, attrs)
 
     def _transpose(self, last: Node) -> Node:
         """Transpose, Transpose"""
@@ -218,7 +228,7 @@ class _Fusion:
         if perm == axes:
             return last
         attrs = canonical_attrs("Transpose", (("perm", perm),), self._input_shapes(first))
-        return self._replace((first,), last, "Transpose", first.inputs, attrs)
+        return self._replaced((first,), last, "Transpose", first.inputs, attrs)
 
     def _gelu(self, last: Node) -> Node:
         """x · ½ · (1 + erf(x / √2))"""
@@ -227,6 +237,7 @@ class _Fusion:
         product = self._only_input(last, "Mul")
         if product is None:
             return last
+        # The operands of the product are x and 1 + erf(x / √2), in either order.
         for x, other in zip(product.inputs, product.inputs[::-1], strict=True):
             add = self._private(other, "Add")
             if add is None or add.attrs != _ONE:
@@ -236,7 +247,7 @@ class _Fusion:
             if erf is None or ratio is None:
                 continue
             if ratio.attrs == _ROOT and ratio.inputs == (x,):
-                return self._replace((ratio, erf, add, product), last, "Gelu", (x,), ())
+                return self._replaced((ratio, erf, add, product), last, "Gelu", (x,), ())
         return last
 
 
@@ -257,23 +268,18 @@ _ONE: Attrs = (("B", 1),)
 _ROOT: Attrs = (("B", shortest(2**0.5)),)
 
 
-def _swapped(
-    before: Shape,
-    split: Shape,
-    perm: Any,
-    after: Shape,
-) -> tuple[str, Attrs]:
+def _swapped(shapes: _Shapes, perm: Any) -> tuple[str, Attrs]:
     """The operator equal to a Reshape, a Transpose and a Reshape.
 
     Args:
-        before: shape of the input.
-        split: shape after the first Reshape.
+        shapes: shapes of the pattern.
         perm: order of the axes in Transpose.
-        after: shape of the output.
 
     Returns:
         The operator, and its attributes; "" if there is none.
     """
+    before, split, after = shapes
+
     # (N, C, H, W) → (N, groups, C / groups, H, W) → swapped → (N, C, H, W)
     if perm == (0, 2, 1, 3, 4) and before == after:
         without_channels = (*before[:1], *before[2:])
@@ -292,8 +298,8 @@ def _swapped(
 
 def _renumbered(graph: Graph, nodes: Sequence[Node]) -> Graph:
     """The graph reduced to these nodes, with values renumbered."""
-    made = chain.from_iterable([node.outputs for node in nodes])
-    values = [*graph.inputs, *made]
+    outputs_of_nodes = chain.from_iterable([node.outputs for node in nodes])
+    values = [*graph.inputs, *outputs_of_nodes]
     if values == list(range(len(graph.shapes))):  # nothing was fused
         return graph
     number = {value: i for i, value in enumerate(values)}

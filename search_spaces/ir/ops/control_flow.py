@@ -33,8 +33,8 @@ def _read_if(reader: Importer, node: onnx.NodeProto) -> list[Known] | None:
 
 def _read_loop(reader: Importer, node: onnx.NodeProto) -> list[Known] | None:
     """Write out a `Loop` whose number of steps is known; None if it depends on the data."""
-    # 1. The operands: the most steps, the first condition, the states. The first two may be
-    #    omitted.
+    # 1. The operands: the largest number of steps, the first condition, the states. The first two
+    #    may be omitted.
     steps_name, condition_name = (*node.input, "", "")[:2]
     max_steps = _static(reader, steps_name)
     condition = _static(reader, condition_name)
@@ -42,13 +42,15 @@ def _read_loop(reader: Importer, node: onnx.NodeProto) -> list[Known] | None:
         return None
     steps = MAX_NODES if max_steps is None else int(max_steps.item())
     states = list(node.input[2:])
-    count = len(states)
-    last_states = node.output[:count]
-    stacked_outputs = node.output[count:]
-    parts: list[list[str]] = [[] for _ in stacked_outputs]
-    body = _Body(reader, node_attributes(node)["body"].g, _prefix(reader, node))
+    state_count = len(states)
 
-    # 2. Each step reads its number, a condition and the states, and computes the next ones.
+    # 2. The outputs: the last states, then what every step computes, stacked.
+    last_states = node.output[:state_count]
+    stacked_outputs = node.output[state_count:]
+    results_of_steps: list[list[str]] = [[] for _ in stacked_outputs]
+
+    # 3. Each step reads its number, a condition and the states, and computes the next ones.
+    body = _Body(reader, node_attributes(node)["body"].g, _prefix(reader, node))
     goes_on = condition is None or bool(condition.all())
     for step in range(steps):
         if not goes_on:
@@ -65,20 +67,20 @@ def _read_loop(reader: Importer, node: onnx.NodeProto) -> list[Known] | None:
         if condition is None:
             raise InputError("the number of steps depends on the data: no text can show it")
         goes_on = bool(condition.all())
-        states = results[:count]
-        _append_each(parts, results[count:])
+        states = results[:state_count]
+        _append_each(results_of_steps, results[state_count:])
 
-    # 3. The last states, and what every step computed, stacked.
+    # 4. The outputs get their names.
     _alias(reader, states, last_states)
-    for name, of_steps in zip(stacked_outputs, parts, strict=True):
-        _stack(reader, of_steps, name, axis=0)
+    for name, results in zip(stacked_outputs, results_of_steps, strict=True):
+        _stack(reader, results, name, axis=0)
     return []
 
 
-def _append_each(parts: list[list[str]], names: list[str]) -> None:
-    """Append what a step computed to the parts of each stacked output."""
-    for of_output, name in zip(parts, names, strict=True):
-        of_output.append(name)
+def _append_each(results_of_steps: list[list[str]], names: list[str]) -> None:
+    """Append what a step computed to the results of each stacked output."""
+    for results, name in zip(results_of_steps, names, strict=True):
+        results.append(name)
 
 
 def _read_scan(reader: Importer, node: onnx.NodeProto) -> list[Known] | None:
@@ -103,9 +105,9 @@ def _read_scan(reader: Importer, node: onnx.NodeProto) -> list[Known] | None:
     last_states = node.output[:state_count]
     stacked_outputs = node.output[state_count:]
     output_count = len(stacked_outputs)
-    out_axes = _integers(attributes, "scan_output_axes", output_count)
-    is_out_reverse = _integers(attributes, "scan_output_directions", output_count)
-    parts: list[list[str]] = [[] for _ in stacked_outputs]
+    output_axes = _integers(attributes, "scan_output_axes", output_count)
+    is_output_reverse = _integers(attributes, "scan_output_directions", output_count)
+    results_of_steps: list[list[str]] = [[] for _ in stacked_outputs]
 
     # 3. Each step reads the states and an element of every sequence.
     body = _Body(reader, attributes["body"].g, _prefix(reader, node))
@@ -116,18 +118,20 @@ def _read_scan(reader: Importer, node: onnx.NodeProto) -> list[Known] | None:
             index = f"{body.prefix}{step}/at{i}"
             element = f"{body.prefix}{step}/element{i}"
             constant = _constant(index, np.array(place, np.int64))
-            taken = helper.make_node("Gather", [name, index], [element], axis=axes[i])
-            _read(reader, [constant, taken])
+            gather = helper.make_node("Gather", [name, index], [element], axis=axes[i])
+            _read(reader, [constant, gather])
             elements.append(element)
         results = body.run([*states, *elements])
         states = results[:state_count]
-        _append_each(parts, results[state_count:])
+        _append_each(results_of_steps, results[state_count:])
 
-    # 4. The last states, and what every step computed, stacked.
+    # 4. The outputs get their names.
     _alias(reader, states, last_states)
     for i, name in enumerate(stacked_outputs):
-        of_steps = parts[i][::-1] if is_out_reverse[i] else parts[i]
-        _stack(reader, of_steps, name, out_axes[i])
+        results = results_of_steps[i]
+        if is_output_reverse[i]:
+            results = results[::-1]
+        _stack(reader, results, name, output_axes[i])
     return []
 
 
@@ -191,11 +195,11 @@ def _renamed(nodes: Iterable[onnx.NodeProto], names: Mapping[str, str]) -> Itera
 
 def _rename_outside(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
     """Rename what a subgraph reads from outside, in place; its own names stay."""
-    own = {info.name for info in graph.input}
-    own |= {tensor.name for tensor in graph.initializer}
+    inner_names = {info.name for info in graph.input}
+    inner_names |= {tensor.name for tensor in graph.initializer}
     for node in graph.node:
-        own.update(node.output)
-    outside = {name: new for name, new in names.items() if name not in own}
+        inner_names.update(node.output)
+    outside = {name: new for name, new in names.items() if name not in inner_names}
     nodes = list(_renamed(graph.node, outside))
     del graph.node[:]
     graph.node.extend(nodes)
@@ -213,11 +217,11 @@ def _read(reader: Importer, nodes: Iterable[onnx.NodeProto]) -> None:
 
 def _alias(reader: Importer, names: Iterable[str], outputs: Iterable[str]) -> None:
     """Give values the names of a node's outputs."""
-    pairs = zip(names, outputs, strict=True)
-    _read(
-        reader,
-        [helper.make_node("Identity", [name], [output]) for name, output in pairs if output],
-    )
+    identities = []
+    for name, output in zip(names, outputs, strict=True):
+        if output:
+            identities.append(helper.make_node("Identity", [name], [output]))
+    _read(reader, identities)
 
 
 def _stack(
@@ -231,11 +235,15 @@ def _stack(
         return
     if not parts:
         raise InputError("a loop without steps gives an empty value")
-    nodes = [_constant(f"{name}/axis", np.array([axis], np.int64))]
-    slabs = [f"{name}/{i}" for i in range(len(parts))]
-    for part, slab in zip(parts, slabs, strict=True):
-        nodes.append(helper.make_node("Unsqueeze", [part, f"{name}/axis"], [slab]))
-    _read(reader, [*nodes, helper.make_node("Concat", slabs, [name], axis=axis)])
+    axis_name = f"{name}/axis"
+    nodes = [_constant(axis_name, np.array([axis], np.int64))]
+    slabs = []
+    for i, part in enumerate(parts):
+        slab = f"{name}/{i}"
+        slabs.append(slab)
+        nodes.append(helper.make_node("Unsqueeze", [part, axis_name], [slab]))
+    nodes.append(helper.make_node("Concat", slabs, [name], axis=axis))
+    _read(reader, nodes)
 
 
 def _constant(name: str, array: np.ndarray) -> onnx.NodeProto:

@@ -74,11 +74,11 @@ class CountedNode(NamedTuple):
         """The shapes of the operands that are inputs, by ONNX's names."""
         names = standard.operand_names(self.op)
         called = standard.call(self.op, self.attrs, self.shapes)
-        return {
-            name: self.shapes[operand]
-            for name, operand in zip(names, called.operands, strict=False)
-            if isinstance(operand, int)
-        }
+        shapes = {}
+        for name, operand in zip(names, called.operands, strict=False):
+            if isinstance(operand, int):
+                shapes[name] = self.shapes[operand]
+        return shapes
 
 
 class Importer(Protocol):
@@ -373,7 +373,7 @@ def weight_shape(reader: Importer, node: onnx.NodeProto, position: int) -> Shape
     of elements.
     """
     known = known_operand(reader, node, position)
-    if known is None or not len(known.shape) or not known.is_whole:
+    if known is None or len(known.shape) == 0 or not known.is_whole:
         return None
     if not known.learned and is_own_constant(reader.makers.get(node.input[position])):
         return None
@@ -387,5 +387,6 @@ def is_own_constant(maker: onnx.NodeProto | None) -> bool:
     """
     if maker is None:
         return False
-    is_numbered = maker.name.removeprefix("constant").isdecimal()
-    return (is_numbered and maker.output[0] == maker.name) or maker.output[0] == f"{maker.name}_out"
+    output = maker.output[0]
+    is_shared = maker.name.removeprefix("constant").isdecimal() and output == maker.name
+    return is_shared or output == f"{maker.name}_out"

@@ -126,16 +126,17 @@ def joins_batch(
     x = args[0]
     if not isinstance(x, Tensor) or x.is_meta:
         return False
-    numbers = [n for n in (*x.shape, *tree_leaves((args[1:], kwargs))) if isinstance(n, int)]
+    arguments = tree_leaves((args[1:], kwargs))
+    numbers = [number for number in (*x.shape, *arguments) if isinstance(number, int)]
     if not any(_holds(number, batch) for number in numbers):
         return False
     try:
-        made = func(*mapped(without_data, args), **mapped(without_data, kwargs))
+        result = func(*mapped(without_data, args), **mapped(without_data, kwargs))
     except Exception:  # the function itself will say what is wrong
         return False
-    if not isinstance(made, Tensor):
+    if not isinstance(result, Tensor):
         return False
-    return any(size > batch and size % batch == 0 for size in made.shape)
+    return any(size > batch and size % batch == 0 for size in result.shape)
 
 
 def _holds(size: int, batch: int | None) -> bool:
@@ -180,11 +181,11 @@ def _of_two_samples(
 
     # 3. Two samples are computed, and are equal.
     (axis,) = axes
-    two = func(*_with_two(batch, args), **_with_two(batch, kwargs))
-    one = two.narrow(axis, 0, 1)
-    if two.shape[axis] != 2 or not bool((two == one).all()):
+    two_samples = func(*_with_two(batch, args), **_with_two(batch, kwargs))
+    sample = two_samples.narrow(axis, 0, 1)
+    if two_samples.shape[axis] != 2 or not bool((two_samples == sample).all()):
         return None
-    return one.expand(full.shape) if one.dtype == full.dtype else None
+    return sample.expand(full.shape) if sample.dtype == full.dtype else None
 
 
 def _is_repeated(x: Tensor, batch: int) -> bool:
@@ -239,7 +240,10 @@ def add(recorder: Recorder, x: Tensor) -> int:
         return _add_buffer(recorder, x, None)
     if batched:
         return _add_for_samples(recorder, x, batched)
-    array = (x.detach().float() if x.dtype == torch.bfloat16 else x.detach()).numpy()
+    detached = x.detach()
+    if x.dtype == torch.bfloat16:  # which numpy does not have
+        detached = detached.float()
+    array = detached.numpy()
     value = add_constant(recorder.emit, Known(typed(array.shape, kind), (array, array)))
     return _add_buffer(recorder, x, array) if value is None else value
 
@@ -253,10 +257,10 @@ def _add_for_samples(recorder: Recorder, x: Tensor, batched: list[int]) -> int:
         batched: its dimensions of batch size. One of 3 N is written as N, 3 and then joined.
     """
     # 1. One sample, of which all are copies.
-    one = x
+    sample = x
     for axis in batched:
-        one = one.narrow(axis, 0, 1)
-    if not bool((one_of_each(x) == one).all()):
+        sample = sample.narrow(axis, 0, 1)
+    if not bool((one_of_each(x) == sample).all()):
         raise InputError("a constant differs between the samples of a batch")
 
     # 2. Its shape, the target, in which 0 is the batch size, and the target with -1 for joined
@@ -278,12 +282,12 @@ def _add_for_samples(recorder: Recorder, x: Tensor, batched: list[int]) -> int:
 
     # 3. Filled with one number, or expanded from one sample.
     kind = element(x.dtype)
-    number = one.reshape(-1)[0].item()
-    if bool((one == number).all()) and can_fill(number, kind):
+    number = sample.reshape(-1)[0].item()
+    if bool((sample == number).all()) and can_fill(number, kind):
         value = add_filled(recorder.emit, number, tuple(target), kind)
     else:
-        sample = add(recorder, one.reshape(source))
-        value = recorder.emit("Expand", (sample,), (("shape", tuple(target)),))
+        sample_value = add(recorder, sample.reshape(source))
+        value = recorder.emit("Expand", (sample_value,), (("shape", tuple(target)),))
 
     # 4. Split dimensions are joined.
     if len(target) == x.dim():

@@ -180,7 +180,7 @@ def _of_each_sample(r: Recorder, x: Tensor, tensors: list[Tensor]) -> Tensor:
 
     Args:
         r: the recorder.
-        x: a tensor (samples, sizes of the places, rest).
+        x: a tensor (samples, sizes of the places, shape of an element).
         tensors: the indices, which broadcast together, samples first.
 
     Raises:
@@ -200,12 +200,12 @@ def _of_each_sample(r: Recorder, x: Tensor, tensors: list[Tensor]) -> Tensor:
     if any(t.dtype == torch.bool for t in places):
         raise InputError(_BY_MASK)
 
-    # 2. The axes of the places become one: (samples, all places, rest).
+    # 2. The axes of the places become one: (samples, all places, shape of an element).
     end = 1 + len(places)
     sizes = x.shape[1:end]
-    rest = x.shape[end:]
-    result_shape = [*shape, *rest]
-    flat = reshaped(r, x, [len(x), prod(sizes), *rest])
+    elements_shape = x.shape[end:]
+    result_shape = [*shape, *elements_shape]
+    flat = reshaped(r, x, [len(x), prod(sizes), *elements_shape])
     place = _flat_places(r, places, sizes)
 
     # 3. Constant places that are the same in all samples are gathered at once.
@@ -217,12 +217,12 @@ def _of_each_sample(r: Recorder, x: Tensor, tensors: list[Tensor]) -> Tensor:
             flat = r.add("Gather", flat, same, axis=1)
         return reshaped(r, flat, result_shape)
 
-    # 4. Others are gathered in each sample: (samples, places, rest).
-    ones = [1] * len(rest)
+    # 4. Others are gathered in each sample: (samples, places, shape of an element).
+    ones = [1] * len(elements_shape)
     wide = r.call(Tensor.expand, place, shape)
     in_samples = r.call(Tensor.reshape, wide, (len(x), -1, *ones))
-    if rest:
-        in_samples = r.call(Tensor.expand, in_samples, (-1, -1, *rest))
+    if elements_shape:
+        in_samples = r.call(Tensor.expand, in_samples, (-1, -1, *elements_shape))
     elements = r.call(torch.gather, flat, 1, in_samples)
     if len(shape) == 1:
         return r.call(torch.squeeze, elements, 1)
@@ -370,13 +370,13 @@ def _masked(
     first axes is true.
     """
     masked_axes = mask.dim()
-    rest = x.dim() - masked_axes
+    other_axes = x.dim() - masked_axes
     is_tensor = isinstance(value, Tensor)
-    is_for_each = is_tensor and value.dim() > rest
+    is_for_each = is_tensor and value.dim() > other_axes
     if mask.shape != x.shape[:masked_axes] or is_for_each:
         raise InputError("setting elements by a mask to values of each depends on the data")
-    if rest:
-        ones = [1] * rest
+    if other_axes:
+        ones = [1] * other_axes
         mask = r.call(Tensor.reshape, mask, (*mask.shape, *ones))
     new = r.call(Tensor.to, value, x.dtype) if is_tensor else torch.tensor(value, dtype=x.dtype)
     return r.call(torch.where, mask, new, r.as_value(x))
@@ -447,14 +447,14 @@ def _patched(
     """The tensor with a value at the places of all cuts."""
     if not cuts:
         return r.tensor(r.value(value))
-    (axis, places), *rest = cuts
+    (axis, places), *inner_cuts = cuts
     if places.step != 1:
-        return _interleaved(r, x, axis, places, rest, value)
+        return _interleaved(r, x, axis, places, inner_cuts, value)
     start = places.start
     end = places.stop
     size = x.shape[axis]
     old = sliced(r, x, axis, start, end)
-    parts = [_patched(r, old, rest, value)]
+    parts = [_patched(r, old, inner_cuts, value)]
     if start:
         parts.insert(0, sliced(r, x, axis, 0, start))
     if end < size:
@@ -467,7 +467,7 @@ def _interleaved(
     x: Tensor,
     axis: int,
     places: range,
-    rest: list[Cut],
+    inner_cuts: list[Cut],
     value: Tensor,
 ) -> Tensor:
     """As `_patched` for places with gaps: new elements are put behind the old ones, and chosen
@@ -477,13 +477,13 @@ def _interleaved(
     check_apart(r, size, "setting elements along")
     # 1. Old elements, then the new ones.
     old = sliced(r, x, axis, places.start, places.stop, places.step)
-    new = _patched(r, old, rest, value)
-    both = r.call(torch.cat, [r.as_value(x), new], axis)
+    new = _patched(r, old, inner_cuts, value)
+    old_and_new = r.call(torch.cat, [r.as_value(x), new], axis)
 
     # 2. Gather the new ones at the places.
     order = torch.arange(size)
     order[torch.tensor(places)] = torch.arange(size, size + len(places))
-    return gathered(r, both, axis, order)
+    return gathered(r, old_and_new, axis, order)
 
 
 # --- setting by functions
@@ -523,8 +523,8 @@ def _scattered(
     new = converted(r, new, input.dtype)
     if not new.dim():
         ones = [1] * index.dim()
-        one = reshaped(r, r.as_value(new), ones)
-        new = expanded(r, one, list(index.shape))
+        number = reshaped(r, r.as_value(new), ones)
+        new = expanded(r, number, list(index.shape))
     # As in torch, new elements beyond the index are not used.
     for i, size in enumerate(index.shape):
         new = sliced(r, new, i, 0, size)

@@ -16,10 +16,23 @@ from search_spaces.common.torchvision import prepare_torchvision
 from search_spaces.ir.pytorch.modules import Example, without_weights
 
 IMAGE_SIZE = 224  # pixels; default for networks that do not state a size
+INCEPTION_SIZE = 299  # of torchvision's inception_v3
 CLIP = (16, 112)  # frames, and pixels of a side, for torchvision's video networks
 LARGE_CLIPS = frozenset({"mvit_v1_b", "mvit_v2_s", "s3d"})  # networks for clips of `IMAGE_SIZE`
 TEXT_TOKENS = 128
+CLIP_TOKENS = 77  # longest text of networks that compare texts with images, such as CLIP
 AUDIO_SAMPLES = 16_000
+_TORCHVISION_OPTIONS = {
+    "weights_backbone": None,
+    "aux_logits": False,
+    "aux_loss": False,
+    "init_weights": False,
+}
+# Options that builders pass on to their class
+_PASSED_ON = {
+    "googlenet": ("aux_logits", "init_weights"),
+    "inception_v3": ("aux_logits", "init_weights"),
+}
 
 
 def build(library: str, name: str, size: int | None = None) -> tuple[nn.Module, Example]:
@@ -70,19 +83,15 @@ def _timm(name: str, size: int | None) -> tuple[nn.Module, Example]:
     timm = _imported("timm")
     if not timm.is_model(name):
         raise _unlisted("timm", name, timm.list_models())
-    channels, own, _ = (
-        timm.get_pretrained_cfg(name).input_size
-        if timm.get_pretrained_cfg(name)
-        else (3, IMAGE_SIZE, 0)
-    )
+    config = timm.get_pretrained_cfg(name)
+    channels, default_size, _ = config.input_size if config else (3, IMAGE_SIZE, IMAGE_SIZE)
+    options = {} if size is None else {"img_size": size}
     with without_weights():
         try:
-            model = timm.create_model(
-                name, pretrained=False, **({} if size is None else {"img_size": size})
-            )
+            model = timm.create_model(name, pretrained=False, **options)
         except TypeError:  # the network does not take an image size
             model = timm.create_model(name, pretrained=False)
-    return model, _images(channels, size or own)
+    return model, _images(channels, size or default_size)
 
 
 def _torchvision(name: str, size: int | None) -> tuple[nn.Module, Example]:
@@ -95,33 +104,34 @@ def _torchvision(name: str, size: int | None) -> tuple[nn.Module, Example]:
         raise InputError(
             f"torchvision:{name}: networks whose output size depends on the image are not supported"
         )
-    options = {
-        "weights_backbone": None,
-        "aux_logits": False,
-        "aux_loss": False,
-        "init_weights": False,
-    }
+
+    # 1. The network, without a pretrained backbone and without the outputs that only training uses.
+    options = {}
+    for option, value in _TORCHVISION_OPTIONS.items():
+        if _takes(builder, option):
+            options[option] = value
     with without_weights():
-        model = builder(weights=None, **{k: v for k, v in options.items() if _takes(builder, k)})
+        model = builder(weights=None, **options)
+
+    # 2. A clip (1, 3, frames, side, side) or an image (1, 3, side, side).
     if "video" in builder.__module__:
-        frames = CLIP[0]
-        side = IMAGE_SIZE if short in LARGE_CLIPS else CLIP[1]
-        return model, torch.empty(1, 3, frames, size or side, size or side, device="meta")
-    own = int(getattr(model, "image_size", 299 if short == "inception_v3" else IMAGE_SIZE))
-    return model, _images(3, size or own)
+        frames, side = CLIP
+        if short in LARGE_CLIPS:
+            side = IMAGE_SIZE
+        side = size or side
+        return model, torch.empty(1, 3, frames, side, side, device="meta")
+    default_size = INCEPTION_SIZE if short == "inception_v3" else IMAGE_SIZE
+    default_size = int(getattr(model, "image_size", default_size))
+    return model, _images(3, size or default_size)
 
 
 def _takes(builder: Callable[..., Any], option: str) -> bool:
     """True if a builder, or the class to which it passes further options, has this option."""
     if option in inspect.signature(builder).parameters:
         return True
-    made = {
-        "googlenet": ("aux_logits", "init_weights"),
-        "inception_v3": ("aux_logits", "init_weights"),
-    }
-    return option in made.get(builder.__name__, ()) or (
-        option == "aux_loss" and "segmentation" in builder.__module__
-    )
+    if option == "aux_loss" and "segmentation" in builder.__module__:
+        return True
+    return option in _PASSED_ON.get(builder.__name__, ())
 
 
 def _transformers(name: str, size: int | None) -> tuple[nn.Module, Example]:
@@ -143,44 +153,48 @@ def _inputs(model: Any, config: Any, size: int | None) -> Example:
     """Example input of a transformers network, by the name of its main input: images, text, sound
     or spectrum.
     """
-    tokens = torch.zeros(1, TEXT_TOKENS, dtype=torch.int64)
     kind = model.main_input_name
+
+    # 1. Images or clips: (1, [frames,] channels, height, width)
     if kind == "pixel_values":
         side = size or getattr(config, "image_size", None) or IMAGE_SIZE
         height, width = side if isinstance(side, list | tuple) else (side, side)
         clip = [config.num_frames] if hasattr(config, "num_frames") else []
-        return {
-            kind: torch.empty(
-                1, *clip, getattr(config, "num_channels", 3), height, width, device="meta"
-            )
-        }
-    if kind == "input_values" and hasattr(config, "num_mel_bins"):
+        channels = getattr(config, "num_channels", 3)
+        return {kind: torch.empty(1, *clip, channels, height, width, device="meta")}
+
+    # 2. Spectra (1, frames, bands), sounds (1, samples), spectra (1, bands, frames)
+    has_bands = hasattr(config, "num_mel_bins")
+    if kind == "input_values" and has_bands:
         return {kind: torch.empty(1, size or config.max_length, config.num_mel_bins, device="meta")}
     if kind == "input_values":
         return {kind: torch.empty(1, size or AUDIO_SAMPLES, device="meta")}
-    if kind == "input_features" and hasattr(config, "num_mel_bins"):
-        frames = 2 * getattr(config, "max_source_positions", TEXT_TOKENS)
-        return {
-            kind: torch.empty(1, config.num_mel_bins, size or frames, device="meta"),
-            **_decoded(config, tokens),
-        }
+    if kind == "input_features" and has_bands:
+        frames = size or 2 * getattr(config, "max_source_positions", TEXT_TOKENS)
+        spectrum = torch.empty(1, config.num_mel_bins, frames, device="meta")
+        return {kind: spectrum, **_decoded(config)}
     if kind != "input_ids":
         raise InputError(
             f"transformers:{type(model).__name__} takes {kind}: only image, text and audio inputs "
             "are supported"
         )
-    longest = getattr(getattr(config, "text_config", config), "max_position_embeddings", None) or -1
-    usual = min(TEXT_TOKENS, longest) if longest > 0 else TEXT_TOKENS  # XLNet has -1 for no limit
-    tokens = torch.zeros(1, size or usual, dtype=torch.int64)
+
+    # 3. Texts (1, tokens), beside an image for networks of both. XLNet has -1 for no limit.
+    config_of_text = getattr(config, "text_config", config)
+    limit = getattr(config_of_text, "max_position_embeddings", None) or -1
+    default_size = min(TEXT_TOKENS, limit) if limit > 0 else TEXT_TOKENS
+    tokens = torch.zeros(1, size or default_size, dtype=torch.int64)
     if hasattr(config, "vision_config"):
-        side = config.vision_config.image_size
-        return {kind: tokens[:, :77], "pixel_values": _images(3, side)}
-    return {kind: tokens, **_decoded(config, tokens)}
+        image = _images(3, config.vision_config.image_size)
+        return {kind: tokens[:, :CLIP_TOKENS], "pixel_values": image}
+    return {kind: tokens, **_decoded(config)}
 
 
-def _decoded(config: Any, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
+def _decoded(config: Any) -> dict[str, torch.Tensor]:
     """One token as input of the decoder, if there is one."""
-    return {"decoder_input_ids": tokens[:, :1]} if config.is_encoder_decoder else {}
+    if not config.is_encoder_decoder:
+        return {}
+    return {"decoder_input_ids": torch.zeros(1, 1, dtype=torch.int64)}
 
 
 def _unlisted(library: str, name: str, names: Sequence[str]) -> InputError:
