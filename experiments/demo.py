@@ -28,15 +28,15 @@ OBJECTIVES = "digits_accuracy,cpu_latency_ms"
 FLOOR = "digits_accuracy >= 50"  # a network that guesses is useless, however fast
 SAMPLERS = ("rlm", "gnn", "nsga2", "random")
 METRICS = ("digits_accuracy", "cpu_latency_ms")
-TRAIN, TEST = 200, 1000
+TRAIN, TEST = 200, 400
 QUICK_TRAIN, QUICK_TEST = 30, 100
 QUICK_GUIDED = {"n_startup": 5, "refit_every": 5, "fresh": 40}
 
 
 def rank_unseen(
-    benchmark: Benchmark, size: int, most: int, progress: Progress
+    benchmark: Benchmark, size: int, count: int, progress: Progress
 ) -> dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]:
-    """By (predictor, metric), true and predicted values (most,) after learning from `size` other
+    """By (predictor, metric), true and predicted values (count,) after learning from `size` other
     networks.
     """
     import predictors
@@ -45,7 +45,7 @@ def rank_unseen(
     texts = benchmark.load_texts(progress)
     order = np.random.default_rng(0).permutation(len(benchmark))
     train = order[:size]
-    test = order[size : size + most]
+    test = order[size : size + count]
     learned = [texts[i] for i in train]
     ranked = [texts[i] for i in test]
     values = {metric: benchmark.values(metric) for metric in METRICS}
@@ -54,7 +54,7 @@ def rank_unseen(
     # 2. Each predictor learns and ranks.
     panels: dict[tuple[str, str], tuple[np.ndarray, np.ndarray]] = {}
     for i, name in enumerate(("rlm", "gnn")):
-        progress(f"{name} learns {size} networks, ranks {most} others", i, 2)
+        progress(f"{name} learns {size} networks, ranks {count} others", i, 2)
         model = predictors.create(name, seed=0)
         model.fit(learned, examples)
         predicted = model.predict(ranked, METRICS, samples=32)
@@ -72,14 +72,14 @@ def main(
     """Run the demonstration and write its figures, tables and networks."""
     from scipy.stats import kendalltau
 
-    size, most, guided = TRAIN, TEST, None
+    size, count, guided = TRAIN, TEST, None
     if quick:
-        size, most, guided, evaluations, seeds = QUICK_TRAIN, QUICK_TEST, QUICK_GUIDED, 10, 1
+        size, count, guided, evaluations, seeds = QUICK_TRAIN, QUICK_TEST, QUICK_GUIDED, 10, 1
     started = time.perf_counter()
     out.mkdir(parents=True, exist_ok=True)
     benchmark = load_benchmark("digits201")
     with progress_bar("demo") as bar:
-        panels = rank_unseen(benchmark, size, most, bar)
+        panels = rank_unseen(benchmark, size, count, bar)
         studies = run_studies(
             benchmark,
             OBJECTIVES,
@@ -100,7 +100,7 @@ def main(
     with replacing(out / "summary.json") as path:
         path.write_text(json.dumps({**studies.summary(), "kendall_tau": tau}, indent=1) + "\n")
     print_table(
-        f"Kendall's τ on {most} unseen networks after {size}",
+        f"Kendall's τ on {count} unseen networks after {size}",
         [{"predictor": n, **{m: tau[f"{n} {m}"] for m in METRICS}} for n in ("rlm", "gnn")],
     )
     print_table(

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from search_spaces.common.files import replacing
+
 SIDE = 32  # pixels
 SHAPES = 3  # ring, square, cross
 CLASSES = 10 * SHAPES
@@ -120,7 +122,8 @@ def write_images(
     for name, rows, count in zip(("train", "val", "test"), people, counts, strict=True):
         x, y = composed_images(count, pixels[rows], labels[rows], rng)
         arrays |= {f"x_{name}": x, f"y_{name}": y}
-    np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":
