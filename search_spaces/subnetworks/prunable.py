@@ -325,7 +325,7 @@ class Prunable:
                 working.append(group)
 
         # 6. The others stay whole.
-        members = []
+        members: list[Group] = []
         for choice in working:
             if isinstance(choice, Group):
                 members += choice.members

@@ -345,11 +345,12 @@ class Subnetworks(TorchSpace):
     def _precision_of_layers(self, arch: Architecture) -> dict[str, str]:
         """Precision by layer."""
         chosen = arch.as_dict()
-        precisions = {}
+        precisions: dict[str, str] = {}
         for block, layers in self.precision_blocks.items():
             choice = f"precision.{block}"
             if choice in chosen:
-                precisions.update(dict.fromkeys(layers, chosen[choice]))
+                for layer in layers:
+                    precisions[layer] = chosen[choice]
         return precisions
 
     def _choice(self, arch: Architecture) -> Choice:

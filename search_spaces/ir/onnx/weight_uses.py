@@ -400,7 +400,7 @@ class _Finder:
             return False
         # The operands and what they are computed from contain a Reciprocal and a Sqrt.
         read = list(self._makers_before(node))
-        before_those = []
+        before_those: list[onnx.NodeProto] = []
         for maker in read:
             before_those += self._makers_before(maker)
         has_inverse = any(maker.op_type == "Reciprocal" for maker in read)
