@@ -3,9 +3,10 @@
 `front`: the three problems of `experiments.pareto`, with trainings of 12 or 200 epochs. A 12-epoch
 accuracy costs 12, a full one 200, and only full ones count. A row is a policy's share of the true
 front's hypervolume after each budget of one search. `rlm-full` is the same policy with full
-trainings only. `--problems digits` uses the population `digits-resnet`, whose trainings pause after
-1, 2, 4 and 8 of 16 epochs and cost their measured seconds. The RLM is `rlm-generated` there, which
-has seen none of these networks.
+trainings only. `mo-asha` and `primo` are those of Syne Tune and NePS (`experiments.rivals_by_cost`);
+they run if `--only` names them. `--problems digits` uses the population `digits-resnet`, whose
+trainings pause after 1, 2, 4 and 8 of 16 epochs and cost their measured seconds. The RLM is
+`rlm-generated` there, which has seen none of these networks.
 
 `curves`: Kendall's τ of the full accuracy, from 100 fully trained networks. Predictors are the last
 value (the 12-epoch accuracy), the RLM with text and 12-epoch accuracy, the RLM with text alone, and
@@ -47,6 +48,12 @@ DIGITS, CURVE = "digits", (1, 2, 4, 8, 16)
 EPOCH_SECONDS = "epoch_s"
 BUDGETS = (5, 10, 20, 50)  # in full trainings
 POLICIES = ("rlm", "rlm-full", "asha", "hyperband", "random")
+RIVALS = {  # classes of experiments.rivals_by_cost; run only if `--only` names them
+    "mo-asha": "MoAsha",
+    "mo-asha-ranked": "MoAshaRanked",
+    "primo": "PriMo",
+    "primo-redrawn": "PriMoRedrawn",
+}
 PREDICTORS = ("last value", "rlm with curve", "rlm without curve", "rlm joint")
 METRIC = "cifar10_validation_accuracy"
 KNOWN, RANKED, SAMPLES = 100, 1000, 16
@@ -117,10 +124,13 @@ def front_score(problem: str, policy: str, trainings: int, seed: int) -> Scores:
     of = CostProblem.named(problem)
     values = np.stack([of.table.values(objective.name) for objective in of.objectives], 1)
     reference = Reference.of_table(values, of.objectives, of.floor)
+    sampler = policy.removesuffix("-full")
+    if policy in RIVALS:
+        sampler = f"{Path(__file__).with_name('rivals_by_cost.py')}:{RIVALS[policy]}"
     fidelities = of.fidelities[-1:] if policy in ("rlm-full", "random") else of.fidelities
     result = search(
         Problem(of.table.space, TableEvaluator(of.table, of.metrics), of.objectives),
-        sampler=policy.removesuffix("-full"),
+        sampler=sampler,
         fidelities=fidelities,
         budget=trainings * of.unit,
         cost=of.cost,
@@ -233,7 +243,7 @@ def main(
         (problem, policy, trainings, seed)
         for seed in every
         for problem in chosen(problems, [*PROBLEMS, DIGITS])
-        for policy in chosen(only or default, POLICIES)
+        for policy in chosen(only or default, (*POLICIES, *RIVALS))
     ]
     rows = compute(tasks, front_score, out, jobs)
     draw(out, tasks, rows)

@@ -13,7 +13,8 @@ no weights, which come from the Hugging Face hub.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,7 @@ BOOSTING = {
     "verbose": -1,
 }
 STARTUP = 10
-OPTION_SAMPLES = 500  # random networks, from which SMAC's options are read
+OPTION_SAMPLES = 500  # random networks, from which the options of choices are read
 BATCH = 5
 RANDOM_CANDIDATES, MUTATIONS = 300, 30  # per trial, and per network of the front
 MC_SAMPLES, AT_ONCE = 64, 64
@@ -188,12 +189,7 @@ class SmacSampler(ReplaySampler):
         except ImportError as error:
             raise InputError(f"SMAC is missing ({error}): pip install smac") from error
         self.space = space
-        rng = np.random.default_rng(0)
-        samples = [space.sample(rng).as_dict() for _ in range(OPTION_SAMPLES)]
-        # SMAC chooses numbers of options, since options may be of any type.
-        self._options = {
-            name: list(dict.fromkeys(sample[name] for sample in samples)) for name in samples[0]
-        }
+        self._options = options_of(space)
         configurations = ConfigurationSpace(seed=seed)
         configurations.add([Categorical(name, range(len(o))) for name, o in self._options.items()])
         scenario = Scenario(
@@ -225,6 +221,75 @@ class SmacSampler(ReplaySampler):
         info = self._asked[trial.number] = self._smac.ask()
         choices = {name: self._options[name][int(i)] for name, i in info.config.items()}
         return self.space.architecture(choices)
+
+
+class HeboSampler(ReplaySampler):
+    """HEBO's GeneralBO, asked and told in an Optuna study: a Gaussian process per objective, and a
+    front of lower confidence bounds by NSGA-II, of which one network is evaluated.
+
+    Args:
+        space: the search space; all of its networks have the same choices.
+        seed: seed of all random choices.
+    """
+
+    def __init__(self, space: SearchSpace, seed: int) -> None:
+        super().__init__(seed)
+        try:
+            from hebo.design_space.design_space import DesignSpace
+        except ImportError as error:
+            raise InputError(f"HEBO is missing ({error}): see experiments/rivals.py") from error
+        self.space = space
+        self._options = options_of(space)
+        self._design = DesignSpace().parse(
+            [
+                {"name": name, "type": "cat", "categories": [str(i) for i in range(len(options))]}
+                for name, options in self._options.items()
+            ]
+        )
+        self._optimizer: Any = None  # made when the number of objectives is known
+        self._asked: dict[int, Any] = {}  # proposals by number of the trial
+
+    def choose(self, study: optuna.Study, trial: FrozenTrial) -> Architecture:
+        from hebo.optimizers.general import GeneralBO
+
+        signs = [-1 if d == StudyDirection.MAXIMIZE else 1 for d in study.directions]
+        with seeded(self.seed, trial.number), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if self._optimizer is None:
+                self._optimizer = GeneralBO(self._design, num_obj=len(signs))
+            for one in study.get_trials(deepcopy=False, states=[TrialState.COMPLETE]):
+                if (proposal := self._asked.pop(one.number, None)) is not None:
+                    losses = np.array([one.values]) * signs  # (1, m)
+                    self._optimizer.observe_new_data(proposal, losses)
+            proposal = self._asked[trial.number] = self._optimizer.suggest(1)
+        row = proposal.iloc[0]
+        choices = {name: options[int(row[name])] for name, options in self._options.items()}
+        return self.space.architecture(choices)
+
+
+@contextmanager
+def seeded(*key: int) -> Iterator[None]:
+    """Seed the global generators, from which packages draw, and restore them afterwards."""
+    import torch
+
+    seed = int(np.random.SeedSequence(key).generate_state(1)[0])
+    state = np.random.get_state()  # noqa: NPY002
+    try:
+        with torch.random.fork_rng(devices=[]):
+            np.random.seed(seed)  # noqa: NPY002
+            torch.manual_seed(seed)
+            yield
+    finally:
+        np.random.set_state(state)  # noqa: NPY002
+
+
+def options_of(space: SearchSpace) -> dict[str, list[Any]]:
+    """Options of each choice, from random networks. Packages choose their numbers, since options
+    may be of any type.
+    """
+    rng = np.random.default_rng(0)
+    samples = [space.sample(rng).as_dict() for _ in range(OPTION_SAMPLES)]
+    return {name: list(dict.fromkeys(sample[name] for sample in samples)) for name in samples[0]}
 
 
 def _one_hot(architectures: Sequence[Architecture]) -> np.ndarray:

@@ -96,7 +96,8 @@ def search(
         problem: networks, evaluation, objectives and constraints.
         sampler: name of a predictor (rlm, gnn, gp, gp-choices, forest, ridge, `FILE.py:CLASS`), of
             another sampler (nsga2, nsga3, tpe, optuna-gp, random), or any Optuna sampler; with
-            fidelities of a predictor, asha, hyperband or random.
+            fidelities of a predictor, asha, hyperband, random, or `FILE.py:CLASS` of a policy
+            (`nas.search.multi_fidelity.Policy`).
         evaluations: number of distinct networks to evaluate, `DEFAULT_EVALUATIONS` by default.
         seed: seed of all random choices.
         fidelities: rising epochs at which trainings may pause; the last is the full training. Needs

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -43,6 +43,7 @@ from nas.search.shortlist import MAX_PARTIAL_EXAMPLES, Shortlist
 from nas.search.trainings import NEW, Fidelities, Job, Run, Runs, extrapolated
 from predictors import create, list_predictors
 from predictors.metrics import Metric, at_fidelity
+from search_spaces.common import plug_ins
 from search_spaces.common.errors import unknown
 
 if TYPE_CHECKING:
@@ -64,8 +65,13 @@ MIN_EPOCH_COST = 1e-12  # of a prediction
 STARTUP_REFERENCE = 1.1  # in losses that span 0 to 1 among the networks at a fidelity
 
 
+@runtime_checkable
 class Policy(Protocol):
-    """Chooses which training to start, to continue or to stop."""
+    """Chooses which training to start, to continue or to stop.
+
+    A policy of one's own is a class in a file, which a search names as `FILE.py:CLASS` and makes
+    with its space, the reader of its metrics, its fidelities and its seed.
+    """
 
     def decide(self, runs: Runs, epochs_left: float) -> Job | None:
         """Choose the next job.
@@ -81,9 +87,19 @@ class Policy(Protocol):
 
 def check_policy(name: str) -> None:
     """Raise InputError unless a search with fidelities has a policy of this name."""
-    if name not in BASELINES and not is_guided(name):
+    if name not in BASELINES and not _own_policy(name) and not is_guided(name):
         names = sorted([*BASELINES, *list_predictors()])
         raise unknown("sampler of a multi-fidelity search", name, names)
+
+
+def _own_policy(name: str) -> Callable[..., Policy] | None:
+    """The policy that `FILE.py:CLASS` names; None for a predictor in a file, and for plain names."""
+    path, colon, _ = name.partition(":")
+    if not colon or not plug_ins.is_file(path):
+        return None
+    of_file = plug_ins.value_in_file(name, "sampler", "a predictor or a policy")
+    is_policy = isinstance(of_file, type) and issubclass(of_file, Policy)
+    return of_file if is_policy else None
 
 
 def make_policy(
@@ -98,7 +114,7 @@ def make_policy(
     """Make a policy.
 
     Args:
-        name: name of a predictor, `FILE.py:CLASS` of one, or name of a baseline.
+        name: name of a predictor or of a baseline, or `FILE.py:CLASS` of a predictor or a policy.
         space: search space of new networks.
         reader: reader of the study's metrics.
         trained: metrics that need training.
@@ -116,6 +132,8 @@ def make_policy(
         return Halving(space, fidelities, seed)
     if name == "random":
         return Halving(space, fidelities, seed, first=len(fidelities.levels) - 1)
+    if own := _own_policy(name):
+        return own(space, reader, fidelities, seed)
     create_predictor = predictor or partial(create, name)
     return ImprovementPerCost(space, create_predictor, reader, trained, fidelities, seed)
 

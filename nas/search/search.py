@@ -91,7 +91,8 @@ class SearchSettings:
     Attributes:
         sampler: a name of `nas.search.samplers.list_samplers()`, `FILE.py:CLASS`, or any Optuna
             sampler; with fidelities, name of a predictor, which predicts learning curves to choose
-            what improves the front most per cost, or a baseline: asha, hyperband or random.
+            what improves the front most per cost, a baseline (asha, hyperband or random), or
+            `FILE.py:CLASS` of a policy.
         evaluations: number of evaluations in the study, without prior observations. Processes that
             ask at the same moment for the last one may each evaluate one.
         fidelities: rising epochs at which a training may pause; the last is the full training. None

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from experiments.rivals import BotorchSampler, LightGBM, SmacSampler
+from experiments.rivals import BotorchSampler, HeboSampler, LightGBM, SmacSampler
 from nas import Problem, search
 from predictors.testing import check_predictor
 from search_spaces import get_space
@@ -22,7 +22,7 @@ def test_gradient_boosting_keeps_the_contract_of_predictors() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["botorch", "smac"])
+@pytest.mark.parametrize("name", ["botorch", "smac", "hebo"])
 def test_samplers_of_others_choose_in_our_loop(name: str, tmp_path: Path) -> None:
     pytest.importorskip(name)
     space = get_space("tiny-resnet")
@@ -30,6 +30,8 @@ def test_samplers_of_others_choose_in_our_loop(name: str, tmp_path: Path) -> Non
     sampler: Any = BotorchSampler(space, 0, startup=6)
     if name == "smac":
         sampler = SmacSampler(space, 0, tmp_path, evaluations=12)
+    elif name == "hebo":
+        sampler = HeboSampler(space, 0)
     result = search(problem, sampler=sampler, evaluations=12, seed=0)
     assert len(result.evaluated.values) == 12
     if name == "botorch":

@@ -528,3 +528,38 @@ def test_fidelity_0_needs_inherited_weights(tmp_path: Path) -> None:
     problem = _inherited(tmp_path, start="fresh")
     with pytest.raises(InputError, match="fidelity 0 is a score before any training"):
         search(problem, sampler="asha", fidelities=(0, 2), budget=3)
+
+
+# --- a policy of one's own
+
+BACKWARDS = '''
+from nas.search.trainings import NEW, Job
+
+class Backwards:
+    """Trains the networks of a space to the end, the last one first."""
+
+    def __init__(self, space, reader, fidelities, seed):
+        self.fidelities = fidelities
+        self.architectures = list(space.enumerate())
+
+    def decide(self, runs, epochs_left):
+        last = self.fidelities.last
+        left = [one for one in self.architectures if one not in runs.runs]
+        return Job(left[-1], NEW, last) if left and last <= epochs_left else None
+'''
+
+
+def test_a_policy_in_a_file_decides_what_is_trained(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(BACKWARDS)
+    found = _search(f"{file}:Backwards", 30)
+    trained = [found.space.architecture(trial.params) for trial in found.study.trials]
+    assert trained == list(Widths().enumerate())[:-4:-1]
+    assert found.settings["sampler"] == f"{file}:Backwards"
+
+
+def test_a_class_that_is_neither_predictor_nor_policy_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("class Nothing:\n    pass\n")
+    with pytest.raises(InputError, match="Nothing cannot be the predictor"):
+        _search(f"{file}:Nothing", 30)
