@@ -3,8 +3,7 @@
 A search, a comparison and a report are given one `Problem` instead of space, objectives and
 evaluator one by one, so that each of these is said once:
 
-    choices ──space──▶ network ──evaluator──▶ values by metric ──objectives, constraints──▶ the
-    front
+    choices ──space──▶ network ──evaluator──▶ values by metric ──objectives, constraints──▶ front
 """
 
 from __future__ import annotations

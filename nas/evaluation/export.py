@@ -48,17 +48,20 @@ def save_onnx(
 
 def preprocessing(data: Dataset) -> dict[str, str]:
     """Name and normalization of a data set (JSON), as metadata of an ONNX model."""
+    metadata = {"data": data.name}
     scales = {"input_scale": data.input_scale, "target_scale": data.target_scale}
-    return {"data": data.name} | {
-        name: json.dumps(scale.plain()) for name, scale in scales.items() if scale
-    }
+    for name, scale in scales.items():
+        if scale is not None:
+            metadata[name] = json.dumps(scale.plain())
+    return metadata
 
 
 def save_weights(path: Path, state: State, metadata: Mapping[str, str] | None = None) -> None:
     """Write tensors and metadata to a safetensors file. The file is complete or absent."""
     from safetensors.torch import save_file
 
-    tensors, written = {}, set[int]()
+    tensors = {}
+    written = set[int]()  # addresses of the memory of earlier tensors
     for name, tensor in state.items():
         plain = tensor.detach().cpu().contiguous()
         memory = plain.untyped_storage()
@@ -84,7 +87,8 @@ def load_weights(path: Path) -> tuple[State, dict[str, str]]:
                 f"{path}: larger than {MAX_WEIGHT_BYTES / 1e9:.0f} GB, the limit for weights"
             )
         with safe_open(path, "pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return tensors, file.metadata() or {}
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such file") from error
     except (OSError, SafetensorError) as error:

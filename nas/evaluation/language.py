@@ -221,10 +221,13 @@ def _exported(
     model = to_model(graph, numbers=numbers)
     if len(model.graph.output) != len(gives):
         raise InputError("layers of the model share keys and values: that is not supported")
-    names = {info.name: new for info, new in zip(model.graph.input, takes, strict=True)}
-    names |= {info.name: new for info, new in zip(model.graph.output, gives, strict=True)}
-    for info in (*model.graph.input, *model.graph.output):
-        info.name = names[info.name]
+
+    # Inputs and outputs are renamed wherever they occur.
+    ports = [*model.graph.input, *model.graph.output]
+    names = {}
+    for port, new_name in zip(ports, [*takes, *gives], strict=True):
+        names[port.name] = new_name
+        port.name = new_name
     for node in model.graph.node:
         node.input[:] = [names.get(name, name) for name in node.input]
         node.output[:] = [names.get(name, name) for name in node.output]
@@ -252,13 +255,12 @@ def generate(files: LanguageFiles, tokens: np.ndarray) -> np.ndarray:
     """The most probable token after a prompt (n, length), and the one after that: (n, 2), by
     prefill and one step of decoding in ONNX Runtime.
     """
-    prefill, decoding = (
-        open_session(model.SerializeToString(), provider=CPU)
-        for model in (files.prefill, files.decoding)
-    )
+    prefill = open_session(files.prefill.SerializeToString(), provider=CPU)
+    decoding = open_session(files.decoding.SerializeToString(), provider=CPU)
     logits, *cache = prefill.run(None, {"input_ids": tokens})
-    first = logits[:, -1].argmax(-1)[:, None]
+    first = logits[:, -1].argmax(-1)[:, None]  # (n, 1)
     names = [info.name for info in decoding.get_inputs()[1:]]
     feed = {"input_ids": first, **dict(zip(names, cache, strict=True))}
     logits = decoding.run(None, feed)[0]
-    return np.concatenate([first, logits[:, -1].argmax(-1)[:, None]], axis=1)
+    second = logits[:, -1].argmax(-1)[:, None]
+    return np.concatenate([first, second], axis=1)

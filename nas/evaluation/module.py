@@ -45,10 +45,13 @@ class GraphModule(nn.Module):
         self.graph, self.replicas = graph, replicas
         self.nodes = live_nodes(graph)
         self.layers = nn.ModuleList(layer(node, graph, replicas) for node in self.nodes)
-        self.operands = [
-            (*node.inputs, *graph.inputs[: needs_batch_size(node.op, node.attrs, len(node.inputs))])
-            for node in self.nodes
-        ]
+        # Values that each node reads: some need the network's input besides, for its batch size.
+        self.operands: list[tuple[int, ...]] = []
+        for node in self.nodes:
+            operands = tuple(node.inputs)
+            if needs_batch_size(node.op, node.attrs, len(node.inputs)):
+                operands += (graph.inputs[0],)
+            self.operands.append(operands)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         return self.values(*inputs)[self.graph.outputs[0]]
@@ -72,17 +75,19 @@ class GraphModule(nn.Module):
         """
         import onnx
 
-        tensors = iter(model.graph.initializer)
-        for node, weight, own in self._weights():
+        stored = iter(model.graph.initializer)
+        for node, weight, parameter in self._weights():
             # Skip initializers that are not weights, such as a zero to multiply by.
-            tensor = next((t for t in tensors if t.name.endswith(f".{weight.name}")), None)
+            suffix = f".{weight.name}"
+            tensor = next((entry for entry in stored if entry.name.endswith(suffix)), None)
             if tensor is None or tuple(tensor.dims) != weight.shape:
                 raise InputError(
                     f"the ONNX model was not written from this graph: {weight.name} of {node.op} "
                     "missing"
                 )
-            if own is not None:
-                _assign(own, torch.tensor(onnx.numpy_helper.to_array(tensor)), self.replicas)
+            if parameter is not None:
+                values = torch.tensor(onnx.numpy_helper.to_array(tensor))
+                _assign(parameter, values, self.replicas)
 
     def numbers(self) -> dict[int, list[np.ndarray]]:
         """Weights of the first replica by output value of their node, as `to_model` takes them."""
@@ -108,11 +113,11 @@ class GraphModule(nn.Module):
         """
         layers = dict(zip([node.outputs for node in self.nodes], self.layers, strict=True))
         for node in self.graph.nodes:
-            own = _tensors(layers[node.outputs]) if node.outputs in layers else repeat(None)
-            for weight in initializers(
-                node.op, node.attrs, tuple(self.graph.shapes[v] for v in node.inputs)
-            ):
-                yield node, weight, next(own)
+            is_used = node.outputs in layers
+            tensors = _tensors(layers[node.outputs]) if is_used else repeat(None)
+            shapes = tuple(self.graph.shapes[value] for value in node.inputs)
+            for weight in initializers(node.op, node.attrs, shapes):
+                yield node, weight, next(tensors)
 
 
 # --- the layer of a node
@@ -222,21 +227,26 @@ def live_nodes(graph: Graph) -> list[Node]:
 
 
 def _tensors(module: nn.Module) -> Iterator[Tensor]:
-    return (
-        t for name, t in module.state_dict().items() if not name.endswith("num_batches_tracked")
-    )
+    """The tensors of a layer that an ONNX model stores, which knows no counters of batches."""
+    for name, tensor in module.state_dict().items():
+        if not name.endswith("num_batches_tracked"):
+            yield tensor
 
 
 def _assign(target: Tensor, value: Tensor, replicas: int) -> None:
-    target.copy_(value.repeat(replicas, *[1] * (value.dim() - 1)).view_as(target))
+    """Copy a value into every replica of a tensor, which are adjacent along its first axis."""
+    once = [1] * (value.dim() - 1)  # along the other axes
+    target.copy_(value.repeat(replicas, *once).view_as(target))
 
 
 def _of_replica(tensor: Tensor, shape: Sequence[int], replicas: int, replica: int) -> Tensor:
     """A copy of one replica's part of a tensor, in that shape. Scalars such as counters are shared
     by all replicas.
     """
-    parts = tensor.detach().cpu()
-    return (parts.reshape(replicas, *shape)[replica] if parts.dim() else parts).clone()
+    whole = tensor.detach().cpu()
+    if not whole.dim():
+        return whole.clone()
+    return whole.reshape(replicas, *shape)[replica].clone()
 
 
 # --- modules without data, to read names and shapes of their tensors
@@ -254,6 +264,8 @@ def without_data() -> Iterator[None]:
 
 
 class _NoInitialWeights(TorchFunctionMode):
+    """A mode in which functions that initialize a tensor leave it as it is."""
+
     def __torch_function__(
         self,
         func: Callable,

@@ -140,11 +140,11 @@ def _images(count: int, shape: tuple[int, ...], seed: int) -> Tensor:
         return torch.randn(count, *shape, generator=generator)
     channels, height, width = shape
 
-    # 1. The number of the uppermost disc at each pixel; 0 is the ground.           (count, H, W)
+    # 1. The number of the uppermost disc at each pixel; 0 is the ground.
     rows = torch.arange(height) / height
     columns = torch.arange(width) / width
     y, x = torch.meshgrid(rows, columns, indexing="ij")
-    top = torch.zeros(count, height, width, dtype=torch.long)
+    top = torch.zeros(count, height, width, dtype=torch.long)  # (count, H, W)
     smallest, largest = _RADII
     for leaf in range(1, _LEAVES):
         u, centre_y, centre_x = torch.rand(3, count, 1, 1, generator=generator)
@@ -152,10 +152,10 @@ def _images(count: int, shape: tuple[int, ...], seed: int) -> Tensor:
         squared_distance = (y - centre_y) ** 2 + (x - centre_x) ** 2
         top[squared_distance < squared_radius] = leaf
 
-    # 2. Its colour.                                                      (count, channels, H, W)
+    # 2. Its colour.
     colours = torch.randn(count, _LEAVES, channels, generator=generator)
     image = torch.arange(count)[:, None, None]
-    images = colours[image, top].permute(0, 3, 1, 2)
+    images = colours[image, top].permute(0, 3, 1, 2)  # (count, channels, H, W)
 
     # 3. Channels with mean 0 and standard deviation 1.
     std, mean = torch.std_mean(images, dim=(0, 2, 3), keepdim=True)
@@ -166,6 +166,8 @@ def _images(count: int, shape: tuple[int, ...], seed: int) -> Tensor:
 
 
 def _of_batch(net: GraphModule, images: Tensor, names: set[str]) -> dict[str, float]:
+    """Proxies of one batch; none if the network's output ignores its input."""
+    # 1. The forward pass, which records what the proxies need.
     layers = [m for m in net.modules() if isinstance(m, _Kernel)]
     agreements = _record_agreements(net) if "nwot" in names else []
     outputs = _record_outputs(layers) if "fisher" in names else []
@@ -173,11 +175,14 @@ def _of_batch(net: GraphModule, images: Tensor, names: set[str]) -> dict[str, fl
     logits = net(x).flatten(1)
     if torch.allclose(logits, logits[:1]):
         return {}
-    # At least three images per class, because epe_nas compares the images of one class.
+
+    # 2. At least three images per class, because epe_nas compares the images of one class.
     labels = torch.arange(len(x)) % min(logits.shape[1], max(1, len(x) // 3))
     values = {"l2_norm": sum(float(m.weight.detach().norm()) for m in layers)}
     if "nwot" in names:
         values["nwot"] = _nwot(agreements)
+
+    # 3. The backward passes.
     if names & _OF_JACOBIAN:
         jacobian = torch.autograd.grad(logits.sum(), x, retain_graph=True)[0]
         correlation = torch.corrcoef(jacobian.flatten(1).double())
@@ -207,8 +212,8 @@ def _record_agreements(net: GraphModule) -> list[Tensor]:
                 values = output if whole else inputs[0]
                 is_on = values.detach() > 0
                 on = is_on.flatten(1).float()  # (n, units)
-                # Units that are on in both networks' inputs of a pair, or off in both.               (n, n)
-                both = (on @ on.T).double()
+                # Units that are on for both images of a pair, or off for both.
+                both = (on @ on.T).double()  # (n, n)
                 count = on.sum(1).double()  # (n,)
                 units = on.shape[1]
                 neither = units - count[:, None] - count + both
@@ -222,10 +227,11 @@ def _record_agreements(net: GraphModule) -> list[Tensor]:
 
 def _nwot(agreements: list[Tensor]) -> float:
     """Log determinant of the kernel of shared activation patterns."""
-    sign, value = (
-        torch.linalg.slogdet(torch.stack(agreements).sum(0)) if agreements else (0, math.nan)
-    )
-    return float(value) if sign > 0 else math.nan
+    if not agreements:
+        return math.nan
+    kernel = torch.stack(agreements).sum(0)  # (batch, batch)
+    sign, log_determinant = torch.linalg.slogdet(kernel)
+    return float(log_determinant) if sign > 0 else math.nan
 
 
 def _jacov(correlation: Tensor) -> float:
@@ -238,8 +244,12 @@ def _jacov(correlation: Tensor) -> float:
 
 def _epe_nas(correlation: Tensor, labels: Tensor) -> float:
     """How uncorrelated the Jacobians of inputs of one class are, summed over classes."""
-    logs = (correlation.abs() + _JITTER).log()
-    return sum(abs(float(logs[labels == c][:, labels == c].sum())) for c in labels.unique())
+    logs = (correlation.abs() + _JITTER).log()  # (batch, batch)
+    total = 0.0
+    for label in labels.unique():
+        is_member = labels == label
+        total += abs(float(logs[is_member][:, is_member].sum()))
+    return total
 
 
 def _record_outputs(layers: list[_Kernel]) -> list[tuple[_Kernel, Tensor]]:
@@ -255,24 +265,28 @@ def _record_outputs(layers: list[_Kernel]) -> list[tuple[_Kernel, Tensor]]:
 def _of_loss(
     loss: Tensor, weights: list[Tensor], outputs: list[tuple[_Kernel, Tensor]], *, grasp: bool
 ) -> dict[str, float]:
+    """Proxies of the gradient of the loss, with respect to weights and to outputs of layers."""
+    # 1. Gradients; those of grasp are differentiated once more.
     sources = [*weights, *(y for _, y in outputs)]
     derivatives = torch.autograd.grad(loss, sources, create_graph=grasp, allow_unused=True)
     pairs = [(w, g) for w, g in zip(weights, derivatives, strict=False) if g is not None]
     gradients = [(w.detach(), g.detach()) for w, g in pairs]
+
+    # 2. Sums over all weights.
     values = {
         "grad_norm": _log(sum(float(g.norm()) for _, g in gradients)),
         "snip": _log(sum(float((w * g).abs().sum()) for w, g in gradients)),
         "plain": sum(float((w * g).sum()) for w, g in gradients),
     }
+
+    # 3. Sums over the channels of layers.
     if outputs:
-        of_outputs = zip(outputs, derivatives[len(weights) :], strict=True)
-        values["fisher"] = _log(
-            sum(
-                _fisher(layer, y.detach(), g.detach())
-                for (layer, y), g in of_outputs
-                if g is not None
-            )
-        )
+        fisher = 0.0
+        of_outputs = derivatives[len(weights) :]
+        for (layer, y), gradient in zip(outputs, of_outputs, strict=True):
+            if gradient is not None:
+                fisher += _fisher(layer, y.detach(), gradient.detach())
+        values["fisher"] = _log(fisher)
     if grasp:
         values["grasp"] = _grasp(pairs)
     return values
@@ -282,23 +296,24 @@ def _fisher(layer: _Kernel, output: Tensor, gradient: Tensor) -> float:
     """Sum over channels of (Σ over positions of activation · gradient)² / 2, times the weights per
     channel.
     """
-    axis = 1 if isinstance(layer, nn.Conv2d) else -1
-    by_channel = (
-        (output * gradient).movedim(axis, 1).flatten(2).sum(2)
-        if output.dim() > 2
-        else output * gradient
-    )
+    by_channel = output * gradient
+    if output.dim() > 2:
+        axis = 1 if isinstance(layer, nn.Conv2d) else -1
+        by_channel = by_channel.movedim(axis, 1).flatten(2).sum(2)  # (n, channels)
     return float(by_channel.square().mean(0).sum() / 2) * layer.weight[0].numel()
 
 
 def _grasp(pairs: list[tuple[Tensor, Tensor]]) -> float:
+    """Minus weight · Hessian · gradient of pairs of a weight and its gradient, on a logarithmic
+    scale. The Hessian times a constant gradient is the gradient of its product with the gradient.
+    """
     product = torch.stack([(g.detach() * g).sum() for _, g in pairs]).sum()
-    curved = torch.autograd.grad(product, [w for w, _ in pairs], allow_unused=True)
-    value = -sum(
-        float((w.detach() * h).sum())
-        for (w, _), h in zip(pairs, curved, strict=True)
-        if h is not None
-    )
+    weights = [w for w, _ in pairs]
+    curved = torch.autograd.grad(product, weights, allow_unused=True)
+    value = 0.0
+    for weight, hessian_gradient in zip(weights, curved, strict=True):
+        if hessian_gradient is not None:
+            value -= float((weight.detach() * hessian_gradient).sum())
     return math.copysign(math.log1p(abs(value)), value)
 
 
@@ -319,13 +334,11 @@ def _synflow(net: GraphModule, shape: tuple[int, ...]) -> float:
     weights = [m.weight for m in net.modules() if isinstance(m, _Kernel)]
     total = net(torch.ones(1, *shape, dtype=torch.double)).sum()
     gradients = torch.autograd.grad(total, weights, allow_unused=True)
-    return _log(
-        sum(
-            float((w.detach() * g).sum())
-            for w, g in zip(weights, gradients, strict=True)
-            if g is not None
-        )
-    )
+    flow = 0.0
+    for weight, gradient in zip(weights, gradients, strict=True):
+        if gradient is not None:
+            flow += float((weight.detach() * gradient).sum())
+    return _log(flow)
 
 
 @torch.no_grad()
@@ -361,11 +374,8 @@ def _record_features(net: GraphModule) -> list[Tensor]:
     is no pooling.
     """
     features: list[Tensor] = []
-    pools = [
-        layer
-        for node, layer in zip(net.nodes, net.layers, strict=True)
-        if node.op == "GlobalAveragePool"
-    ]
+    layers = zip(net.nodes, net.layers, strict=True)
+    pools = [layer for node, layer in layers if node.op == "GlobalAveragePool"]
     if pools:
         pools[-1].register_forward_pre_hook(lambda _module, inputs: features.append(inputs[0]))
     else:

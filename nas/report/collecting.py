@@ -103,6 +103,8 @@ def _network(network: DistinctNetwork, labels: Sequence[str], place: int, front:
         front: number of networks on the front.
     """
     first = network.representative
+    others = [evaluation for evaluation in network.evaluations if evaluation is not first]
+    predictions = [evaluation.predicted for evaluation in network.evaluations]
     return Network(
         network.architecture,
         network.notation,
@@ -110,17 +112,11 @@ def _network(network: DistinctNetwork, labels: Sequence[str], place: int, front:
         evaluation=first.row + 1,
         trial=first.trial,
         origin=dict(zip(ORIGIN_COLUMNS, network.origin.values(), strict=True)),
-        others=[
-            (labels[other.search], other.trial)
-            for other in network.evaluations
-            if other is not first
-        ],
+        others=[(labels[other.search], other.trial) for other in others],
         values=dict(network.values),
         spreads=dict(network.spreads),
         test=dict(network.test) if network.on_front else {},
-        predicted=next(
-            filter(None, (evaluation.predicted for evaluation in network.evaluations)), {}
-        ),
+        predicted=next((predicted for predicted in predictions if predicted), {}),
         confirmed=network.confirmed if network.on_front else {},
         violation=network.violation,
         place=place if network.on_front else None,
@@ -148,26 +144,28 @@ def labelled(studies: Studies) -> Iterator[tuple[str, SearchResult]]:
 
 
 def _run(result: SearchResult, number: int) -> str:
+    """What distinguishes a search from others with its sampler: the seed, or else its number."""
     seed = result.study.user_attrs.get(SETTINGS_KEY, {}).get("seed")
     return f"run {number + 1}" if seed is None else f"seed {seed}"
 
 
 def _add_repeats(network: Network, architectures: Sequence[Architecture], table: Benchmark) -> None:
     """Replace a table's columns METRIC_seed0, METRIC_seed1, … by the spread of METRIC."""
-    repeats: dict[str, list[float]] = {}
-    for name in [name for name in table.metrics if _REPEAT.fullmatch(name)]:
-        network.values.pop(name, None)
-        metric = name.rpartition("_seed")[0]
-        repeats.setdefault(metric, []).extend(
-            table.query(one, [name])[name] for one in architectures
-        )
-    for name, repeated in repeats.items():
-        some = [value for value in repeated if np.isfinite(value)]
-        if len(some) > 1 and name in network.values:
-            value = network.values[name]
-            std = float(np.std(some, ddof=1))
-            network.spreads[name] = (
-                value - std,
-                value + std,
-                f"± standard deviation over {len(some)} seeds",
-            )
+    # 1. The finite values of all seeds by metric.
+    by_metric: dict[str, list[float]] = {}
+    for column in table.metrics:
+        if not _REPEAT.fullmatch(column):
+            continue
+        network.values.pop(column, None)
+        metric = column.rpartition("_seed")[0]
+        values = [table.query(architecture, [column])[column] for architecture in architectures]
+        finite = [value for value in values if np.isfinite(value)]
+        by_metric.setdefault(metric, []).extend(finite)
+
+    # 2. Their standard deviation around the network's value.
+    for metric, values in by_metric.items():
+        if len(values) > 1 and metric in network.values:
+            value = network.values[metric]
+            std = float(np.std(values, ddof=1))
+            meaning = f"± standard deviation over {len(values)} seeds"
+            network.spreads[metric] = (value - std, value + std, meaning)

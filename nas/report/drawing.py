@@ -35,15 +35,14 @@ def draw_blocks(text: str) -> dict[str, str]:
         SVG by name of the block. The page styles it by the class `block`.
     """
     program = read(text)
-    functions = sorted(program.functions.items(), key=lambda named: -len(named[1].items))
-    drawn = {
-        name: draw(block)
-        for name, block in functions[:MAX_FUNCTIONS]
-        if len(block.items) >= MIN_FUNCTION_OPERATORS
-    }
-    return (
-        {"net": draw(program.main)} if len(program.main.items) <= MAX_MAIN_OPERATORS else {}
-    ) | drawn
+    drawings = {}
+    if len(program.main.items) <= MAX_MAIN_OPERATORS:
+        drawings["net"] = draw(program.main)
+    largest_first = sorted(program.functions.items(), key=lambda named: -len(named[1].items))
+    for name, block in largest_first[:MAX_FUNCTIONS]:
+        if len(block.items) >= MIN_FUNCTION_OPERATORS:
+            drawings[name] = draw(block)
+    return drawings
 
 
 def draw(block: Block) -> str:
@@ -78,17 +77,14 @@ def _edges(block: Block) -> list[tuple[int, int]]:
 
 
 def _label(item: Item) -> str:
+    """Name of an operator, short enough for its box, with the size of its kernel."""
+    name = item.op.removeprefix("net.")
+    name = name.replace("AveragePool", "AvgPool").replace("BatchNorm", "Norm")
     attrs = dict(item.attrs)
-    size = attrs.get("kernel", attrs.get("kernel_shape"))
-    name = (
-        item.op.removeprefix("net.").replace("AveragePool", "AvgPool").replace("BatchNorm", "Norm")
-    )
-    shape = (
-        "×".join(map(str, size))
-        if isinstance(size, tuple) and all(isinstance(n, int) for n in size)
-        else ""
-    )
-    return f"{name} {shape}".strip()
+    kernel = attrs.get("kernel", attrs.get("kernel_shape"))
+    if isinstance(kernel, tuple) and all(isinstance(size, int) for size in kernel):
+        name = f"{name} {'×'.join(map(str, kernel))}"
+    return name
 
 
 def _layout(edges: Sequence[tuple[int, int]], labels: Sequence[str]) -> list[Spot]:
@@ -135,6 +131,7 @@ def _layout(edges: Sequence[tuple[int, int]], labels: Sequence[str]) -> list[Spo
 
 
 def _line(start: Spot, end: Spot) -> str:
+    """A curve from the lower border of one box to the upper border of another, as SVG."""
     half_width, half_height = BOX[0] / 2, BOX[1] / 2
     top = start.y + half_height
     bottom = end.y - half_height
@@ -149,6 +146,7 @@ def _line(start: Spot, end: Spot) -> str:
 
 
 def _box(spot: Spot) -> str:
+    """A box with its label, as SVG; the page's style gives its size."""
     width, height = BOX
     return (
         f'<rect x="{spot.x - width / 2:g}" y="{spot.y - height / 2:g}"/>'

@@ -104,10 +104,9 @@ def _left_out(
     space = studies.first.space
     names = [metric.name for metric in trained]
     reads_choices = predictors.create(sampler).reads_choices
-    inputs: list[Any] = [
-        network.architecture if reads_choices else space.to_text(network.architecture)
-        for network in networks
-    ]
+    inputs: list[Any] = [network.architecture for network in networks]
+    if not reads_choices:
+        inputs = [space.to_text(architecture) for architecture in inputs]
     values = {name: np.array([network.values[name] for network in networks]) for name in names}
 
     expected: list[Expected] = [{} for _ in front]
@@ -115,12 +114,13 @@ def _left_out(
         # 1. The front comes first in `networks`; its networks fold, fold + 3, … are left out.
         left_out = list(range(fold, len(front), FOLDS))
         kept = [row for row in range(len(networks)) if row not in left_out]
-        # 2. Fit to the others and predict.
-        predictor = predictors.create(sampler, seed=0).fit(
-            [inputs[row] for row in kept], {name: values[name][kept] for name in names}
-        )
+
+        # 2. Fit to the others and predict: means and standard deviations (left out, metrics).
+        targets = {name: values[name][kept] for name in names}
+        predictor = predictors.create(sampler, seed=0).fit([inputs[row] for row in kept], targets)
         predicted = predictor.predict([inputs[row] for row in left_out], names, samples=SAMPLES)
-        # 3. (left out, metrics) means and standard deviations.
+
+        # 3. By network and metric.
         for row, mean, std in zip(left_out, predicted.mean, predicted.std, strict=True):
             pairs = zip(mean.tolist(), std.tolist(), strict=True)
             expected[row] = dict(zip(names, pairs, strict=True))
@@ -151,8 +151,9 @@ class Optimism(NamedTuple):
         """What to expect, in words."""
         label = metric_label(self.metric).partition(" (")[0]
         unit = _unit(self.metric)
-        front = "the front's network" if self.networks == 1 else f"the front's {self.networks}"
-        front = front if self.networks == 1 else f"{front} networks"
+        front = f"the front's {self.networks} networks"
+        if self.networks == 1:
+            front = "the front's network"
         values = f"{self.later:.4g}{unit} instead of {self.measured:.4g}{unit}"
         if self.is_confirmed:
             return (
@@ -175,21 +176,21 @@ def optimism(studies: Studies, expected: list[Expected]) -> list[Optimism]:
     """One entry for each trained objective whose front was trained again or predicted."""
     entries = []
     for objective in studies.objectives:
+        # 1. Pairs of the search's value and a fresh training's, or else what the predictor expects.
         name = objective.name
-        again = [
-            (network.values[name], network.confirmed[name][0])
-            for network in studies.front_networks
-            if name in network.confirmed
-        ]
-        believed = [
-            (network.values[name], of_network[name][0])
-            for network, of_network in zip(studies.front_networks, expected, strict=True)
-            if name in of_network
-        ]
-        pairs = np.array(again if objective.kind == "accuracy" and again else believed)
+        trained_again = []
+        predicted = []
+        for network, expected_values in zip(studies.front_networks, expected, strict=True):
+            if name in network.confirmed:
+                trained_again.append((network.values[name], network.confirmed[name][0]))
+            if name in expected_values:
+                predicted.append((network.values[name], expected_values[name][0]))
+        is_confirmed = objective.kind == "accuracy" and bool(trained_again)
+        pairs = np.array(trained_again if is_confirmed else predicted)  # (k, 2)
+
+        # 2. Their means.
         if len(pairs):
             measured, later = pairs.mean(axis=0).tolist()
-            is_confirmed = bool(objective.kind == "accuracy" and again)
             entries.append(
                 Optimism(name, measured, later, is_confirmed, len(pairs), objective.sign)
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +39,7 @@ MAX_MODEL_BYTES = 6_000_000
 
 
 def page_data(studies: Studies, models: Path, prospects: Prospects) -> dict[str, Any]:
-    """Networks, proposals, and how they were found, as JSON values.
+    """Networks, proposals, and where they come from, as JSON values.
 
     Args:
         studies: the searches.
@@ -53,22 +54,14 @@ def page_data(studies: Studies, models: Path, prospects: Prospects) -> dict[str,
     links = _model_links(models)
     settings = studies.first.study.user_attrs.get(SETTINGS_KEY, {})
     searched = studies.benchmark.name if studies.benchmark else studies.first.space.name
+    searches = list(labelled(studies))
     data = {
         "searched": searched or studies.first.study.study_name,
         "has_space": bool(studies.first.space.name),
-        "searches": [label for label, _ in labelled(studies)],
+        "searches": [label for label, _ in searches],
         "objectives": len(studies.objectives),
         "origin_columns": ORIGIN_COLUMNS,
-        "metrics": [
-            {
-                "name": m.name,
-                "label": metric_label(m.name, unit=m.unit),
-                "sign": m.sign,
-                "unit": m.unit,
-                "price": price(m),
-            }
-            for m in metrics
-        ],
+        "metrics": [_described(metric) for metric in metrics],
         "prospects": prospects.sentences,
         "constraints": [
             {"metric": c.metric, "sign": 1 if c.op == "<=" else -1, "bound": c.bound}
@@ -78,12 +71,10 @@ def page_data(studies: Studies, models: Path, prospects: Prospects) -> dict[str,
         "not_built": studies.not_built,
         "failures": [
             {"search": label, **failure}
-            for label, result in labelled(studies)
+            for label, result in searches
             for failure in result.failures
         ],
-        "paused": [
-            row for label, result in labelled(studies) for row in _paused(label, result, names)
-        ],
+        "paused": [row for label, result in searches for row in _paused(label, result, names)],
         "yardstick": "true front" if studies.benchmark else "best front of all searches here",
         "true_front": _true_front(studies),
         "samplers": studies.table(),
@@ -99,10 +90,23 @@ def page_data(studies: Studies, models: Path, prospects: Prospects) -> dict[str,
 
 def _metrics(objectives: Sequence[Metric], networks: Sequence[Network]) -> list[Metric]:
     """Objectives, then all other metrics of the networks."""
-    known = {metric.name: metric for metric in objectives}
-    for name in dict.fromkeys(name for network in networks for name in network.values):
-        known.setdefault(name, _metric(name))
-    return list(known.values())
+    metrics = {metric.name: metric for metric in objectives}
+    for network in networks:
+        for name in network.values:
+            if name not in metrics:
+                metrics[name] = _metric(name)
+    return list(metrics.values())
+
+
+def _described(metric: Metric) -> dict[str, Any]:
+    """What the page shows of a metric."""
+    return {
+        "name": metric.name,
+        "label": metric_label(metric.name, unit=metric.unit),
+        "sign": metric.sign,
+        "unit": metric.unit,
+        "price": price(metric),
+    }
 
 
 def _metric(name: str) -> Metric:
@@ -111,6 +115,7 @@ def _metric(name: str) -> Metric:
 
 
 def _network(network: Network, names: Sequence[str], links: Mapping[str, str]) -> dict[str, Any]:
+    """A network with its values in the order of the metrics' names; None where they are unknown."""
     return {
         "notation": network.notation,
         "search": network.search,
@@ -135,7 +140,7 @@ def _network(network: Network, names: Sequence[str], links: Mapping[str, str]) -
 
 
 def _paused(search: str, result: SearchResult, names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Trainings of a search by cost that were not completed, the longest first."""
+    """Trainings of a search with fidelities that were not completed, the longest first."""
     if not is_by_cost(result):
         return
     runs = read_runs(result)
@@ -185,10 +190,12 @@ def _curves(studies: Studies) -> list[dict[str, Any]]:
         return []
     curves = []
     for name, shares in studies.curves().items():
-        at = np.unique(np.linspace(0, shares.shape[1] - 1, MAX_CURVE_POINTS).astype(int))
-        curves.append(
-            {"name": name, "points": np.column_stack([at + 1, shares.mean(axis=0)[at]]).tolist()}
-        )
+        # `shares` (seeds, n), of which some columns are drawn, evenly spaced.
+        columns = np.linspace(0, shares.shape[1] - 1, MAX_CURVE_POINTS).astype(int)
+        columns = np.unique(columns)
+        means = shares.mean(axis=0)[columns]
+        points = np.column_stack([columns + 1, means])  # evaluations and mean share
+        curves.append({"name": name, "points": points.tolist()})
     return curves
 
 
@@ -199,43 +206,48 @@ def _agreement(metric: str, values: np.ndarray) -> dict[str, Any]:
         metric: its name.
         values: (k, 3), predicted mean, its standard deviation, and measured value.
     """
-    mean, std, measured = values[np.isfinite(values).all(axis=1)].T
+    mean, std, measured = values[np.isfinite(values).all(axis=1)].T  # (finite,) each
+    errors = np.abs(mean - measured)
     return {
         "metric": metric,
         "label": metric_label(metric),
         "networks": len(mean),
         "tau": float(kendalltau(mean, measured).statistic) if len(mean) > 1 else None,
-        "error": float(np.abs(mean - measured).mean()) if len(mean) else None,
-        "within": float((np.abs(mean - measured) <= 2 * std).mean()) if len(mean) else None,
+        "error": float(errors.mean()) if len(mean) else None,
+        "within": float((errors <= 2 * std).mean()) if len(mean) else None,
     }
 
 
 def _made(studies: Studies) -> dict[str, Any]:
     """Settings and times of the first search, from its study."""
     study = studies.first.study
-    own = {key: value for key, value in study.user_attrs.items() if not key.startswith("nas:")}
+    attributes = study.user_attrs
+
+    # 1. Times and states of the trials.
     trials = study.get_trials(deepcopy=False)
-    times = [
-        time for trial in trials for time in (trial.datetime_start, trial.datetime_complete) if time
+    stamps = [
+        stamp for trial in trials for stamp in (trial.datetime_start, trial.datetime_complete)
     ]
-    states: dict[str, int] = {}
-    for trial in trials:
-        states[trial.state.name.lower()] = states.get(trial.state.name.lower(), 0) + 1
-    identity = dict(study.user_attrs.get(IDENTITY_KEY, {}))
-    identity.pop("networks", None)  # fingerprints
+    times = [stamp for stamp in stamps if stamp is not None]
+    states = Counter(trial.state.name.lower() for trial in trials)
+
+    # 2. What the search stored, without the fingerprints of networks, and what the user did.
+    identity = dict(attributes.get(IDENTITY_KEY, {}))
+    identity.pop("networks", None)
+    own = {key: value for key, value in attributes.items() if not key.startswith("nas:")}
     made = {
         "Study": {
             "name": study.study_name,
             "began": f"{min(times):%Y-%m-%d %H:%M}" if times else "",
             "last change": f"{max(times):%Y-%m-%d %H:%M}" if times else "",
-            "trials": states,
+            "trials": dict(states),
         },
         "Price of the metrics": {
             metric_label(o.name, unit=o.unit): PRICES[price(o)] for o in studies.objectives
         },
         "Command, machine and versions": identity,
-        "Search": study.user_attrs.get(SETTINGS_KEY, {}),
-        "Where values come from": used_settings(study.user_attrs.get(SOURCE_KEY, {})),
+        "Search": attributes.get(SETTINGS_KEY, {}),
+        "Where values come from": used_settings(attributes.get(SOURCE_KEY, {})),
         "Attributes of the study": own,
     }
     return {title: value for title, value in made.items() if value}

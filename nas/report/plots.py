@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,21 +20,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from nas.comparison.studies import Studies
-    from nas.search.study.result import SearchResult
 
 # Palette of Okabe and Ito, which colour-blind readers can tell apart; black is reserved for the
 # truth.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-# One more than colours, so that styles do not repeat
-_MARKERS = (
-    "o",
-    "s",
-    "^",
-    "D",
-    "v",
-    "P",
-    "X",
-)
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # one more than colours: styles do not repeat
 _LINES = ("-", "--", "-.", ":")
 _CLOUD: dict[str, Any] = {
     "s": 5,
@@ -114,7 +104,8 @@ def metric_label(metric: str, prefix: str = "", unit: str = "") -> str:
 
 def _with_arrow(metric: Metric) -> str:
     """Label of an axis, with ↑ if more is better and ↓ if less is."""
-    return f"{metric_label(metric.name, unit=metric.unit)} {'↑' if metric.direction == 'maximize' else '↓'}"
+    arrow = "↑" if metric.direction == "maximize" else "↓"
+    return f"{metric_label(metric.name, unit=metric.unit)} {arrow}"
 
 
 # --- the figures of searches
@@ -134,40 +125,41 @@ def plot_studies(folder: Path, studies: Studies, kind: str = "png") -> list[Path
     Returns:
         The paths of the figures.
     """
+    objectives = studies.objectives
+    paths = [folder / f"hypervolume.{kind}"]
     yardstick = "best front found" if studies.benchmark is None else "true front"
-    shape = "pareto" if len(studies.objectives) == 2 else "parallel"
-    predicted = studies.first.predicted
-    drawn = bool(studies.front_networks) and len(studies.objectives) > 1
-    names = ["hypervolume", *([shape] if drawn else []), *(["predicted"] if predicted else [])]
-    paths = {name: folder / f"{name}.{kind}" for name in names}
-    plot_hypervolume(paths["hypervolume"], studies.curves(), yardstick)
-    if "pareto" in names:
-        _plot_study_fronts(paths["pareto"], studies)
-    if "parallel" in names:
-        front = np.array([[row[o.name] for o in studies.objectives] for row in studies.front_rows])
-        plot_parallel(paths["parallel"], front, studies.objectives)
-    if predicted:
-        plot_predicted(paths["predicted"], predicted)
-    return list(paths.values())
+    plot_hypervolume(paths[0], studies.curves(), yardstick)
+    if studies.front_networks and len(objectives) == 2:
+        paths.append(folder / f"pareto.{kind}")
+        _plot_study_fronts(paths[-1], studies)
+    if studies.front_networks and len(objectives) > 2:
+        paths.append(folder / f"parallel.{kind}")
+        plot_parallel(paths[-1], _values_of_rows(studies.front_rows, objectives), objectives)
+    if predicted := studies.first.predicted:
+        paths.append(folder / f"predicted.{kind}")
+        plot_predicted(paths[-1], predicted)
+    return paths
 
 
 def _plot_study_fronts(path: Path, studies: Studies) -> None:
-    fronts = {
-        name: [_network_values(result) for result in results]
-        for name, results in studies.results.items()
-    }
+    """Plot the front of every search, and the table's values and true front if there is one."""
+    objectives = studies.objectives
+    fronts = {}
+    for name, results in studies.results.items():
+        fronts[name] = [_values_of_rows(result.front_rows, objectives) for result in results]
     if studies.benchmark is None:
-        plot_front(path, None, None, fronts, studies.objectives)
+        plot_front(path, None, None, fronts, objectives)
         return
-    values = np.stack([studies.benchmark.values(o.name) for o in studies.objectives], 1)
-    true_front = studies.reference.true_front * [o.sign for o in studies.objectives]
-    plot_front(path, values, true_front, fronts, studies.objectives)
+    columns = [studies.benchmark.values(objective.name) for objective in objectives]
+    signs = [objective.sign for objective in objectives]
+    true_front = studies.reference.true_front * signs
+    plot_front(path, np.stack(columns, axis=1), true_front, fronts, objectives)
 
 
-def _network_values(result: SearchResult) -> np.ndarray:
-    """Objective values (k, m) of the search's front."""
-    front = [[row[o.name] for o in result.objectives] for row in result.front_rows]
-    return np.array(front, dtype=float).reshape(-1, len(result.objectives))
+def _values_of_rows(rows: Sequence[Mapping[str, Any]], objectives: Sequence[Metric]) -> np.ndarray:
+    """Objective values (k, m) of the k rows of a front."""
+    values = [[row[objective.name] for objective in objectives] for row in rows]
+    return np.array(values, dtype=float).reshape(-1, len(objectives))
 
 
 # --- single figures
@@ -195,22 +187,33 @@ def plot_front(
     """
     with _figure(path, (6.0, 4.8)) as figure:
         axes = figure.subplots()
+
+        # 1. The table: all of its networks and the true front, which decides what is in view.
         shown = [_front(values, objectives) for seeds in fronts.values() for values in seeds]
         if table_values is not None:
             axes.scatter(table_values[:, 0], table_values[:, 1], **_CLOUD, label="all networks")
         if true_front is not None:
             shown = [_front(true_front, objectives)]
             axes.plot(*_staircase(shown[0], objectives), **_TRUTH, zorder=4, label="true front")
-        styles = zip(cycle(_COLOURS), cycle(_MARKERS), strict=False)
-        for i, ((name, seeds), (colour, marker)) in enumerate(
-            zip(fronts.items(), styles, strict=False)
-        ):
+
+        # 2. The front of each search: points, and the border of what they dominate.
+        dots: dict[str, Any] = {
+            "linestyle": "",
+            "markersize": 5.5,
+            "markeredgecolor": "white",
+            "markeredgewidth": 0.5,
+        }
+        for i, (name, seeds) in enumerate(fronts.items()):
+            look: dict[str, Any] = {
+                "color": _COLOURS[i % len(_COLOURS)],
+                "zorder": 3 - i / len(fronts),
+            }
+            marker = _MARKERS[i % len(_MARKERS)]
             for seed, values in enumerate(seeds):
                 front = _front(values, objectives)
-                look: dict[str, Any] = {"color": colour, "zorder": 3 - i / len(fronts)}
+                label = "" if seed else name  # one entry of the legend for all seeds
                 axes.plot(*_staircase(front, objectives), **look, linewidth=1, alpha=0.5)
-                axes.plot(*front.T, **look, linestyle="", marker=marker, markeredgecolor="white", markeredgewidth=0.5,
-                          markersize=5.5, label="" if seed else name)  # fmt: skip
+                axes.plot(*front.T, **look, **dots, marker=marker, label=label)
         points = [front for front in shown if len(front)]
         if points:
             _zoom(axes, *_span(np.concatenate(points)))
@@ -236,13 +239,12 @@ def plot_hypervolume(
     """
     with _figure(path, (6.0, 4.4)) as figure:
         axes = figure.subplots()
-        styles = zip(cycle(_COLOURS), cycle(_LINES), strict=False)
-        for i, ((name, ratios), (colour, line)) in enumerate(
-            zip(curves.items(), styles, strict=False)
-        ):
+        for i, (name, ratios) in enumerate(curves.items()):
             evaluations = np.arange(1, ratios.shape[1] + 1)
             mean = ratios.mean(axis=0)
             std = ratios.std(axis=0)
+            colour = _COLOURS[i % len(_COLOURS)]
+            line = _LINES[i % len(_LINES)]
             look: dict[str, Any] = {"color": colour, "zorder": 3 - i / len(curves)}
             # A hypervolume stays until an evaluation improves it.
             steps: dict[str, Any] = {"drawstyle": "steps-post"} if len(ratios) == 1 else {}
@@ -251,10 +253,11 @@ def plot_hypervolume(
             axes.fill_between(evaluations, *band, **look, alpha=0.13, linewidth=0)
         axes.axhline(1, **_TRUTH, label=yardstick)
         # Every search starts near 0; the view begins where curves begin to differ.
-        start = min(
-            (float(ratios.mean(axis=0)[ratios.shape[1] // 20]) for ratios in curves.values()),
-            default=0.0,
-        )
+        starts = []
+        for ratios in curves.values():
+            first_part = ratios.shape[1] // 20
+            starts.append(float(ratios.mean(axis=0)[first_part]))
+        start = min(starts, default=0.0)
         axes.set_ylim(max(0.0, start - 0.05), 1.01)
         axes.set_xlim(0, max((ratios.shape[1] for ratios in curves.values()), default=1))
         axes.set_xlabel(unit)
@@ -272,21 +275,20 @@ def plot_learning_curves(path: str | Path, rows: Sequence[Mapping[str, Any]]) ->
     """
     with _figure(path, (5.6, 4.2)) as figure:
         axes = figure.subplots()
-        styles = zip(cycle(_COLOURS), cycle(_LINES), cycle(_MARKERS), strict=False)
         names = dict.fromkeys(row["predictor"] for row in rows)
-        for name, (colour, line, marker) in zip(names, styles, strict=False):
-            own = sorted(
-                (row for row in rows if row["predictor"] == name), key=lambda row: row["size"]
-            )
-            sizes, tau, std = (
-                np.array([row[key] for row in own]) for key in ("size", "tau", "tau_std")
-            )
+        for i, name in enumerate(names):
+            of_predictor = [row for row in rows if row["predictor"] == name]
+            of_predictor.sort(key=lambda row: row["size"])
+            sizes = np.array([row["size"] for row in of_predictor])
+            tau = np.array([row["tau"] for row in of_predictor])
+            std = np.array([row["tau_std"] for row in of_predictor])
+            colour = _COLOURS[i % len(_COLOURS)]
             axes.plot(
                 sizes,
                 tau,
                 color=colour,
-                linestyle=line,
-                marker=marker,
+                linestyle=_LINES[i % len(_LINES)],
+                marker=_MARKERS[i % len(_MARKERS)],
                 markersize=5,
                 linewidth=1.8,
                 label=name,
@@ -314,20 +316,15 @@ def plot_scores(
     columns = list(dict.fromkeys(column for row in scores.values() for column in row))
     with _figure(path, (1.1 * len(columns) + 1.2, 4.2)) as figure:
         axes = figure.subplots()
-        styles = zip(cycle(_COLOURS), cycle(_MARKERS), strict=False)
-        for i, ((name, row), (colour, marker)) in enumerate(
-            zip(scores.items(), styles, strict=False)
-        ):
-            places = [
-                columns.index(column) + 0.7 * ((i + 0.5) / len(scores) - 0.5) for column in row
-            ]
-            mean, std = ([cell[key] for cell in row.values()] for key in ("mean", "std"))
+        for i, (name, row) in enumerate(scores.items()):
+            # The marks of a column stand side by side within 70 % of its width.
+            offset = 0.7 * ((i + 0.5) / len(scores) - 0.5)
             axes.errorbar(
-                places,
-                mean,
-                std,
-                color=colour,
-                fmt=marker,
+                [columns.index(column) + offset for column in row],
+                [cell["mean"] for cell in row.values()],
+                [cell["std"] for cell in row.values()],
+                color=_COLOURS[i % len(_COLOURS)],
+                fmt=_MARKERS[i % len(_MARKERS)],
                 markersize=5,
                 elinewidth=1.2,
                 label=name,
@@ -369,21 +366,24 @@ def plot_kendall(
             column = predictors.index(predictor)
             axes = grid[metrics.index(metric), column]
             axes.set_visible(True)
-            known = np.isfinite(true) & np.isfinite(predicted)
-            pairs = np.stack([true[known], predicted[known]], axis=1)
-            row = [pair for (_, other), pair in panels.items() if other == metric]
-            low, high = np.nanquantile(
-                np.concatenate([np.concatenate(pair) for pair in row]), [0.02, 0.98]
-            )
-            # Many points are smaller and paler, to show their density
-            few = min(1.0, 1000 / max(1, len(pairs)))
+
+            # 1. Points; many are smaller and paler, to show their density.
+            is_complete = np.isfinite(true) & np.isfinite(predicted)
+            pairs = np.stack([true[is_complete], predicted[is_complete]], axis=1)  # (n, 2)
+            sparsity = min(1.0, 1000 / max(1, len(pairs)))
             look: dict[str, Any] = {"c": _COLOURS[column % len(_COLOURS)], "linewidths": 0}
-            look |= {"s": 6 * few**0.4, "alpha": max(0.08, 0.3 * few)}
+            look |= {"s": 6 * sparsity**0.4, "alpha": max(0.08, 0.3 * sparsity)}
             axes.scatter(*pairs.T, **look, rasterized=True)
+
+            # 2. The view of the metric's row.
+            row = [pair for (_, other), pair in panels.items() if other == metric]
+            values = np.concatenate([np.concatenate(pair) for pair in row])
+            low, high = np.nanquantile(values, [0.02, 0.98])
             axes.axline((low, low), slope=1, **_TRUTH)
             _zoom(axes, np.array([low, low]), np.array([high, high]))
             axes.set_aspect("equal")
-            axes.set_title(f"{predictor}   τ = {np.nan_to_num(kendalltau(*pairs.T).statistic):.3f}")
+            tau = np.nan_to_num(kendalltau(*pairs.T).statistic)
+            axes.set_title(f"{predictor}   τ = {tau:.3f}")
             axes.set_xlabel(metric_label(metric, "true"), fontsize=8)
             axes.set_ylabel(metric_label(metric, "predicted"), fontsize=8)
 
@@ -413,11 +413,10 @@ def plot_ranks(
     sign = Metric.parse(metric).sign
     maps = {}
     for name, (true, predicted) in panels.items():
-        ranks = [
-            100 * (rankdata(sign * values) - 0.5) / len(values) for values in (true, predicted)
-        ]
+        true_ranks = 100 * (rankdata(sign * true) - 0.5) / len(true)  # (n,), in %
+        predicted_ranks = 100 * (rankdata(sign * predicted) - 0.5) / len(predicted)
         edges = np.linspace(0, 100, bins + 1)
-        counts, _, _ = np.histogram2d(ranks[0], ranks[1], bins=[edges, edges])
+        counts, _, _ = np.histogram2d(true_ranks, predicted_ranks, bins=[edges, edges])
         maps[name] = counts * bins**2 / len(true)
     norm = PowerNorm(0.5, 0, max(float(np.quantile(counts, 0.995)) for counts in maps.values()))
     with _figure(path, (2.7 * len(panels) + 0.9, 3.4), "compressed") as figure:
@@ -427,7 +426,8 @@ def plot_ranks(
             axes.axline((0, 0), slope=1, **_TRUTH)
             axes.grid(visible=False)
             axes.set_xticks(range(0, 100, 20))
-            axes.set_title(f"{name}   τ = {np.nan_to_num(kendalltau(*panels[name]).statistic):.3f}")
+            tau = np.nan_to_num(kendalltau(*panels[name]).statistic)
+            axes.set_title(f"{name}   τ = {tau:.3f}")
             axes.set_xlabel("True rank (%, best first)", fontsize=8)
         grid[0].set_ylabel("Predicted rank (%, best first)", fontsize=8)
         bar = figure.colorbar(ScalarMappable(norm, "Blues"), ax=grid, extend="max", aspect=30)
@@ -444,7 +444,7 @@ def plot_predicted(path: str | Path, panels: Mapping[str, np.ndarray]) -> None:
             in the metric's unit.
     """
     columns = min(2, len(panels))
-    rows = -(-len(panels) // columns)
+    rows = math.ceil(len(panels) / columns)
     with _figure(path, (3.4 * columns + 0.2, 3.1 * rows)) as figure:
         grid = figure.subplots(rows, columns, squeeze=False).ravel()
         for axes in grid[len(panels) :]:
@@ -501,13 +501,17 @@ def plot_parallel(path: str | Path, front: np.ndarray, objectives: Sequence[Metr
 
 def _front(values: np.ndarray, objectives: Sequence[Metric]) -> np.ndarray:
     """The distinct non-dominated rows of values (n, 2), sorted by the first objective."""
-    return np.unique(values[non_dominated(to_losses(values, objectives))], axis=0)
+    is_best = non_dominated(to_losses(values, objectives))  # (n,)
+    return np.unique(values[is_best], axis=0)
 
 
 def _staircase(front: np.ndarray, objectives: Sequence[Metric]) -> np.ndarray:
     """Corners (2, 2k-1) of the border of the region that a front (k, 2) dominates."""
     best_first = front[np.argsort(front[:, 0] * objectives[0].sign)]
-    return np.stack([np.repeat(best_first[:, 0], 2)[1:], np.repeat(best_first[:, 1], 2)[:-1]])
+    # Each step goes along the first axis before it goes along the second.
+    x = np.repeat(best_first[:, 0], 2)[1:]
+    y = np.repeat(best_first[:, 1], 2)[:-1]
+    return np.stack([x, y])
 
 
 def _span(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -517,7 +521,8 @@ def _span(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _zoom(axes: Axes, low: np.ndarray, high: np.ndarray) -> None:
     """Show the rectangle between two corners (2,), with a margin."""
-    margin = 0.08 * np.where(high > low, high - low, np.where(high, np.abs(high), 1.0))
+    without_width = np.where(high != 0, np.abs(high), 1.0)
+    margin = 0.08 * np.where(high > low, high - low, without_width)
     axes.set_xlim(low[0] - margin[0], high[0] + margin[0])
     axes.set_ylim(low[1] - margin[1], high[1] + margin[1])
 
@@ -525,8 +530,11 @@ def _zoom(axes: Axes, low: np.ndarray, high: np.ndarray) -> None:
 def _legend(figure: Figure, axes: Axes) -> None:
     """Add a legend above the axes, where it covers no data and fits narrow screens."""
     handles, labels = axes.get_legend_handles_labels()
-    # At most four, of similar length
-    columns = -(-len(labels) // -(-len(labels) // 4)) if labels else 1
+    # Up to four columns, of similar length.
+    columns = 1
+    if labels:
+        lines = math.ceil(len(labels) / 4)
+        columns = math.ceil(len(labels) / lines)
     place: dict[str, Any] = {"loc": "outside upper left", "ncols": columns, "columnspacing": 1.2}
     legend = figure.legend(handles, labels, **place, markerscale=1.3)
     for handle in legend.legend_handles:

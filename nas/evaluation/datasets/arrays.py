@@ -42,39 +42,38 @@ def read_arrays(path: Path, shape: Shape | None = None) -> dict[str, Part]:
             has a wrong type or shape.
     """
     arrays = _load(path)
-    if (
-        not any(y in arrays for _, y in (*_ARRAYS.values(), _UNSPLIT))
-        and {"x", "x_train"} & arrays.keys()
-    ):
-        # Inputs alone, for networks that imitate a trained model.
+
+    # 1. Inputs alone, for networks that imitate a trained model.
+    has_targets = any(y in arrays for _, y in (*_ARRAYS.values(), _UNSPLIT))
+    if not has_targets and {"x", "x_train"} & arrays.keys():
         parts = {"x_train": "train", "x": "train", "x_test": "test", "x_val": "validation"}
-        inputs = {parts[x]: _inputs(path, x, array, shape) for x, array in arrays.items()}
+        inputs = {parts[name]: _inputs(path, name, x, shape) for name, x in arrays.items()}
         return {which: Part(x, np.zeros(len(x), np.int64)) for which, x in inputs.items()}
+
+    # 2. Names of inputs and targets of each part.
     if {"x", "y"} <= arrays.keys() and "x_train" not in arrays:
-        pairs = {"train": _UNSPLIT} | (
-            {"validation": _ARRAYS["validation"]} if "x_val" in arrays else {}
-        )
+        pairs = {"train": _UNSPLIT}
     else:
-        pairs = {
-            which: names
-            for which, names in _ARRAYS.items()
-            if which != "validation" or "x_val" in arrays
-        }
+        pairs = {"train": _ARRAYS["train"], "test": _ARRAYS["test"]}
+    if "x_val" in arrays:
+        pairs["validation"] = _ARRAYS["validation"]
     for names in pairs.values():
         if missing := [name for name in names if name not in arrays]:
-            have = ", ".join(arrays) or "none"
+            present = ", ".join(arrays) or "none"
             raise InputError(
-                f"{path}: needs the arrays {_NEEDED}; it has {have} and lacks {missing[0]}"
+                f"{path}: needs the arrays {_NEEDED}; it has {present} and lacks {missing[0]}"
             )
-    return {
-        which: Part(
-            _inputs(path, x, arrays[x], shape), _targets(path, y, arrays[y], len(arrays[x]))
-        )
-        for which, (x, y) in pairs.items()
-    }
+
+    # 3. The arrays themselves.
+    read = {}
+    for which, (x, y) in pairs.items():
+        samples = _inputs(path, x, arrays[x], shape)  # checked first: targets need their number
+        read[which] = Part(samples, _targets(path, y, arrays[y], len(samples)))
+    return read
 
 
 def _load(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a file whose names have a meaning here, without running any code in it."""
     names = {name for pair in (*_ARRAYS.values(), _UNSPLIT) for name in pair}
     try:
         with zipfile.ZipFile(path) as archive:

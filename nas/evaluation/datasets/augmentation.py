@@ -20,26 +20,30 @@ def augment(
     Returns:
         (n, channels, height, width) float32.
     """
-    moved = images
+    augmented = images
     if shift:
-        moved = _shifted(images, rng.integers(0, 2 * shift + 1, (len(images), 2)), shift)
+        corners = rng.integers(0, 2 * shift + 1, (len(images), 2))
+        augmented = _shifted(images, corners, shift)
     if noise:
-        moved = moved + noise * rng.standard_normal(moved.shape, np.float32)
+        augmented = augmented + noise * rng.standard_normal(augmented.shape, np.float32)
     if flip:
-        moved = np.where(rng.integers(0, 2, (len(images), 1, 1, 1)), moved[..., ::-1], moved)
-    return moved
+        is_mirrored = rng.integers(0, 2, (len(images), 1, 1, 1))
+        augmented = np.where(is_mirrored, augmented[..., ::-1], augmented)
+    return augmented
 
 
-def _shifted(images: np.ndarray, moves: np.ndarray, shift: int) -> np.ndarray:
-    """Windows of the images padded by `shift`, with corners at `moves` (n, 2)."""
+def _shifted(images: np.ndarray, corners: np.ndarray, shift: int) -> np.ndarray:
+    """Windows of the images padded by `shift`, whose upper left corners (n, 2) are in pixels of the
+    padded image.
+    """
     count, channels, height, width = images.shape
     border = (shift, shift)
     padded = np.pad(images, ((0, 0), (0, 0), border, border))
     # Indices of the image, channel, row and column, which broadcast to (n, channels, H, W).
     image = np.arange(count).reshape(count, 1, 1, 1)
     channel = np.arange(channels).reshape(1, channels, 1, 1)
-    rows = moves[:, :1] + np.arange(height)  # (n, H)
-    columns = moves[:, 1:] + np.arange(width)  # (n, W)
+    rows = corners[:, :1] + np.arange(height)  # (n, H)
+    columns = corners[:, 1:] + np.arange(width)  # (n, W)
     row = rows.reshape(count, 1, height, 1)
     column = columns.reshape(count, 1, 1, width)
     return padded[image, channel, row, column]

@@ -65,10 +65,10 @@ class Scale(NamedTuple):
     @classmethod
     def of(cls, values: np.ndarray, axis: int) -> Scale:
         """Statistics of values (n, …) per index of `axis` (1 for the channels of images)."""
-        others = tuple(i for i in range(values.ndim) if i != axis)
-        mean = values.mean(others, dtype=np.float64, keepdims=True).astype(np.float32)
-        std = values.std(others, dtype=np.float64, keepdims=True).astype(np.float32)
-        std[std == 0] = 1
+        reduced = tuple(i for i in range(values.ndim) if i != axis)
+        mean = values.mean(reduced, dtype=np.float64, keepdims=True).astype(np.float32)
+        std = values.std(reduced, dtype=np.float64, keepdims=True).astype(np.float32)
+        std[std == 0] = 1  # of constant values, which become 0
         return cls(mean[0], std[0])
 
     def normalize(self, values: np.ndarray) -> np.ndarray:
@@ -110,9 +110,8 @@ class Dataset:
     @property
     def shape(self) -> Shape:
         """Shape of one input; `Typed` for token ids."""
-        return typed(
-            self.train.inputs.shape[1:], "float" if self.train.inputs.dtype.kind == "f" else "int64"
-        )
+        inputs = self.train.inputs
+        return typed(inputs.shape[1:], "float" if inputs.dtype.kind == "f" else "int64")
 
     @property
     def is_regression(self) -> bool:
@@ -140,12 +139,15 @@ class Dataset:
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of the content of all parts."""
-        parts = (self.train, self.test, *([self.validation] if self.validation else []))
+        parts = [self.train, self.test]
+        if self.validation is not None:
+            parts.append(self.validation)
         return _sha256(*(part.fingerprint for part in parts))
 
 
 @lru_cache(maxsize=2)
 def _split_off(data: Dataset, share: float) -> Dataset:
+    """A copy whose validation part is a share of `train`; the same object for the same arguments."""
     train, validation = split(data.train, share, 0)
     if not len(train) or not len(validation):
         raise InputError(

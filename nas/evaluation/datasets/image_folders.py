@@ -49,11 +49,14 @@ def read_folder(path: Path, shape: Shape | None = None) -> dict[str, Part]:
             "width)"
         )
     sizes = [int(size) for size in shape]
-    check_bytes(path, sum(len(files) for files, _ in listed.values()) * int(np.prod(sizes)) * 4)
-    return {
-        which: Part(np.stack([_read_image(file, sizes) for file in files]), targets)
-        for which, (files, targets) in listed.items()
-    }
+    count = sum(len(files) for files, _ in listed.values())
+    bytes_per_image = 4 * int(np.prod(sizes))  # float32
+    check_bytes(path, count * bytes_per_image)
+    parts = {}
+    for which, (files, targets) in listed.items():
+        images = np.stack([_read_image(file, sizes) for file in files])  # (n, channels, H, W)
+        parts[which] = Part(images, targets)
+    return parts
 
 
 Listed = dict[str, tuple[list[Path], np.ndarray]]
@@ -61,13 +64,15 @@ Listed = dict[str, tuple[list[Path], np.ndarray]]
 
 
 def _listed_classes(path: Path) -> Listed:
+    """Images and classes of folders with one folder per class."""
     parts = {which: folder for which in _PARTS if (folder := _part_folder(path, which))}
     if ("train" in parts) != ("test" in parts):
-        have = next(folder.name for folder in parts.values())
+        present = next(folder.name for folder in parts.values())
         raise InputError(
-            f"{path}: has the folder {have}, but needs both train and test, or neither"
+            f"{path}: has the folder {present}, but needs both train and test, or neither"
         )
-    parts = parts if "train" in parts else {"train": path}
+    if "train" not in parts:
+        parts = {"train": path}  # the classes are directly in the folder
     classes = _folders(parts["train"])
     if len(classes) < 2:
         raise InputError(
@@ -77,13 +82,15 @@ def _listed_classes(path: Path) -> Listed:
 
 
 def _part_folder(path: Path, which: str) -> Path | None:
-    return next((path / name for name in _PARTS[which] if (path / name).is_dir()), None)
+    """The folder of a part, by any of its names; None if there is none."""
+    folders = [path / name for name in _PARTS[which]]
+    return next((folder for folder in folders if folder.is_dir()), None)
 
 
 def _folders(path: Path) -> list[str]:
-    return sorted(
-        entry.name for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith(".")
-    )
+    """Names of the folders in a folder, in alphabetical order, without hidden ones."""
+    names = [entry.name for entry in path.iterdir() if entry.is_dir()]
+    return sorted(name for name in names if not name.startswith("."))
 
 
 def _files(path: Path, classes: Sequence[str]) -> tuple[list[Path], np.ndarray]:
@@ -109,7 +116,8 @@ def _listed_targets(path: Path) -> Listed:
     """Images and targets in the order of `targets.csv`."""
     parts: dict[str, tuple[list[Path], list[list[float]]]] = {}
     for name, numbers in _rows(path / TARGETS):
-        first = Path(name).parts[0] if len(Path(name).parts) > 1 else ""
+        folders = Path(name).parts[:-1]
+        first = folders[0] if folders else ""
         which = next((part for part, names in _PARTS.items() if first in names), "train")
         files, targets = parts.setdefault(which, ([], []))
         files.append(path / name)
@@ -126,21 +134,21 @@ def _rows(path: Path) -> Iterator[tuple[str, list[float]]]:
     try:
         with path.open(newline="") as file:
             reader = csv.DictReader(file)
-            columns = [name for name in reader.fieldnames or () if name != "file"]
-            if "file" not in (reader.fieldnames or ()) or not columns:
+            names = list(reader.fieldnames or ())
+            columns = [name for name in names if name != "file"]
+            if "file" not in names or not columns:
                 raise InputError(
                     f"{path}: needs a column `file` and one column per regression target"
                 )
             for row in reader:
-                yield (
-                    row["file"],
-                    [_number(path, reader.line_num, name, row[name]) for name in columns],
-                )
+                line = reader.line_num
+                yield row["file"], [_number(path, line, name, row[name]) for name in columns]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path}: cannot be read ({error})") from error
 
 
 def _number(path: Path, line: int, column: str, text: str | None) -> float:
+    """A regression target. Raises InputError if it is missing or not finite."""
     try:
         value = float(text or "")
     except ValueError:
@@ -152,6 +160,7 @@ def _number(path: Path, line: int, column: str, text: str | None) -> float:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Image]:
+    """A context with an image. Raises InputError if it cannot be read."""
     from PIL import Image
 
     try:
@@ -164,13 +173,16 @@ def _opened(path: Path) -> Iterator[Image]:
 
 
 def _first_shape(path: Path) -> tuple[int, int, int]:
+    """Channels, height and width of an image."""
     with _opened(path) as image:
-        return (1 if image.mode in ("1", "L", "I;16") else 3, image.height, image.width)
+        channels = 1 if image.mode in ("1", "L", "I;16") else 3
+        return channels, image.height, image.width
 
 
 def _read_image(path: Path, shape: Sequence[int]) -> np.ndarray:
     """Pixels (channels, height, width) in 0…1."""
     channels, height, width = shape
     with _opened(path) as image:
-        pixels = image.convert("L" if channels == 1 else "RGB").resize((width, height))
-    return np.asarray(pixels, np.float32).reshape(height, width, channels).transpose(2, 0, 1) / 255
+        resized = image.convert("L" if channels == 1 else "RGB").resize((width, height))
+    pixels = np.asarray(resized, np.float32).reshape(height, width, channels)
+    return pixels.transpose(2, 0, 1) / 255

@@ -46,10 +46,10 @@ def _convert(runtime: Runtime, folder: Path, job: dict[str, Any]) -> dict[str, A
     _begin(folder, "converting")
     files = []
     for number, name in enumerate(job["models"]):
-        own = folder / f"converted{number}"
-        own.mkdir()
-        model = runtime.prepare(Path(name), own)
-        files.append(str(runtime.convert(model, own, job["task"]["batch"])))
+        subfolder = folder / f"converted{number}"
+        subfolder.mkdir()
+        model = runtime.prepare(Path(name), subfolder)
+        files.append(str(runtime.convert(model, subfolder, job["task"]["batch"])))
     return {"files": files}
 
 
@@ -127,6 +127,7 @@ def _size_mb(file: Path) -> float:
 
 
 def _begin(folder: Path, step: str) -> None:
+    """Note the step that begins, for the case that it ends the process."""
     with suppress(OSError):
         (folder / STEP).write_text(step)
 

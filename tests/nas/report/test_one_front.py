@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from nas.benchmarks import load_benchmark
 from nas.cli import app
 from nas.comparison.runs import open_studies
-from nas.report.plots import _network_values
+from nas.report.plots import _values_of_rows
 from tests.nas.report.test_report import data_of
 
 pytestmark = pytest.mark.slow
@@ -126,11 +126,8 @@ def test_reports_and_figures_of_the_folder_keep_that_front(
     assert [row["architecture"] for row in reported["front"]] == architectures(folder / "front.csv")
     for group in open_studies(folder).results.values():
         for result in group:
-            assert (
-                len(_network_values(result))
-                == len(result.front_rows)
-                == len({*map(str, _network_values(result))})
-            )
+            values = _values_of_rows(result.front_rows, result.objectives)
+            assert len(values) == len(result.front_rows) == len({*map(str, values)})
 
 
 def test_json_lists_the_same_front(tmp_path: Path) -> None:
