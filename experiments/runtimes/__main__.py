@@ -17,7 +17,7 @@ import numpy as np
 import typer
 
 from experiments.runner import AsJson, FirstSeed, Jobs, Quick, Seeds, run_command
-from experiments.runtimes.measuring import BASE, measure_table, read_table
+from experiments.runtimes.measuring import BASE, INT8, INT8_RUNTIMES, measure_table, read_table
 from experiments.runtimes.study import COUNTS, METHODS, TARGETS, score
 from experiments.tables import Scores, chosen, compute
 from nas.cli.console import print_json, print_table
@@ -26,8 +26,10 @@ from nas.evaluation.runtimes import RUNTIMES
 from search_spaces.common.files import replacing
 
 INSTALLED = [BASE, *(name for name, runtime in RUNTIMES.items() if runtime.is_installed)]
-COMPILER = "torch_compile"  # half a minute for each network: only if it is named
-MEASURED = [name for name in INSTALLED if name != COMPILER]
+# Only if they are named: the compiler takes half a minute for each network, and files in 8-bit
+# integers are another question.
+COLUMNS = [*INSTALLED, *(f"{name}{INT8}" for name in INT8_RUNTIMES if name in INSTALLED)]
+MEASURED = [name for name in INSTALLED if name != "torch_compile"]
 AVAILABLE = [name for name in METHODS if name != "gp" or find_spec("botorch")]
 QUICK_NETWORKS, QUICK_RUNTIMES, QUICK_METHODS = 30, 3, ("regression", "log-linear")
 
@@ -51,7 +53,7 @@ def main(
     as_json: AsJson = False,
 ) -> None:
     """Measure the table, then judge predictions of each runtime from few measurements."""
-    runtimes = chosen(only, INSTALLED)
+    runtimes = chosen(only, COLUMNS)
     names = chosen(methods, METHODS)
     if quick:
         networks = min(networks, QUICK_NETWORKS)

@@ -68,10 +68,11 @@ def _measure(runtime: Runtime, folder: Path, job: dict[str, Any]) -> dict[str, A
 
     _begin(folder, "running")
     difference = _difference(session.run(None, feed), network.run(inputs))
-    if not difference <= runtime.tolerance:
+    tolerance = job.get("tolerance", runtime.tolerance)
+    if not difference <= tolerance:
         raise InputError(
             f"its outputs differ from ONNX Runtime's by {difference:.2g} of the largest output, "
-            f"more than {runtime.tolerance:g}"
+            f"more than {tolerance:g}"
         )
     del session
 
