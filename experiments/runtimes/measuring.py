@@ -149,7 +149,11 @@ class _Worker:
     def __init__(self, column: str) -> None:
         self._runtime = _engine(column)
         RUNTIMES[self._runtime].check_installed(f"{self._runtime}_latency_ms")
-        self._job = {"action": "measure", "runtime": self._runtime, "task": asdict(TASK)}
+        self._job: dict[str, Any] = {
+            "action": "measure",
+            "runtime": self._runtime,
+            "task": asdict(TASK),
+        }
         if column.endswith(INT8):
             self._job["tolerance"] = INT8_TOLERANCE
         self._process: subprocess.Popen[str] | None = None

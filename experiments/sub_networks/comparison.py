@@ -23,7 +23,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -280,11 +280,11 @@ class Study:
         text = json.dumps(list(arch.as_dict().values()))
         return self.score(f"sub {epochs} {text}", Trainable.of(self.space, arch), epochs)
 
-    def latency_of(self, arch: Architecture) -> float:
-        """Relative latency of a sub-network; stored."""
+    def latency_of(self, arch: Architecture, space: Subnetworks | None = None) -> float:
+        """Relative latency of a sub-network; stored. Weights do not matter for it."""
 
         def measure() -> dict[str, Any]:
-            module = self.space.module(arch).eval()
+            module = (space or self.space).module(arch).eval()
             return {"latency": relative_latency(module, self.reference)}
 
         text = json.dumps(list(arch.as_dict().values()))
@@ -414,8 +414,9 @@ class Study:
 
         count = max(2, size.evaluations // FULL_PER_FRESH)
         latency, evaluations = self.latency_of, size.evaluations
+        of_fresh = partial(latency, space=space)
         _, short = explored(self.seed, "rlm", self.space, self._short_score, latency, evaluations)
-        _, long = explored(self.seed, "rlm", space, fresh, latency, count)
+        _, long = explored(self.seed, "rlm", space, fresh, of_fresh, count)
         return {
             "inherited": _volumes(short, size.search_epochs),
             "fresh": _volumes(long, size.fresh_epochs),
