@@ -109,7 +109,7 @@ class WeightFolder:
         if first > number:
             self._remove(first)
         self._front[architecture] = number, losses
-        all_losses = np.array([losses_ for _, losses_ in self._front.values()])  # (k, m)
+        all_losses = np.array([losses for _, losses in self._front.values()])  # (k, m)
         on_front = non_dominated(all_losses)
         dominated = [entry for entry, stays in zip(self._front, on_front, strict=True) if not stays]
         for entry in dominated:

@@ -65,9 +65,9 @@ class Folder:
     def _run(
         self, node: onnx.NodeProto, operands: list[Known | None], arrays: list[np.ndarray]
     ) -> list[np.ndarray] | None:
+        """The outputs for these arrays of the operands; None if they are too large."""
         from onnx.reference import ReferenceEvaluator
 
-        """The outputs for these arrays of the operands; None if they are too large."""
         # 1. The limits.
         folded_size = get_operator(node.op_type).folded_size
         assert folded_size is not None
