@@ -78,7 +78,7 @@ def open_measured(
             else None
         )
         opened, data = open_space(space, options, source)
-        calibration = _calibration(given, metrics, opened)
+        calibration = _calibration(given, metrics, commands, opened)
         seeds = tuple(range(given.get("trainings", 1)))
         measurement = Measurement(
             metrics, data, seeds, training_task(settings), timing, device, commands, devices,
@@ -102,27 +102,33 @@ def open_measured(
         latency=timing,
         commands=commands,
         devices=devices,
-        calibration=_calibration(given, metrics, opened),
+        calibration=_calibration(given, metrics, commands, opened),
     )
     return FunctionEvaluator(opened, given["evaluator"], returned, measurement, settings, states)
 
 
 def _calibration(
-    given: Mapping[str, Any], metrics: Sequence[str], space: SearchSpace
+    given: Mapping[str, Any],
+    metrics: Sequence[str],
+    commands: Sequence[DeviceCommand],
+    space: SearchSpace,
 ) -> Calibration | None:
     """The inputs of `--calibration`.
 
     Raises:
-        InputError: they cannot be read, or no metric is one of a quantized network.
+        InputError: they cannot be read, or nothing is quantized: no metric is one of a quantized
+            network, and no command gets its file.
     """
     from nas.evaluation.int8 import Calibration, is_quantized
 
     if "calibration" not in given:
         return None
-    if not any(map(is_quantized, metrics)):
+    quantizes = any("int8" in command.placeholders for command in commands)
+    if not quantizes and not any(map(is_quantized, metrics)):
         raise InputError(
             f"--calibration sets the ranges of networks in int8, but {', '.join(metrics)} are of "
-            "floats: search by a metric of int8, such as int8_accuracy or cpu_int8_latency_ms"
+            "floats: search by a metric of int8, such as int8_accuracy or cpu_int8_latency_ms, or "
+            "by a command with {int8}"
         )
     return Calibration.read(given["calibration"], space.input_shape)
 

@@ -33,6 +33,8 @@ from search_spaces.common.errors import InputError, unknown
 if TYPE_CHECKING:
     import onnx
 
+    from nas.evaluation.int8 import Samples
+
 # What stands for the path of a file in a command, and the runtime that converts to it.
 CONVERTED = {
     "tflite": "litert",
@@ -213,7 +215,10 @@ def time_on_device(model: onnx.ModelProto, device: DeviceCommand, batch: int = 1
 
 
 def measure_on_device(
-    model: onnx.ModelProto, device: DeviceCommand, batch: int = 1
+    model: onnx.ModelProto,
+    device: DeviceCommand,
+    batch: int = 1,
+    calibration: Samples | None = None,
 ) -> dict[str, Latency]:
     """Measure a model with a device command.
 
@@ -224,6 +229,8 @@ def measure_on_device(
         model: the network as ONNX.
         device: the command.
         batch: replaces a symbolic batch size, which many devices cannot run.
+        calibration: inputs that set the ranges of activations in the file `{int8}`, see
+            `nas.evaluation.int8.quantize`; None for noise.
 
     Returns:
         For each metric the median, 10 % and 90 % quantile of all measurements, or of the ends that
@@ -236,7 +243,7 @@ def measure_on_device(
     with tempfile.TemporaryDirectory(prefix="nas-") as folder, _alone(device.command):
         command = device.command
         for name in device.placeholders:
-            path = _file(name, model, Path(folder), batch)
+            path = _file(name, model, Path(folder), batch, calibration)
             command = command.replace(f"{{{name}}}", shlex.quote(str(path)))
         calls = [_values(command, device) for _ in range(device.warmup + device.runs)]
     counted = calls[device.warmup :]
@@ -252,7 +259,13 @@ def measure_on_device(
     return results
 
 
-def _file(placeholder: str, model: onnx.ModelProto, folder: Path, batch: int) -> Path:
+def _file(
+    placeholder: str,
+    model: onnx.ModelProto,
+    folder: Path,
+    batch: int,
+    calibration: Samples | None,
+) -> Path:
     """Write the file that a placeholder stands for."""
     source = folder / "model.onnx"
     source.write_bytes(with_batch(model, batch).SerializeToString())
@@ -264,7 +277,7 @@ def _file(placeholder: str, model: onnx.ModelProto, folder: Path, batch: int) ->
         from nas.evaluation.int8 import quantize
 
         quantized = folder / "int8.onnx"
-        integers = onnx.load_from_string(quantize(model))
+        integers = onnx.load_from_string(quantize(model, calibration))
         quantized.write_bytes(with_batch(integers, batch).SerializeToString())
         return quantized
     from nas.evaluation.runtimes.measuring import convert_for_runtime

@@ -247,7 +247,9 @@ class Measurement:
 
         batch, threads = self.latency.batch, self.latency.threads
 
-        on_device = cache(lambda command: measure_on_device(model(), command, batch))
+        @cache
+        def on_device(command: DeviceCommand) -> dict[str, Latency]:
+            return measure_on_device(model(), command, batch, self._calibration)
 
         def by_command(command: DeviceCommand, metric: str) -> Measured:
             return Measured(*on_device(command)[metric])

@@ -25,6 +25,7 @@ from nas.evaluation.device_command import (
     measure_on_device,
     time_on_device,
 )
+from nas.evaluation.int8 import Calibration
 from nas.evaluation.latency import LatencyTask
 from nas.evaluation.measurement import Measurement, known_metrics, measurement_of
 from nas.evaluation.runtimes import RUNTIMES
@@ -329,6 +330,27 @@ def test_a_command_gets_the_file_in_8_bit_integers(bench) -> None:  # type: igno
     command = bench(copy).replace("{model}", "{int8}")
     time_on_device(MODEL, DeviceCommand(command, warmup=0, runs=1))
     assert "QuantizeLinear" in {node.op_type for node in onnx.load("seen.onnx").graph.node}
+
+
+def test_inputs_of_the_user_set_the_ranges_of_that_file(bench) -> None:  # type: ignore[no-untyped-def]
+    """Images from -8 to 8 need a scale of 16 / 255; noise has other ranges."""
+    copy = "import shutil; shutil.copy(sys.argv[1], 'seen.onnx'); print(1)"
+    command = DeviceCommand(bench(copy).replace("{model}", "{int8}"), warmup=0, runs=1)
+    made = "np.linspace(-8, 8, 4 * 3 * 32 * 32, dtype='float32').reshape(4, 3, 32, 32)"
+    Path("inputs.py").write_text(f"import numpy as np\nx = {made}\n")
+    calibration = Calibration.read("inputs.py:x", SPACE.input_shape)
+    network = Trainable.of(SPACE, ARCHITECTURE)
+
+    def scale_of_the_image() -> float:
+        graph = onnx.load("seen.onnx").graph
+        (reader,) = [node for node in graph.node if graph.input[0].name in node.input]
+        stored = {tensor.name: tensor for tensor in graph.initializer}
+        return float(onnx.numpy_helper.to_array(stored[reader.input[1]]))
+
+    Measurement((command.metric,), commands=(command,), calibration=calibration)(network, MODEL)
+    assert scale_of_the_image() == pytest.approx(16 / 255, rel=0.02)
+    Measurement((command.metric,), commands=(command,))(network, MODEL)
+    assert scale_of_the_image() < 0.8 * 16 / 255
 
 
 @pytest.mark.parametrize("placeholder", ["openvino", "ncnn", "mnn", "pte", "tflite"])

@@ -286,6 +286,20 @@ def test_calibration_inputs_without_a_metric_of_int8_are_refused(
     assert "search by a metric of int8" in capsys.readouterr().err
 
 
+def test_calibration_inputs_serve_a_command_that_gets_the_file_in_int8(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    _calibrated(tmp_path)
+    objectives = ("--objectives", "params,board_latency_ms", "--out", str(tmp_path / "out"))
+    calibration = ("--calibration", f"{tmp_path}/inputs.py:x")
+    command = "board=wc -c < "
+    floats = ("--latency-command", f"{command}{{model}}")
+    assert _search(monkeypatch, tmp_path, *objectives, *calibration, *floats) != 0
+    assert "or by a command with {int8}" in capsys.readouterr().err
+    integers = ("--latency-command", f"{command}{{int8}}", "--latency-setting", "runs=1")
+    assert _search(monkeypatch, tmp_path, *objectives, *calibration, *integers) == 0
+
+
 def test_changed_calibration_inputs_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "inputs.py"
     file.write_text("import numpy as np\nx = np.ones((2, 1, 8, 8), 'float32')\n")
