@@ -11,6 +11,7 @@ import typer
 from nas.cli.console import print_json, print_table
 from nas.cli.options import (
     Batch,
+    Calibration,
     Json,
     LatencySetting,
     Quiet,
@@ -23,7 +24,9 @@ from nas.cli.progress import progress_bar
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
+    from nas.evaluation.device_command import DeviceCommand
     from nas.evaluation.devices import PredictedDevice
+    from nas.evaluation.int8 import Samples
     from search_spaces import SearchSpace
 
 Name = Annotated[
@@ -50,6 +53,7 @@ def device_add(
     ] = None,
     latency_setting: LatencySetting = None,
     batch: Batch = None,
+    calibration: Calibration = None,
     measurements: Annotated[
         Path | None,
         typer.Option(
@@ -69,13 +73,11 @@ def device_add(
     The networks with the most uncertain predictions are measured. An interrupted command can be
     repeated.
     """
-    from nas.cli.measured import device_commands
-    from nas.evaluation.device_command import check_runtimes
     from nas.evaluation.device_measuring import draw_pool, measure, quality
     from nas.evaluation.devices import MIN_MEASURED, PredictedDevice
-    from nas.search.prior import read_prior_observations
     from search_spaces import get_space
 
+    # 1. The device, and the one source of its measurements.
     device = PredictedDevice(name)
     opened = get_space(space, **parse_settings(option, "--option"))
     sources = [one for one in (latency_command, metric_command, measurements) if one is not None]
@@ -84,43 +86,21 @@ def device_add(
             "give one of --latency-command and --metric-command, to measure, or --measurements, a "
             "CSV file"
         )
-    if measurements is not None and (latency_setting or batch):
-        raise InputError("--batch and --latency-setting belong to a command: leave them out")
+    if measurements is not None and (latency_setting or batch or calibration):
+        raise InputError(
+            "--batch, --calibration and --latency-setting belong to a command: leave them out"
+        )
+
+    # 2. Measurements, from the file or by the command.
     with progress_bar(f"measuring {name}", quiet) as bar:
         if measurements is not None:
-            observations = read_prior_observations(measurements, opened, [device.metric])
-            if (least := min([value for (value,) in observations.values()], default=1.0)) <= 0:
-                raise InputError(
-                    f"{measurements}: {device.metric} is {least:g}, which is not a positive time "
-                    "in milliseconds"
-                )
-            device.begin({"measurements": "given"})
-            for architecture, (value,) in observations.items():
-                text = opened.to_text(architecture)
-                times = [value, value, value]
-                if device.tried.get(text, {}).get("ms") != times:
-                    device.add(text, opened.format(architecture), times)
+            _read_measurements(device, opened, measurements)
         else:
-            (command,) = device_commands(
-                {
-                    "latency_command": [latency_command] if latency_command else None,
-                    "metric_command": [metric_command] if metric_command else None,
-                    "latency_setting": latency_setting,
-                }
-            )
-            check_runtimes(command)
-            about = {"command": command.command, "batch": batch or 1}
-            if metric_command is None:
-                command = replace(command, name=name)
-            elif len(command.metrics) > 1:
-                raise InputError(
-                    f"a device predicts one metric, not {len(command.metrics)}: add a device for "
-                    "each"
-                )
-            else:
-                about["metric"] = str(command.metrics[0])
-            device.begin(about)
-            measure(device, opened, command, networks, seed, batch or 1, bar)
+            command = _command(name, latency_command, metric_command, latency_setting)
+            inputs = _begin(device, opened, command, batch or 1, calibration)
+            measure(device, opened, command, networks, seed, batch or 1, inputs, bar)
+
+    # 3. How well each measured network is predicted from the others.
     if len(device.texts) < MIN_MEASURED:
         raise InputError(
             f"device {name!r} has {len(device.texts)} measured networks: measure at least "
@@ -135,6 +115,72 @@ def device_add(
         )
         return
     _print_quality(device, opened, summary)
+
+
+def _command(
+    name: str,
+    latency_command: str | None,
+    metric_command: str | None,
+    latency_setting: list[str] | None,
+) -> DeviceCommand:
+    """The command that measures the device; one for latencies has the device's name."""
+    from nas.cli.measured import device_commands
+
+    (command,) = device_commands(
+        {
+            "latency_command": [latency_command] if latency_command else None,
+            "metric_command": [metric_command] if metric_command else None,
+            "latency_setting": latency_setting,
+        }
+    )
+    if len(command.metrics) > 1:
+        raise InputError(
+            f"a device predicts one metric, not {len(command.metrics)}: add a device for each"
+        )
+    return command if command.declared else replace(command, name=name)
+
+
+def _begin(
+    device: PredictedDevice,
+    space: SearchSpace,
+    command: DeviceCommand,
+    batch: int,
+    calibration: str | None,
+) -> Samples | None:
+    """Note how the device is measured.
+
+    Returns:
+        The inputs of `--calibration`.
+    """
+    from nas.cli.measured import calibration_inputs
+    from nas.evaluation.device_command import check_runtimes
+
+    check_runtimes(command)
+    inputs = calibration_inputs(calibration, [command.metric], [command], space.input_shape)
+    about: dict[str, Any] = {"command": command.command, "batch": batch}
+    if command.declared:
+        about["metric"] = str(command.metrics[0])
+    if inputs is not None:
+        about["calibration"] = inputs.settings
+    device.begin(about)
+    return inputs.samples if inputs else None
+
+
+def _read_measurements(device: PredictedDevice, space: SearchSpace, file: Path) -> None:
+    """Add the measurements of a CSV file."""
+    from nas.search.prior import read_prior_observations
+
+    observations = read_prior_observations(file, space, [device.metric])
+    if (least := min([value for (value,) in observations.values()], default=1.0)) <= 0:
+        raise InputError(
+            f"{file}: {device.metric} is {least:g}, which is not a positive time in milliseconds"
+        )
+    device.begin({"measurements": "given"})
+    for architecture, (value,) in observations.items():
+        text = space.to_text(architecture)
+        times = [value, value, value]
+        if device.tried.get(text, {}).get("ms") != times:
+            device.add(text, space.format(architecture), times)
 
 
 def _print_quality(device: PredictedDevice, space: SearchSpace, summary: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ import typer
 from nas.cli.console import print_json, print_table
 from nas.cli.options import (
     Batch,
+    Calibration,
     DataSet,
     Device,
     Epochs,
@@ -59,6 +60,7 @@ def evaluate(
     ] = 1,
     epochs: Epochs = None,
     training: Training = None,
+    calibration: Calibration = None,
     device: Device = None,
     threads: Threads = None,
     batch: Batch = None,
@@ -77,7 +79,7 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Measure a network: train it from scratch, time it, and count its parameters and FLOPs."""
-    from nas.cli.measured import device_commands
+    from nas.cli.measured import calibration_inputs, device_commands
     from nas.evaluation.devices import devices_of
     from nas.evaluation.energy import METRIC as ENERGY
     from nas.evaluation.latency import LatencyTask
@@ -130,6 +132,7 @@ def evaluate(
         device or "cpu",
         commands,
         devices,
+        calibration_inputs(calibration, requested or known, commands, subject.input_shape),
     )
     checkpoint = resume / f"{fingerprint(subject.network.text)}.pt" if resume else None
     with progress_bar("measuring", quiet) as bar:

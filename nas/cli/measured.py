@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nas.evaluation.int8 import Calibration
     from nas.search.measured_evaluator import MeasuredEvaluator
     from nas.search.own_evaluator import FunctionEvaluator
-    from search_spaces import SearchSpace
+    from search_spaces.ir.graph import Shape
 
 _SHOWN = 3  # paths of missing weights in a warning
 _BUILT_IN_ONLY = ("dataset", "trainings")
@@ -78,7 +78,9 @@ def open_measured(
             else None
         )
         opened, data = open_space(space, options, source)
-        calibration = _calibration(given, metrics, commands, opened)
+        calibration = calibration_inputs(
+            given.get("calibration"), metrics, commands, opened.input_shape
+        )
         seeds = tuple(range(given.get("trainings", 1)))
         measurement = Measurement(
             metrics, data, seeds, training_task(settings), timing, device, commands, devices,
@@ -102,18 +104,26 @@ def open_measured(
         latency=timing,
         commands=commands,
         devices=devices,
-        calibration=_calibration(given, metrics, commands, opened),
+        calibration=calibration_inputs(
+            given.get("calibration"), metrics, commands, opened.input_shape
+        ),
     )
     return FunctionEvaluator(opened, given["evaluator"], returned, measurement, settings, states)
 
 
-def _calibration(
-    given: Mapping[str, Any],
+def calibration_inputs(
+    source: str | None,
     metrics: Sequence[str],
     commands: Sequence[DeviceCommand],
-    space: SearchSpace,
+    shape: Shape | None,
 ) -> Calibration | None:
     """The inputs of `--calibration`.
+
+    Args:
+        source: value of the option; None if it is not set.
+        metrics: names of the metrics to measure.
+        commands: measure on other devices.
+        shape: of one input of the networks.
 
     Raises:
         InputError: they cannot be read, or nothing is quantized: no metric is one of a quantized
@@ -121,16 +131,16 @@ def _calibration(
     """
     from nas.evaluation.int8 import Calibration, is_quantized
 
-    if "calibration" not in given:
+    if source is None:
         return None
     quantizes = any("int8" in command.placeholders for command in commands)
     if not quantizes and not any(map(is_quantized, metrics)):
         raise InputError(
             f"--calibration sets the ranges of networks in int8, but {', '.join(metrics)} are of "
-            "floats: search by a metric of int8, such as int8_accuracy or cpu_int8_latency_ms, or "
-            "by a command with {int8}"
+            "floats: give a metric of int8, such as int8_accuracy or cpu_int8_latency_ms, or a "
+            "command with {int8}"
         )
-    return Calibration.read(given["calibration"], space.input_shape)
+    return Calibration.read(source, shape)
 
 
 def device_commands(given: Mapping[str, Any]) -> tuple[DeviceCommand, ...]:

@@ -16,7 +16,8 @@ NETWORK = (
     "library: timm:resnet50, timm:resnet50@288 for images of that size, torchvision:NAME, "
     "transformers:CLASS."
 )
-TRAINING, TIMING, MODEL = "Training", "Latency", "A trained model"  # headings of `--help`
+# Headings of `--help`
+TRAINING, TIMING, MODEL, INT8 = "Training", "Latency", "A trained model", "8-bit integers"
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 StorageTimeout = Annotated[
     float,
@@ -156,10 +157,10 @@ Training = Annotated[
 Calibration = Annotated[
     str | None,
     typer.Option(
-        help="Inputs that set the ranges of activations in metrics of int8: a data set, or "
-        "FILE.py:NAME of an array or a function that returns one; inputs of the training by "
-        "default.",
-        rich_help_panel=TRAINING,
+        help="Inputs that set the ranges of activations in metrics of int8 and in the file {int8} of "
+        "a command: a data set, or FILE.py:NAME of an array or a function that returns one; by "
+        "default inputs of the training, and noise where only a latency is measured.",
+        rich_help_panel=INT8,
     ),
 ]
 OwnEvaluator = Annotated[

@@ -10,6 +10,7 @@ import typer
 from nas.cli.console import print_json, print_table
 from nas.cli.options import (
     Batch,
+    Calibration,
     Depth,
     Json,
     Keep,
@@ -65,6 +66,7 @@ def profile(
     round_to: RoundTo = None,
     keep: Keep = None,
     precision: Precision = None,
+    calibration: Calibration = None,
     threads: Threads = None,
     batch: Batch = None,
     provider: Provider = None,
@@ -75,7 +77,7 @@ def profile(
     as_json: Json = False,
 ) -> None:
     """Say what the networks of a space cost, and whether a limit can be kept, before a search."""
-    from nas.cli.measured import device_commands
+    from nas.cli.measured import calibration_inputs, device_commands
     from nas.evaluation.devices import devices_of
     from nas.evaluation.latency import LatencyTask, check_provider
     from nas.evaluation.measurement import Measurement, metrics_of
@@ -104,8 +106,14 @@ def profile(
     limits = parse_constraints(constraint)
     default = () if limits or commands else (timing.metric,)
     names = [*split_names(metrics)] if metrics else [*default, *metrics_of(commands)]
-    devices = devices_of([*names, *(limit.metric for limit in limits)], metrics_of(commands))
-    measurement = Measurement((), latency=timing, commands=commands, devices=devices)
+    metrics_of_limits = [limit.metric for limit in limits]
+    devices = devices_of([*names, *metrics_of_limits], metrics_of(commands))
+    inputs = calibration_inputs(
+        calibration, [*names, *metrics_of_limits], commands, space.input_shape
+    )
+    measurement = Measurement(
+        (), latency=timing, commands=commands, devices=devices, calibration=inputs
+    )
     result = profile_of(
         space,
         limits,

@@ -209,9 +209,14 @@ def _measured_metric(text: str) -> Metric:
     return Metric(metric.name, kind="measured", direction=metric.direction, unit=metric.unit)
 
 
-def time_on_device(model: onnx.ModelProto, device: DeviceCommand, batch: int = 1) -> Latency:
+def time_on_device(
+    model: onnx.ModelProto,
+    device: DeviceCommand,
+    batch: int = 1,
+    calibration: Samples | None = None,
+) -> Latency:
     """The only or first metric of `measure_on_device`."""
-    return measure_on_device(model, device, batch)[device.metric]
+    return measure_on_device(model, device, batch, calibration)[device.metric]
 
 
 def measure_on_device(

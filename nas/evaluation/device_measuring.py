@@ -15,6 +15,7 @@ from search_spaces.common.errors import InputError, MeasurementError
 from search_spaces.common.progress import Progress
 
 if TYPE_CHECKING:
+    from nas.evaluation.int8 import Samples
     from search_spaces import Architecture, SearchSpace
 
 POOL_SIZE = 300  # random architectures from which networks are selected
@@ -34,9 +35,15 @@ def draw_pool(space: SearchSpace, seed: int) -> dict[str, Architecture]:
 
 
 def measure(
-    device: PredictedDevice, space: SearchSpace, command: DeviceCommand, count: int, seed: int = 0, batch: int = 1,
+    device: PredictedDevice,
+    space: SearchSpace,
+    command: DeviceCommand,
+    count: int,
+    seed: int = 0,
+    batch: int = 1,
+    calibration: Samples | None = None,
     progress: Progress | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Time networks of a space until the device has measurements of `count` networks.
 
     The first networks are spread over the range of FLOPs. Each further one is the network whose
@@ -50,6 +57,7 @@ def measure(
         count: number of measured networks, with those that the device has already.
         seed: draws the candidates.
         batch: batch size of the timed networks.
+        calibration: see `measure_on_device`.
         progress: called with the architecture to be timed, the number of measured networks and
             `count`.
 
@@ -65,7 +73,7 @@ def measure(
         if progress:
             progress(space.format(pool[text]), len(device.texts), count)
         try:
-            latency = time_on_device(space.to_onnx(pool[text]), command, batch)
+            latency = time_on_device(space.to_onnx(pool[text]), command, batch, calibration)
             if not latency.low > 0:
                 raise DeviceError(f"{device.metric} is {latency.low:g}, and not positive")
         except (DeviceError, MeasurementError) as error:

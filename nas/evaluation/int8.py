@@ -24,6 +24,7 @@ import numpy as np
 
 from nas.evaluation.latency import open_session, random_inputs
 from search_spaces.common.errors import InputError
+from search_spaces.ir.graph import element_type
 from search_spaces.ir.precision import quantized_nodes
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ def quantize(model: onnx.ModelProto, samples: Samples | np.ndarray | None = None
     layers = quantized_nodes(model)
     if layers == []:
         return bytes(model.SerializeToString())
+    reader = calibration_reader(model, samples)
     with tempfile.TemporaryDirectory(prefix="nas-") as folder:
         floats, merged, integers = (
             Path(folder, name) for name in ("float.onnx", "merged.onnx", "int8.onnx")
@@ -112,7 +114,7 @@ def quantize(model: onnx.ModelProto, samples: Samples | np.ndarray | None = None
                 quantize_static(
                     str(merged),
                     str(integers),
-                    calibration_reader(model, samples),
+                    reader,
                     quant_format=QuantFormat.QDQ,
                     per_channel=True,
                     activation_type=QuantType.QUInt8,
@@ -189,20 +191,12 @@ def calibration_reader(model: onnx.ModelProto, samples: Samples | np.ndarray | N
     if samples is None:
         feeds = [random_inputs(open_session(model.SerializeToString()), BATCH_SIZE)]
     else:
-        columns = [samples] if isinstance(samples, np.ndarray) else list(samples)
-        names = [value.name for value in model.graph.input]
-        if len(names) != len(columns) or not len(columns[0]):
-            raise InputError(
-                f"the network has {len(names)} inputs; there are calibration values of "
-                f"{len(columns)}, {len(columns[0])} samples"
-            )
-        feeds = [
-            {
-                name: column[start : start + BATCH_SIZE]
-                for name, column in zip(names, columns, strict=True)
-            }
-            for start in range(0, len(columns[0]), BATCH_SIZE)
-        ]
+        columns = _columns(model, [samples] if isinstance(samples, np.ndarray) else samples)
+        count = min(map(len, columns.values()))
+        feeds = []
+        for start in range(0, count, BATCH_SIZE):
+            rows = slice(start, start + BATCH_SIZE)
+            feeds.append({name: column[rows] for name, column in columns.items()})
     batches = iter(feeds)
 
     class Reader(CalibrationDataReader):
@@ -210,6 +204,31 @@ def calibration_reader(model: onnx.ModelProto, samples: Samples | np.ndarray | N
             return next(batches, None)
 
     return Reader()
+
+
+def _columns(model: onnx.ModelProto, samples: Samples) -> dict[str, np.ndarray]:
+    """Samples (n, …) by the name of the model's input, in its floating-point or integer type.
+
+    Raises:
+        InputError: there are no samples, or not of each input.
+    """
+    from onnx.helper import tensor_dtype_to_np_dtype
+
+    weights = {tensor.name for tensor in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in weights]
+    if len(inputs) != len(samples):
+        raise InputError(
+            f"the network's number of inputs is {len(inputs)}, that of the calibration arrays "
+            f"{len(samples)}: give one array for each input"
+        )
+    if not all(map(len, samples)):
+        raise InputError("there are no calibration samples")
+    columns = {}
+    for value, column in zip(inputs, samples, strict=True):
+        dtype = np.dtype(tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
+        is_same_kind = np.can_cast(column.dtype, dtype, "same_kind")
+        columns[value.name] = column.astype(dtype, copy=False) if is_same_kind else column
+    return columns
 
 
 @contextmanager
@@ -266,7 +285,26 @@ def read_calibration(source: str, shape: Shape | None) -> Samples:
             f"{source}: no calibration inputs, but {type(made).__name__}: it must be an array of "
             "inputs, samples first, or a tuple with an array for each input"
         )
+    _check_first_input(source, arrays[0], shape)
     return [array[:CALIBRATION_SAMPLES] for array in arrays]
+
+
+def _check_first_input(source: str, array: np.ndarray, shape: Shape | None) -> None:
+    """Raise InputError unless an array (n, …) has inputs that networks with this shape take."""
+    if not np.isfinite(array[:CALIBRATION_SAMPLES]).all():
+        raise InputError(f"{source}: the calibration inputs have values that are not finite")
+    if shape is None:
+        return
+    if array.shape[1:] != tuple(shape):
+        raise InputError(
+            f"{source}: calibration inputs have shape {array.shape[1:]} without the samples, and "
+            f"the networks take {tuple(shape)}"
+        )
+    if element_type(shape) == "float" and array.dtype.kind != "f":
+        raise InputError(
+            f"{source}: calibration inputs are {array.dtype}, and the networks take floats: convert "
+            "them as in training"
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,6 +18,8 @@ from search_spaces.ir.onnx import from_model
 if TYPE_CHECKING:
     import onnx
 
+    from search_spaces.ir.graph import Shape
+
 
 class Subject(NamedTuple):
     """A network to measure, as PyTorch and as ONNX or a function that makes it, and the data set to
@@ -28,6 +30,14 @@ class Subject(NamedTuple):
     network: Trainable
     model: onnx.ModelProto | Callable[[], onnx.ModelProto]
     data: Dataset | None
+
+    @property
+    def input_shape(self) -> Shape | None:
+        """Shape of an input without the batch, the first of several; None if a size is not fixed."""
+        graph = self.network.graph
+        shape = graph.shapes[graph.inputs[0]]
+        sizes = tuple(size for size in shape[1:] if isinstance(size, int))
+        return typed(sizes, element_type(shape)) if len(sizes) == len(shape) - 1 else None
 
 
 def subject_of_file(path: str, source: str | None) -> Subject:
@@ -46,15 +56,10 @@ def subject_of_file(path: str, source: str | None) -> Subject:
         graph = from_model(model)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-    takes = graph.shapes[graph.inputs[0]]
-    sizes = tuple(d for d in takes[1:] if isinstance(d, int))
-    is_fixed = len(sizes) == len(takes) - 1
-    data = (
-        load_dataset(source, typed(sizes, element_type(takes)) if is_fixed else None)
-        if source
-        else None
-    )
-    return Subject(path, Trainable(graph), model, data)
+    subject = Subject(path, Trainable(graph), model, None)
+    if source is None:
+        return subject
+    return subject._replace(data=load_dataset(source, subject.input_shape))
 
 
 def subject_of_space(

@@ -18,7 +18,8 @@ import numpy as np
 import onnx
 import pytest
 
-from nas.evaluation import device_command
+from nas import cli
+from nas.evaluation import device_command, device_measuring
 from nas.evaluation.device_command import (
     DeviceCommand,
     DeviceError,
@@ -332,6 +333,14 @@ def test_a_command_gets_the_file_in_8_bit_integers(bench) -> None:  # type: igno
     assert "QuantizeLinear" in {node.op_type for node in onnx.load("seen.onnx").graph.node}
 
 
+def scale_of_the_image() -> float:
+    """Step of the 8-bit integers of the network's input in `seen.onnx`."""
+    graph = onnx.load("seen.onnx").graph
+    (reader,) = [node for node in graph.node if graph.input[0].name in node.input]
+    stored = {tensor.name: tensor for tensor in graph.initializer}
+    return float(onnx.numpy_helper.to_array(stored[reader.input[1]]))
+
+
 def test_inputs_of_the_user_set_the_ranges_of_that_file(bench) -> None:  # type: ignore[no-untyped-def]
     """Images from -8 to 8 need a scale of 16 / 255; noise has other ranges."""
     copy = "import shutil; shutil.copy(sys.argv[1], 'seen.onnx'); print(1)"
@@ -340,17 +349,53 @@ def test_inputs_of_the_user_set_the_ranges_of_that_file(bench) -> None:  # type:
     Path("inputs.py").write_text(f"import numpy as np\nx = {made}\n")
     calibration = Calibration.read("inputs.py:x", SPACE.input_shape)
     network = Trainable.of(SPACE, ARCHITECTURE)
-
-    def scale_of_the_image() -> float:
-        graph = onnx.load("seen.onnx").graph
-        (reader,) = [node for node in graph.node if graph.input[0].name in node.input]
-        stored = {tensor.name: tensor for tensor in graph.initializer}
-        return float(onnx.numpy_helper.to_array(stored[reader.input[1]]))
-
     Measurement((command.metric,), commands=(command,), calibration=calibration)(network, MODEL)
     assert scale_of_the_image() == pytest.approx(16 / 255, rel=0.02)
     Measurement((command.metric,), commands=(command,))(network, MODEL)
     assert scale_of_the_image() < 0.8 * 16 / 255
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "evaluate tiny-resnet --metrics board_latency_ms --latency-command board={program}",
+        "profile tiny-resnet --latency-command board={program} --samples 2 --measured 1",
+        "device add board --space tiny-resnet --latency-command {program} --networks 3 --json",
+    ],
+)
+def test_all_commands_that_time_a_file_in_int8_take_inputs_for_its_ranges(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In double precision, as NumPy makes arrays; the networks take single."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NAS_DEVICES", str(tmp_path / "devices"))
+    monkeypatch.setattr(device_measuring, "POOL_SIZE", 6)
+    values = "np.linspace(-8, 8, 4 * 3 * 32 * 32).reshape(4, 3, 32, 32)"
+    Path("inputs.py").write_text(f"import numpy as np\nx = {values}\nsmall = x[:, :1]\n")
+    arguments = command.split()
+    place = next(i for i, argument in enumerate(arguments) if "{program}" in argument)
+    quick = ["--latency-setting", "warmup=0", "--latency-setting", "runs=1"]
+
+    def run(program: str, inputs: str) -> tuple[int, str]:
+        own = arguments[place].replace("{program}", program)
+        line = [*arguments[:place], own, *arguments[place + 1 :], *quick, "--calibration", inputs]
+        monkeypatch.setattr(sys, "argv", ["nas", *line])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        return int(stop.value.code or 0), capsys.readouterr().err
+
+    status, errors = run("cp {int8} seen.onnx && wc -c < {int8}", "inputs.py:x")
+    assert status == 0, errors
+    assert scale_of_the_image() == pytest.approx(16 / 255, rel=0.02)
+    status, errors = run("wc -c < {model}", "inputs.py:x")
+    assert (status, errors.count("\n")) == (2, 1)
+    assert "board_latency_ms are of floats: give a metric of int8" in errors
+    status, errors = run("wc -c < {int8}", "inputs.py:small")
+    assert (status, errors.count("\n")) == (2, 1)
+    assert "have shape (1, 32, 32) without the samples, and the networks take (3, 32" in errors
 
 
 @pytest.mark.parametrize("placeholder", ["openvino", "ncnn", "mnn", "pte", "tflite"])

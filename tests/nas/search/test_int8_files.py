@@ -283,7 +283,7 @@ def test_calibration_inputs_without_a_metric_of_int8_are_refused(
 ) -> None:
     options = _calibrated(tmp_path)
     assert _search(monkeypatch, tmp_path, *options, "--objectives", "quality:max,params") != 0
-    assert "search by a metric of int8" in capsys.readouterr().err
+    assert "give a metric of int8" in capsys.readouterr().err
 
 
 def test_calibration_inputs_serve_a_command_that_gets_the_file_in_int8(
@@ -295,7 +295,7 @@ def test_calibration_inputs_serve_a_command_that_gets_the_file_in_int8(
     command = "board=wc -c < "
     floats = ("--latency-command", f"{command}{{model}}")
     assert _search(monkeypatch, tmp_path, *objectives, *calibration, *floats) != 0
-    assert "or by a command with {int8}" in capsys.readouterr().err
+    assert "or a command with {int8}" in capsys.readouterr().err
     integers = ("--latency-command", f"{command}{{int8}}", "--latency-setting", "runs=1")
     assert _search(monkeypatch, tmp_path, *objectives, *calibration, *integers) == 0
 
