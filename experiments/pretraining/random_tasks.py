@@ -74,10 +74,8 @@ class SpaceStates:
     @classmethod
     def of(cls, states: np.ndarray, targets: np.ndarray, others: np.ndarray) -> Self:
         """Compute the principal axes of the states."""
-        axes = [
-            _axes(part, most)
-            for part, most in zip(TextFeatures.split(states)[:4], AXES, strict=True)
-        ]
+        *parts, _ = TextFeatures.split(states)
+        axes = [_axes(part, count) for part, count in zip(parts, AXES, strict=True)]
         return cls(states, targets, others, *axes)
 
     def coordinates(self, states: np.ndarray, n: int, weights: np.ndarray) -> np.ndarray:
@@ -102,10 +100,11 @@ class SpaceStates:
         return np.concatenate([structure, COMMON_WEIGHT * common.clip(-9, 9), *others], 1)
 
 
-def _axes(part: np.ndarray, most: int) -> np.ndarray:
-    """The first `most` principal axes of rows (N, S), as columns."""
+def _axes(part: np.ndarray, count: int) -> np.ndarray:
+    """The first `count` principal axes of rows (N, S), as columns."""
     centered = part - part.mean(0)
-    return np.linalg.eigh(centered.T @ centered)[1][:, ::-1][:, :most]
+    _, axes = np.linalg.eigh(centered.T @ centered)  # the least important ones first
+    return axes[:, ::-1][:, :count]
 
 
 def _unit(values: np.ndarray, n: int) -> np.ndarray:
@@ -116,11 +115,10 @@ def _unit(values: np.ndarray, n: int) -> np.ndarray:
 def draw_task(
     spaces: Sequence[SpaceStates], n: int, q: int, rng: np.random.Generator, prior: Prior = PRIOR
 ) -> Task:
-    """Draw a task of n examples and q queries from one of the spaces, each of which has at least n
-    + q networks.
+    """Draw a task of n examples and q queries from one of the spaces.
 
-    The task has a metric and up to sixteen covariates, which share random functions with it or
-    precede it on a curve.
+    Each space has at least n + q networks. The task has a metric and up to sixteen covariates, which
+    share random functions with it or precede it on a curve.
     """
     # 1. The networks; perhaps half of the queries are strange ones, of another space.
     space, other = (spaces[int(i)] for i in rng.integers(len(spaces), size=2))
@@ -166,20 +164,16 @@ def _curves(
     coordinates: np.ndarray, targets: np.ndarray, rng: np.random.Generator, prior: Prior
 ) -> np.ndarray:
     """Values (m, k) of m learning curves, last point first. One warp applies to all points."""
-    curves = draw_curves(
-        _mixtures(coordinates, targets, LATENTS, rng, prior),
-        int(rng.integers(2, MAX_LENGTH + 1)),
-        rng,
-    )
+    latents = _mixtures(coordinates, targets, LATENTS, rng, prior)
+    length = int(rng.integers(2, MAX_LENGTH + 1))
+    curves = draw_curves(latents, length, rng)
     return _warped(curves, rng)[:, ::-1]
 
 
 def _mixtures(
     coordinates: np.ndarray, targets: np.ndarray, total: int, rng: np.random.Generator, prior: Prior
 ) -> np.ndarray:
-    """Values (m, total) that share a few random functions of coordinates (m, d) or targets (m,
-    T).
-    """
+    """Values (m, total): mixtures of a few random functions of coordinates (m, d) or targets."""
     latent = int(rng.integers(1, min(total, 6) + 2))
     functions = [_function(coordinates, targets, rng, prior) for _ in range(latent)]
     base = np.stack(functions, 1)  # (m, latent)
@@ -191,38 +185,62 @@ def _mixtures(
 def _function(
     x: np.ndarray, targets: np.ndarray, rng: np.random.Generator, prior: Prior
 ) -> np.ndarray:
-    """A random function (n,) of unit variance, of coordinates x (n, d) or of structural targets (n,
-    T).
+    """A random function (n,) of unit variance.
+
+    Args:
+        x: coordinates (n, d).
+        targets: structural targets (n, T); a space may have none.
+        rng: draws the function.
+        prior: the shares of the kinds of functions.
     """
     kind = rng.choice(list(prior.functions), p=list(prior.functions.values()))
     usable = np.flatnonzero(targets.std(0) > MIN_SPREAD)
     if kind in ("targets", "product") and len(usable):
-        some = _standard(targets[:, rng.choice(usable, rng.choice([1, 1, 2, 3]))]).clip(-4, 4)
-        weights = rng.standard_normal(some.shape[1])
-        if kind == "targets":
-            return _standard(some @ weights)
-        return _standard(
-            np.tanh(some * rng.uniform(0.5, 2)) @ weights + 0.5 * np.prod(some.clip(-2, 2), 1)
-        )
-    if kind == "counts":
-        part = slice(-AXES[2] - AXES[3], -AXES[3]) if rng.random() < 0.5 else slice(-AXES[3], None)
-        return _standard(x[:, part] @ rng.standard_normal(x[:, part].shape[1]))
-    if kind == "linear":
-        weights = rng.standard_normal(x.shape[1]) * (
-            np.arange(x.shape[1]) < rng.integers(1, x.shape[1] + 1)
-        )
-        return _standard(
-            (x if rng.random() < 0.5 else x / (x.std(0) + 0.1 * x.std(0).max() + MIN_SPREAD))
-            @ weights
-        )
-    z = _selected(x, rng)
-    return _network(z, rng) if kind == "network" else _kernel(z, rng)
+        columns = rng.choice(usable, rng.choice([1, 1, 2, 3]))
+        values = _of_targets(_standard(targets[:, columns]).clip(-4, 4), kind == "product", rng)
+    elif kind == "counts":
+        values = _of_counts(x, rng)
+    elif kind == "linear":
+        values = _linear(x, rng)
+    elif kind == "network":
+        values = _network(_selected(x, rng), rng)
+    else:  # a kernel, also where targets are wanted and a space has none
+        values = _kernel(_selected(x, rng), rng)
+    return _standard(values)
+
+
+def _of_targets(targets: np.ndarray, with_product: bool, rng: np.random.Generator) -> np.ndarray:
+    """A sum (n,) of some structural targets (n, k), or of bent ones and their product."""
+    weights = rng.standard_normal(targets.shape[1])
+    if not with_product:
+        return targets @ weights
+    bent = np.tanh(targets * rng.uniform(0.5, 2))
+    return bent @ weights + 0.5 * np.prod(targets.clip(-2, 2), 1)
+
+
+def _of_counts(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A linear function (n,) of the coordinates of counts or of neighbours, the last two parts."""
+    *_, counts, neighbours = AXES
+    of_counts = slice(-counts - neighbours, -neighbours)
+    of_neighbours = slice(-neighbours, None)
+    part = x[:, of_counts if rng.random() < 0.5 else of_neighbours]
+    return part @ rng.standard_normal(part.shape[1])
+
+
+def _linear(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A linear function (n,) of the first coordinates of x (n, d), perhaps standardized."""
+    d = x.shape[1]
+    weights = rng.standard_normal(d)
+    used = rng.integers(1, d + 1)
+    weights[used:] = 0
+    if rng.random() < 0.5:
+        return x @ weights
+    spread = x.std(0)
+    return x / (spread + 0.1 * spread.max() + MIN_SPREAD) @ weights
 
 
 def _selected(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Coordinates (n, d), some dropped or randomly weighted, scaled to a median squared norm of
-    one.
-    """
+    """Coordinates (n, d), some dropped or weighted, scaled to a median squared norm of one."""
     d = x.shape[1]
     weights = np.ones(d)
     if rng.random() < 0.6:
@@ -231,13 +249,17 @@ def _selected(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         weights = weights * np.exp(rng.normal(0, 0.8, d))
     z = x * weights
     if rng.random() < 0.3:
-        z = z / (z.std(0) + 0.15 * z.std(0).max() + MIN_SPREAD)
-    return z / np.sqrt(np.median((z**2).sum(1)) + 1e-12)
+        spread = z.std(0)
+        z = z / (spread + 0.15 * spread.max() + MIN_SPREAD)
+    squared_norms = (z**2).sum(1)
+    return z / np.sqrt(np.median(squared_norms) + 1e-12)
 
 
 def _kernel(z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A draw (n,) from a Gaussian process with a squared exponential or Matérn kernel, by random
-    features.
+    """A draw (n,) from a Gaussian process, by random features.
+
+    Its kernel is squared exponential or Matérn (Rahimi and Recht 2007, "Random Features for
+    Large-Scale Kernel Machines").
     """
     directions = rng.standard_normal((z.shape[1], FEATURES))
     length = np.exp(rng.normal(0.3, 0.6))
@@ -247,7 +269,7 @@ def _kernel(z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         frequencies = frequencies / np.sqrt(rng.chisquare(freedom, FEATURES) / 3)
     phases = rng.random(FEATURES) * 2 * np.pi
     waves = np.cos(z @ frequencies + phases)
-    return _standard(waves @ rng.standard_normal(FEATURES))
+    return waves @ rng.standard_normal(FEATURES)
 
 
 def _network(z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -263,13 +285,11 @@ def _network(z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     if rng.random() < 0.5:
         second = _standard(hidden @ rng.standard_normal((32, 16)))
         hidden = np.tanh(second * rng.uniform(0.5, 1.5))
-    return _standard(hidden @ rng.standard_normal(hidden.shape[1]))
+    return hidden @ rng.standard_normal(hidden.shape[1])
 
 
 def _noisy(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Add noise to values (n, m): some shared by the metrics, some independent, perhaps
-    heteroscedastic.
-    """
+    """Add noise to values (n, m), shared by the metrics and of each metric alone."""
     n, m = values.shape
     noise = np.exp(rng.uniform(np.log(0.005), np.log(1.0), m))
     # 1. Perhaps noise that the metrics share.
@@ -308,8 +328,9 @@ def _warped(f: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _task(states: np.ndarray, n: int, values: np.ndarray, rng: np.random.Generator) -> Task:
-    """The task of values (n + q, 1 + covariates). The first column that is finite everywhere is the
-    metric.
+    """The task of values (n + q, 1 + covariates).
+
+    The first column that is finite everywhere is the metric.
     """
     # 1. z of the columns that are finite everywhere, as the examples give it.
     z = np.full(values.shape, np.nan)

@@ -36,8 +36,9 @@ class _Group(NamedTuple):
 
 
 class SideBySide(nn.Module):
-    """Networks with fresh weights. Maps images (B, channels, H, W) to outputs (networks, B,
-    classes).
+    """Networks with fresh weights.
+
+    Maps images (B, channels, H, W) to outputs (networks, B, classes).
 
     Normalization uses the statistics of the batch, also in evaluation.
 
@@ -56,43 +57,58 @@ class SideBySide(nn.Module):
         self.graphs = graphs
         self.groups = [group for members in _schedule(graphs) for group in _groups(graphs, members)]
         self.layers = nn.ModuleList(group.layer for group in self.groups)
-        parts = [  # network and size of each network's part of each weight
-            (i, weight.numel() // len(group.results))
-            for group in self.groups
-            for weight in group.layer.parameters()
-            for i, _ in group.results
-        ]
-        self.register_buffer("owners", torch.tensor([i for i, _ in parts], dtype=torch.long))
-        self.register_buffer("sizes", torch.tensor([size for _, size in parts], dtype=torch.long))
+
+        # Each weight is one part per network, one behind the other: its network, and its size.
+        owners = []
+        sizes = []
+        for group in self.groups:
+            for weight in group.layer.parameters():
+                for network, _ in group.results:
+                    owners.append(network)
+                    sizes.append(weight.numel() // len(group.results))
+        self.register_buffer("owners", torch.tensor(owners, dtype=torch.long))
+        self.register_buffer("sizes", torch.tensor(sizes, dtype=torch.long))
 
     def forward(self, images: Tensor) -> Tensor:
-        values = {(i, v): images for i, graph in enumerate(self.graphs) for v in graph.inputs}
-        together: dict[tuple[_At, ...], Tensor] = {}  # results of whole groups
+        values: dict[_At, Tensor] = {}
+        for i, graph in enumerate(self.graphs):
+            for v in graph.inputs:
+                values[i, v] = images
+        # Results of whole groups: what the next group often reads as they are, without a copy.
+        together: dict[tuple[_At, ...], Tensor] = {}
         for group in self.groups:
-            inputs = [
-                together[operand]
-                if operand in together
-                else _joined([values[at] for at in operand])
-                for operand in group.operands
-            ]
-            together[group.results] = result = group.layer(*inputs)
-            parts = result.chunk(len(group.results), 1) if len(group.results) > 1 else [result]
+            inputs = []
+            for operand in group.operands:
+                whole = together.get(operand)
+                if whole is None:
+                    whole = _joined([values[at] for at in operand])
+                inputs.append(whole)
+            result = group.layer(*inputs)
+            together[group.results] = result
+            count = len(group.results)
+            parts = result.chunk(count, 1) if count > 1 else [result]
             values.update(zip(group.results, parts, strict=True))
-        return torch.stack([values[i, graph.outputs[0]] for i, graph in enumerate(self.graphs)])
+        outputs = [values[i, graph.outputs[0]] for i, graph in enumerate(self.graphs)]
+        return torch.stack(outputs)
 
     def clip_gradients(self, max_norm: float) -> None:
         """Scale the gradient of each network that has a larger norm down to it."""
         weights = list(self.parameters())
-        flat = torch.cat(
-            [(w.grad if w.grad is not None else torch.zeros_like(w)).flatten() for w in weights]
-        )
+        gradients = []
+        for weight in weights:
+            gradient = torch.zeros_like(weight) if weight.grad is None else weight.grad
+            gradients.append(gradient.flatten())
+        flat = torch.cat(gradients)
+
+        # 1. The norm of each network's gradient.                                        (networks,)
         squares = torch.segment_reduce(flat.square(), "sum", lengths=self.sizes)
         totals = squares.new_zeros(len(self.graphs)).index_add_(0, self.owners, squares)
         scales = (max_norm / (totals.sqrt() + 1e-6)).clamp(max=1)
+
+        # 2. Each network's parts of all weights, scaled.
         flat = flat * scales[self.owners].repeat_interleave(self.sizes)
-        for weight, part in zip(
-            weights, flat.split([weight.numel() for weight in weights]), strict=True
-        ):
+        parts = flat.split([weight.numel() for weight in weights])
+        for weight, part in zip(weights, parts, strict=True):
             weight.grad = part.view_as(weight)
 
 
@@ -101,11 +117,11 @@ def _joined(parts: list[Tensor]) -> Tensor:
 
 
 def _schedule(graphs: Sequence[Graph]) -> list[list[tuple[int, Node]]]:
-    """The networks' nodes in an order in which they can run, as lists of nodes of equal kind, with
-    their networks.
+    """The networks' nodes in an order in which they can run.
 
-    Of the kinds that can run, the one with the least mean depth of its remaining nodes is next
-    (Neubig et al. 2017, "On-the-fly Operation Batching in Dynamic Computation Graphs").
+    A list holds nodes of equal kind, each with the number of its network. Of the kinds that can run,
+    the one with the least mean depth of its remaining nodes is next (Neubig et al. 2017, "On-the-fly
+    Operation Batching in Dynamic Computation Graphs").
     """
     kinds: dict[_At, _Kind] = {}
     depths: dict[_At, int] = {}
@@ -114,6 +130,7 @@ def _schedule(graphs: Sequence[Graph]) -> list[list[tuple[int, Node]]]:
     ready: dict[_Kind, list[tuple[int, Node]]] = defaultdict(list)
     total = Counter[_Kind]()  # depths of remaining nodes
     left = Counter[_Kind]()  # their numbers
+    # 1. The kind and the depth of each node, and what it waits for.
     for i, graph in enumerate(graphs):
         for node in live_nodes(graph):
             at = (i, node.outputs[0])
@@ -128,6 +145,8 @@ def _schedule(graphs: Sequence[Graph]) -> list[list[tuple[int, Node]]]:
                 readers[i, v].append((i, node))
             if not sources:
                 ready[kind].append((i, node))
+
+    # 2. One kind after the other: all nodes of it that can run.
     members_of_groups = []
     while ready:
         kind = min(ready, key=lambda each: total[each] / left[each])
@@ -153,32 +172,32 @@ def _groups(graphs: Sequence[Graph], members: list[tuple[int, Node]]) -> list[_G
         if len(members) == 1:
             raise
         return [group for member in members for group in _groups(graphs, [member])]
-    operands = [
-        tuple((i, member.inputs[k]) for i, member in members) for k in range(len(node.inputs))
-    ]
+    operands = []
+    for k in range(len(node.inputs)):
+        operands.append(tuple([(i, member.inputs[k]) for i, member in members]))
     if needs_batch_size(node.op, node.attrs, len(node.inputs)):
-        operands.append(tuple((i, graphs[i].inputs[0]) for i, _ in members))
-    return [_Group(module, operands, tuple((i, member.outputs[0]) for i, member in members))]
+        operands.append(tuple([(i, graphs[i].inputs[0]) for i, _ in members]))
+    results = tuple([(i, member.outputs[0]) for i, member in members])
+    return [_Group(module, operands, results)]
 
 
 def _layer(node: Node, graph: Graph, replicas: int) -> nn.Module:
-    """The layer of a node. Its convolution runs as matrix products if it is large, and it keeps no
-    statistics.
-    """
+    """The layer of a node: large convolutions run as matrix products, and it keeps no statistics."""
     holder = nn.Sequential(layer(node, graph, replicas))
     for parent in list(holder.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, nn.Conv2d) and child.groups == replicas > 1:
                 setattr(parent, name, _Convolution(child))
             elif isinstance(child, _BatchNorm):
-                child.track_running_stats, child.running_mean, child.running_var = False, None, None
-                child.num_batches_tracked = None
+                child.track_running_stats = False
+                child.running_mean = child.running_var = child.num_batches_tracked = None
     return holder[0]
 
 
 class _Convolution(nn.Module):
-    """A convolution of replicas. Large ones on a GPU run as batched matrix products, which are
-    faster than groups.
+    """A convolution of replicas.
+
+    Large ones on a GPU run as batched matrix products, which are faster than groups.
     """
 
     def __init__(self, conv: nn.Conv2d) -> None:
@@ -196,8 +215,7 @@ class _Convolution(nn.Module):
 
 
 class MatrixConvolution(torch.autograd.Function):
-    """Convolution in `groups` groups of x (B, C, H, W) with weights (O, C / groups, k, l), as
-    matrix products.
+    """Convolution of x (B, C, H, W) with weights (O, C / groups, k, l), as matrix products.
 
     On a GPU, factors have 16 bits. `forward` takes x, weights, groups, strides, padding (equal on
     both sides) and dilations.
@@ -222,11 +240,8 @@ class MatrixConvolution(torch.autograd.Function):
         if not ctx.needs_input_grad[0]:
             return None, of_weight, *[None] * 4
         parts = (kernels.mT @ outputs).view(shape[1], *weight_shape[2:], shape[0], *size)
-        return (
-            _summed(parts, shape, strides, padding, dilations).to(gradient.dtype),
-            of_weight,
-            *[None] * 4,
-        )
+        of_x = _summed(parts, shape, strides, padding, dilations).to(gradient.dtype)
+        return of_x, of_weight, *[None] * 4
 
 
 _Pair = Sequence[int]
@@ -235,8 +250,9 @@ _Pair = Sequence[int]
 def _columns(
     x: Tensor, groups: int, kernel: _Pair, strides: _Pair, padding: _Pair, dilations: _Pair
 ) -> tuple[Tensor, list[int]]:
-    """What each output reads of x (B, C, H, W), (groups, C / groups · k · l, B · P · Q), and the
-    output's size P, Q.
+    """What each output reads of x (B, C, H, W), and the output's size P, Q.
+
+    The shape of what they read is (groups, C / groups · k · l, B · P · Q).
     """
     above, beside = padding
     x = functional.pad(x, (beside, beside, above, above))
@@ -260,22 +276,24 @@ def _columns(
 def _summed(
     parts: Tensor, shape: torch.Size, strides: _Pair, padding: _Pair, dilations: _Pair
 ) -> Tensor:
-    """The transpose of `_columns`: parts (C, k, l, B, P, Q), added where they were read, (B, C, H,
-    W).
+    """The transpose of `_columns`: parts (C, k, l, B, P, Q), added where they were read.
+
+    The result has the shape (B, C, H, W).
     """
     batch, channels, height, width = shape
-    out = torch.zeros(
-        channels, batch, height + 2 * padding[0], width + 2 * padding[1], device=parts.device
-    )
-    for i in range(parts.shape[1]):
-        for j in range(parts.shape[2]):
-            rows, columns = (
-                slice(first, first + stride * (count - 1) + 1, stride)
-                for first, stride, count in zip(
-                    (i * dilations[0], j * dilations[1]), strides, parts.shape[4:], strict=True
-                )
-            )
+    above, beside = padding
+    size = (height + 2 * above, width + 2 * beside)
+    out = torch.zeros(channels, batch, *size, device=parts.device)
+    _, kernel_rows, kernel_columns, _, *windows = parts.shape
+    for i in range(kernel_rows):
+        for j in range(kernel_columns):
+            rows = _read_by(i * dilations[0], strides[0], windows[0])
+            columns = _read_by(j * dilations[1], strides[1], windows[1])
             out[:, :, rows, columns] += parts[:, i, j]
-    return out[:, :, padding[0] : padding[0] + height, padding[1] : padding[1] + width].transpose(
-        0, 1
-    )
+    inside = out[:, :, above : above + height, beside : beside + width]
+    return inside.transpose(0, 1)
+
+
+def _read_by(first: int, stride: int, windows: int) -> slice:
+    """The places that one element of the kernel reads, of all windows."""
+    return slice(first, first + stride * (windows - 1) + 1, stride)

@@ -446,20 +446,6 @@ def _onnx_attrs(conv: Convolution) -> Attrs:
     return tuple([(name, v) for name, v in attrs if v != 1 and not standard.neutral(name, v)])
 
 
-# --- the operators
-
-_ATTRIBUTES: dict[str, Value | None] = {
-    "bias": 0,
-    "channels": None,
-    "depthwise": 0,
-    "dilations": None,
-    "group": 1,
-    "kernel": None,
-    "pads": None,
-    "precision": None,
-    "strides": None,
-}
-
 # --- to torch
 
 _CONVOLUTIONS = {3: "Conv1d", 4: "Conv2d", 5: "Conv3d"}
@@ -533,6 +519,18 @@ def _transposed_layer(node: TrainedNode) -> nn.Module:
 
 
 # --- the operators
+
+_ATTRIBUTES: dict[str, Value | None] = {
+    "bias": 0,
+    "channels": None,
+    "depthwise": 0,
+    "dilations": None,
+    "group": 1,
+    "kernel": None,
+    "pads": None,
+    "precision": None,
+    "strides": None,
+}
 
 OPERATORS = (
     Operator(
