@@ -5,8 +5,8 @@ Each predictor learns a few networks of one space and ranks the others (Kendall'
 families here are new to it. `gp-choices` is what a user would try first. The GNN starts from
 `gnn-label-free`, which has seen networks of the published families but no accuracies. The metric is
 an accuracy or, with `--metric latency`, the latency on one device. Beside τ stands the median
-error: in points of an accuracy, in % of a latency. `--only` also takes the rivals of
-`experiments.rivals`. Tables of `$NAS_DATA` are included if the variable is set, and families
+error: in points of an accuracy, in % of a latency. `--only` also takes LightGBM
+(`experiments.rivals`) and NN-Former (`experiments.nn_former`). Tables of `$NAS_DATA` are included if the variable is set, and families
 `own-…` if `experiments.own_families` has trained them.
 """
 
@@ -25,7 +25,8 @@ from experiments.runner import AsJson, FirstSeed, Jobs, Quick, Seeds, run_comman
 from experiments.tables import Scores, chosen, compute, integers, pivot, publish, show, summarize
 
 PREDICTORS = ("rlm", "rlm+gp", "gnn", "gp", "gp-choices", "forest", "ridge")
-RIVALS = ("experiments/rivals.py:LightGBM",)  # of `.[rivals]`
+# LightGBM is of `.[rivals]`; NN-Former reads the cells of NAS-Bench-201 and NAS-Bench-101 alone
+RIVALS = ("experiments/rivals.py:LightGBM", "experiments/nn_former.py:NNFormer")
 BASE = "rlm-generated"
 SIZES: tuple[int, ...] = (16, 50, 100)
 QUICK_SIZES = (16,)
