@@ -16,9 +16,10 @@ Sizes of heads, width and hidden units, dropout, moving average of the weights a
 those that the authors published. What differs: layers and steps (`LAYERS`, `STEPS`: theirs are 12, and
 6,000 with 156 labels, hours of a core), with ten times their learning rate; no second pass for
 their consistency loss; matrix products of the training in bfloat16; targets are normal scores
-instead of accuracies. Settings were tried on digits-nasbench101 alone (seed 100). Their code keeps the weights that rank 1,024
-further labelled networks best. Here no label beside those of `fit` is seen: the last weights are
-used.
+instead of accuracies. Settings were tried on digits-nasbench101 alone (seed 100).
+
+Their code keeps the weights that rank 1,024 further labelled networks best. Here no label beside
+those of `fit` is seen: the last weights are used.
 
 Sizes in comments: n networks, L nodes, K operations, T = L + 1 tokens, H heads, D width.
 """

@@ -6,8 +6,8 @@ families here are new to it. `gp-choices` is what a user would try first. The GN
 `gnn-label-free`, which has seen networks of the published families but no accuracies. The metric is
 an accuracy or, with `--metric latency`, the latency on one device. Beside τ stands the median
 error: in points of an accuracy, in % of a latency. `--only` also takes LightGBM
-(`experiments.rivals`) and NN-Former (`experiments.nn_former`). Tables of `$NAS_DATA` are included if the variable is set, and families
-`own-…` if `experiments.own_families` has trained them.
+(`experiments.rivals`) and NN-Former (`experiments.nn_former`). Tables of `$NAS_DATA` are included
+if the variable is set, and families `own-…` if `experiments.own_families` has trained them.
 """
 
 from __future__ import annotations
