@@ -1,5 +1,5 @@
-"""NN-Former (arXiv 2507.00880), a predictor of accuracy that starts cold: own code, written from the
-paper, for comparisons.
+"""NN-Former (arXiv 2507.00880), a predictor of accuracy that starts cold: own code after the paper,
+for comparisons.
 
     python -m experiments.unseen_spaces --only rlm,experiments/nn_former.py:NNFormer \
         --families nasbench201 --labels 50,156,300
@@ -12,11 +12,11 @@ all nodes, and that all nodes see, is read out. Each layer has two steps:
   before it, those with a common source, or those with a common target (siblings).
 - A feed-forward network whose hidden units also get the sums over the nodes after and before.
 
-Sizes of heads, width and hidden units, dropout, moving average of the weights and both losses are
-those that the authors published. What differs: layers and steps (`LAYERS`, `STEPS`: theirs are 12, and
-6,000 with 156 labels, hours of a core), with ten times their learning rate; no second pass for
-their consistency loss; matrix products of the training in bfloat16; targets are normal scores
-instead of accuracies. Settings were tried on digits-nasbench101 alone (seed 100).
+Width, hidden units, heads, dropout, moving average of the weights and both losses are those that
+the authors published. What differs: layers and steps (`LAYERS`, `STEPS`: theirs are 12, and 6,000
+with 156 labels, hours of a core), with ten times their learning rate; no second pass for their
+consistency loss; matrix products of the training in bfloat16; targets are normal scores instead of
+accuracies. Settings were tried on digits-nasbench101 alone (seed 100).
 
 Their code keeps the weights that rank 1,024 further labelled networks best. Here no label beside
 those of `fit` is seen: the last weights are used.
