@@ -11,8 +11,9 @@ searches and predictors stay the same.
 `optuna-gp` is Optuna's Gaussian process on choices. `gp` and `gp-choices` are this project's, on
 text and on choices, in the same sampler as `rlm` and `gnn`. `rlm-independent` ignores the relation
 between the metrics of a sample. `qlognehvi` is BoTorch's acquisition on one-hot choices, `smac` is
-SMAC3 with ParEGO (`experiments.rivals`): they run if `--only` names them. So does `rlm measuring 5`,
-and the same of `gnn` and `gp-choices`: the costs of five networks per evaluation are known before the choice.
+SMAC3 with ParEGO, `hebo` is HEBO (`experiments.rivals`, which says how to install them): they run
+if `--only` names them. So does `rlm measuring 5`, and the same of `gnn` and `gp-choices`: the costs
+of five networks per evaluation are known before the choice.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from experiments.rivals import BotorchSampler, SmacSampler
+from experiments.rivals import BotorchSampler, HeboSampler, SmacSampler
 from experiments.runner import AsJson, FirstSeed, Jobs, Seeds, run_command
 from experiments.tables import Scores, Task, chosen, compute, show, summarize
 from experiments.variants import Independent
@@ -56,7 +57,7 @@ ABLATIONS = (
 )  # run only if `--only` names them
 # Costs of so many networks per evaluation are known before the choice
 MEASURING = tuple(f"{name} measuring 5" for name in ("rlm", "gnn", "gp-choices"))
-RIVALS = ("qlognehvi", "smac")  # need `pip install '.[rivals]'`; run only if `--only` names them
+RIVALS = ("qlognehvi", "smac", "hebo")  # of `experiments.rivals`; run only if `--only` names them
 MARKS = (10, 20, 50, 100, 200, 500)
 SHARES = (0.90, 0.95, 0.99)
 DRAWN = 50  # points of a curve in the plot
@@ -87,6 +88,8 @@ def score(problem: str, name: str, evaluations: int, seed: int) -> Scores:
             sampler = BotorchSampler(table.space, seed)
         elif sampler == "smac":
             sampler = SmacSampler(table.space, seed, Path(folder), evaluations)
+        elif sampler == "hebo":
+            sampler = HeboSampler(table.space, seed)
         costs = [o.name for o in objectives if o.kind != "accuracy"] if measured else None
         result = search(
             Problem(table.space, TableEvaluator(table, metrics, costs), objectives),

@@ -1,13 +1,22 @@
-"""Predictors and samplers of others, for comparisons. They need `pip install '.[rivals]'`.
+"""Predictors and samplers of others, for comparisons. They need `pip install '.[rivals]'`, HEBO more.
 
 Predictors are plug-ins: `python -m experiments.unseen_spaces --only rlm,experiments/rivals.py:LightGBM`.
 
 - `LightGBM`: gradient boosting (LightGBM's own package) on the features of `ridge` and on those of
   `forest`, which are neural graph features (`predictors.graph_features`).
 
-`BotorchSampler` is BoTorch's qLogNEHVI (arXiv 2310.20708) on one-hot choices, and `SmacSampler` is
-SMAC3 with ParEGO; both run in Optuna's loop. TabPFN and TabICL are missing: their packages contain
-no weights, which come from the Hugging Face hub.
+Samplers run in Optuna's loop: `BotorchSampler` is BoTorch's qLogNEHVI (arXiv 2310.20708) on one-hot
+choices, `SmacSampler` is SMAC3 with ParEGO, and `HeboSampler` is HEBO (arXiv 2012.03826).
+`python -m experiments.pareto --only qlognehvi,smac,hebo` compares them.
+
+pip cannot install HEBO 0.3.6 beside this project's versions, since it names numpy below 1.25 and
+pymoo 0.6.0. It runs with newer ones:
+
+    pip install '.[rivals]' GPy catboost pymoo disjoint-set
+    pip install --no-deps 'HEBO>=0.3.6'
+
+TabPFN and TabICL are missing: their packages contain no weights, which come from the Hugging Face
+hub.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ import pytest
 
 from experiments import pareto
 from experiments.pareto import main, scores
+from search_spaces.common.errors import InputError
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,6 +32,16 @@ def test_a_share_that_is_not_reached_counts_one_evaluation_more_than_were_made()
     assert scores(np.full(30, 0.92)) | {"to 90%": 1.0, "to 95%": 31.0, "to 99%": 31.0} == scores(
         np.full(30, 0.92)
     )
+
+
+def test_a_missing_hebo_is_named_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in [key for key in sys.modules if key.split(".")[0] == "hebo"] + ["hebo"]:
+        monkeypatch.setitem(sys.modules, module, None)
+    options = {"problems": "digits-nasbench101", "only": "hebo", "evaluations": 2, "seeds": 1}
+    with pytest.raises(InputError, match=r"^HEBO is missing .*see experiments/rivals\.py$"):
+        main(**options, out=tmp_path)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

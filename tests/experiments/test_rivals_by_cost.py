@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from experiments import rivals_by_cost
-from experiments.rivals import HeboSampler
 from nas import Problem, search
 from nas.evaluation.measurement import Measurement
 from nas.search.own_evaluator import FunctionEvaluator
@@ -85,13 +84,6 @@ def test_a_missing_package_is_named(
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(InputError, match=name):
         _search(f"{FILE}:{policy}")
-
-
-def test_hebo_is_named_if_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in [key for key in sys.modules if key.split(".")[0] == "hebo"] + ["hebo"]:
-        monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(InputError, match="HEBO is missing"):
-        HeboSampler(Widths(), 0)
 
 
 def test_a_repeated_proposal_costs_nothing_and_makes_room_for_random_networks(
