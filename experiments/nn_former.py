@@ -26,6 +26,7 @@ Sizes in comments: n networks, L nodes, K operations, T = L + 1 tokens, H heads,
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any, ClassVar, NamedTuple
@@ -38,7 +39,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 from predictors.base import Inputs
 from predictors.baselines import MIN_STD, Regression, RegressionPredictor
-from search_spaces import Architecture
+from search_spaces import Architecture, get_space
 from search_spaces.common.errors import InputError
 
 LAYERS, STEPS = 3, 400
@@ -51,7 +52,7 @@ BATCH, READ_AT_ONCE = 128, 512
 DECAY = 0.99  # of the moving average of the weights, per step
 RANKING = 0.2  # weight of the loss of differences
 INIT_STD = 0.02
-INPUT, OUTPUT, NONE = "input", "output", "none"
+INPUT, OUTPUT = "input", "output"
 
 
 # --- cells as graphs
@@ -100,17 +101,15 @@ def _with_operations_on_edges(operation: Mapping[str, str]) -> Cell:
 
 
 def _with_operations_on_nodes(architecture: Architecture) -> Cell:
-    """The vertices that are there. Edges without an alternative are no choices: the space adds
+    """The vertices that have edges. Edges without an alternative are no choices: the space adds
     them.
     """
-    from search_spaces.choosers import ReplayChooser
-    from search_spaces.published.nasbench101 import NASBench101
-
-    edges, operations = NASBench101().ask(ReplayChooser(architecture.as_dict()))
-    named = dict(enumerate([INPUT, *operations, OUTPUT]))
-    number = {vertex: i for i, vertex in enumerate(v for v in named if named[v] != NONE)}
-    renumbered = sorted((number[source], number[target]) for source, target in edges)
-    return Cell([named[vertex] for vertex in number], renumbered)
+    notation = ast.literal_eval(get_space("nasbench101").format(architecture))
+    matrix = np.array(notation["matrix"])
+    vertices = np.flatnonzero(matrix.sum(0) + matrix.sum(1))
+    operations = [notation["ops"][vertex] for vertex in vertices]
+    connected = np.argwhere(matrix[np.ix_(vertices, vertices)])
+    return Cell(operations, [(int(source), int(target)) for source, target in connected])
 
 
 # --- the network
