@@ -18,6 +18,7 @@ GROUPS: Mapping[str, Mapping[str, int]] = {
         "search_spaces/ir/pytorch/test_exporters.py::test_exporters_and_modules_give_one_text": 2,
         "search_spaces/ir/pytorch/test_round_trip.py::test_configurations_of_hugging_face_are_spaces": 1,
         "search_spaces/test_sources.py::test_networks_of_other_libraries_are_read": 0,
+        "search_spaces/test_sources.py::test_unusual_networks_are_read_exactly": 2,
         "search_spaces/subnetworks/test_networks.py::test_the_whole_network_has_the_models_outputs": 7,
         "search_spaces/subnetworks/test_networks.py::test_random_sub_networks_run_and_have_the_computed_text_"
         "and_parameters": 7,
@@ -46,15 +47,50 @@ GROUPS: Mapping[str, Mapping[str, int]] = {
         "nas/evaluation/test_proxies.py::test_all_are_finite_in_every_space": 2,
         "stress/test_spaces.py": 1,
     },
-    "every runtime and every signal": {
+    "every runtime, storage, signal and size of a screen": {
         "nas/evaluation/test_runtimes.py::test_a_converted_network_computes_the_same_and_is_timed": 2,
         "nas/evaluation/test_device_command.py::test_a_command_gets_the_file_of_its_runtime": 2,
         "nas/cli/test_terminations.py::test_a_terminated_search_and_worker_give_their_trials_back": 1,
+        "nas/cli/test_terminations.py::test_a_terminated_comparison_ends_at_once_and_keeps_its_scores": 1,
+        # The same claim about a journal is a test of `make test`.
+        "nas/search/test_workers.py::test_workers_of_many_machines_reclaim_what_vanished_ones_left_in_a_database": 0,
+        "nas/report/test_page.py::test_the_page_fits_wide_and_narrow_screens_in_light_and_dark": 1,
+        "nas/report/test_page.py::test_the_page_has_no_accessibility_violations": 1,
+        "search_spaces/common/test_threads.py::test_the_command_line_uses_one_thread_unless_the_user_says_"
+        "otherwise": 1,
+        "search_spaces/common/test_threads.py::test_libraries_that_a_comparison_loads_for_its_first_score_use_one_"
+        "thread_too": 1,
+        "search_spaces/common/test_threads.py::test_a_number_that_the_user_has_set_is_kept_in_python": 1,
+    },
+    "every sampler": {
+        "nas/search/test_dependent_options.py::test_every_sampler_evaluates_the_whole_space": 5,
+        "nas/search/test_rows.py::test_a_partial_table_is_searched_among_its_rows_by_any_sampler": 4,
+        "nas/search/test_loop.py::test_every_plain_sampler_evaluates_the_wanted_number_of_distinct_architectures": 4,
+        # Every sampler with the largest number of objectives
+        "nas/search/test_many_objectives.py::test_a_search_ends_with_progress_result_and_reference": 4,
+    },
+    "shipped checkpoints on another machine": {
+        # The claims themselves are tests of `make test`, with a checkpoint that is made for them.
+        "nas/test_another_machine.py::test_a_shipped_checkpoint_recognises_its_examples_with_other_arithmetic": 1,
+        "nas/test_another_machine.py::test_a_device_like_a_known_one_is_predicted_from_it_with_other_arithmetic": 0,
+    },
+    "examples and the wheel": {
+        "examples/test_examples.py::test_an_example_runs_to_its_end": 1,
+        "examples/test_examples.py::test_the_cells_of_a_notebook_run_in_their_order": 1,
+        # `make test` builds the wheel and reads its list of files; these install it.
+        "test_wheel.py::test_commands_of_the_wheel_work": 0,
+        "test_wheel.py::test_experiments_are_not_needed": 0,
     },
     "quick runs of experiments": {
         "experiments/test_ablation.py": 0,
         "experiments/test_sub_networks.py::test_the_quick_comparison_runs_to_its_end_and_resumes": 1,
-        "experiments/test_quick.py": 1,
+        "experiments/test_quick.py": 0,
+        "experiments/test_quick.py::test_a_family_that_was_not_trained_is_named_with_its_remedy": 1,
+        "experiments/test_quick.py::test_latencies_are_learned_if_requested": 1,
+        "experiments/test_runtimes.py::test_the_rlm_reads_texts_and_known_runtimes": 1,
+        "experiments/test_unseen_searches.py::test_no_sampler_trains_a_network_that_breaks_the_limit": 1,
+        "experiments/test_unseen_searches.py::test_costs_of_the_published_networks_are_counted": 0,
+        "experiments/test_unseen_searches.py::test_a_floor_leaves_poor_networks_out_of_the_front": 0,
         "experiments/test_pareto.py": 1,
         "experiments/test_front_by_cost.py": 0,
         "experiments/test_zoo.py": 2,
@@ -66,6 +102,7 @@ GROUPS: Mapping[str, Mapping[str, int]] = {
     },
     "blocks of the documentation": {
         "docs/test_pages.py::test_every_block_of_a_page_runs": 2,
+        "docs/test_pages.py::test_every_block_about_spaces_runs": 0,
         "docs/test_pages.py::test_every_block_about_predictors_runs": 0,
         "docs/test_pages.py::test_every_block_about_models_of_libraries_runs": 0,
         "docs/test_pages.py::test_every_block_about_training_runs_and_the_shipped_network_has_the_reported_accuracy": 0,
@@ -77,6 +114,8 @@ GROUPS: Mapping[str, Mapping[str, int]] = {
     "exports to text and back": {
         "search_spaces/ir/onnx/test_any_onnx.py::test_export_becomes_text_and_a_model_again": 2,
         "search_spaces/ir/onnx/test_any_onnx.py::test_exporters_of_torch_give_one_text": 1,
+        "search_spaces/ir/onnx/test_any_onnx.py::test_params_are_those_that_torch_counts": 2,
+        "search_spaces/ir/onnx/test_any_onnx.py::test_batch_normalization_is_there_folded_by_the_exporter_or_not": 2,
         "search_spaces/ir/onnx/test_hostile_sizes.py": 3,
         "search_spaces/ir/onnx/test_onnx_suite.py::test_models_of_the_onnx_package_are_fixed_points_or_refused": 0,
     },

@@ -37,10 +37,10 @@ def front_of(n: int, m: int, seed: int = 0) -> np.ndarray:
     return 1 - points / np.linalg.norm(points, axis=1, keepdims=True)
 
 
-@pytest.mark.parametrize("m", [6, 10, 12, 20])
 @pytest.mark.parametrize(
     "sampler", ["random", "tpe", "nsga3", pytest.param("ridge", marks=pytest.mark.slow)]
 )
+@pytest.mark.parametrize("m", [20, 12, 10, 6])
 def test_a_search_ends_with_progress_result_and_reference(m: int, sampler: str) -> None:
     evaluator, seen = Random(m), list[SearchProgress]()
     goals = ",".join(f"{metric}:min" for metric in evaluator.metrics)
