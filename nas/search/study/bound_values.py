@@ -71,8 +71,9 @@ def bound_values(function: Callable[..., Any], with_module: bool = False) -> Bou
 
 
 def attribute_values(owner: object, without: Container[str] = ()) -> BoundValues:
-    """The values of an object's own attributes, without cached properties, private ones and those
-    in `without`.
+    """Values of an object's own attributes.
+
+    Left out are cached properties, private attributes and those in `without`.
     """
     return _encoded(
         ((name, value) for name, value in _attributes(owner) if name not in without),
@@ -126,8 +127,9 @@ def _closure(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _module_values(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """Plain values and the user's own functions and classes of the module that a function's code
-    names.
+    """Names and values of what a function's code uses from its module.
+
+    Only plain values and the user's own functions and classes count.
     """
     for name in sorted(_names(function.__code__)):
         value = function.__globals__.get(name)
@@ -258,8 +260,9 @@ class _Encoder:
         return f"{name} {_code(inner) if is_users else ''}({', '.join(parts)})"
 
     def _is_plain_object(self, value: object) -> bool:
-        """True for objects whose state is in their attributes: of the user's classes, and simple
-        containers.
+        """True if a value's state is in its attributes.
+
+        That holds for objects of the user's classes and for simple containers.
         """
         simple = isinstance(value, Namespace | types.SimpleNamespace) or is_dataclass(value)
         return hasattr(value, "__dict__") and (simple or _is_users(type(value)))

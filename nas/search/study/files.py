@@ -63,8 +63,9 @@ def write_weights(path: Path, weights: Weights, int8: bytes | None = None) -> No
 
 
 def _link_or_copy(file: Path, copy: Path) -> None:
-    """Replace `copy` by a hard link to a file, which takes no space, or by a copy if the file
-    system has no links.
+    """Replace `copy` by a hard link to a file, which takes no space.
+
+    It becomes a copy if the file system has no links.
     """
     copy.unlink()
     try:
@@ -160,8 +161,9 @@ MAX_ATTEMPTS = 10  # to replace a folder that other processes replace, too
 
 
 def network_name(place: int, count: int) -> str:
-    """File name of the network at a place (from 0) on a front of `count` networks, such as 03 for
-    the fourth.
+    """File name of the network at a place (from 0) on a front of `count` networks.
+
+    The name is a padded number, such as 03 for the fourth network.
     """
     return f"{place:0{max(2, len(str(count - 1)))}d}"
 
@@ -192,9 +194,7 @@ def save_front(folder: Path, front: Sequence[DistinctNetwork], texts: Mapping[st
 
 
 def _write_evaluated(stem: Path, evaluation: Evaluation, results: Path) -> None:
-    """Write the files of an evaluated network, with its stored weights if there are any, and with
-    their own values.
-    """
+    """Write the files of an evaluated network: values, and weights if they were stored."""
     weights = find_weights(evaluation.weights, results) if evaluation.weights else None
     notation = evaluation.space.format(evaluation.architecture)
     values = {"architecture": notation} | evaluation.further | evaluation.values

@@ -35,8 +35,9 @@ def termination_as_interrupt() -> Iterator[None]:
 
 @contextmanager
 def interrupts_wait() -> Iterator[None]:
-    """A context in which an interrupt or termination of the main thread takes effect at the end; a
-    second at once.
+    """A context that delays an interrupt or termination of the main thread until its end.
+
+    A second signal takes effect at once.
     """
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     callables: dict[int, Callable[..., Any]] = {

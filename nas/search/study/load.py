@@ -49,8 +49,9 @@ class RecordedSpace(SearchSpace):
 
 
 def load_studies(storage: str | Path | BaseStorage, name: str | None = None) -> list[optuna.Study]:
-    """All studies of a storage, oldest first, or the one of this name. Raises InputError if it does
-    not exist.
+    """All studies of a storage, oldest first, or the one of this name.
+
+    Raises InputError if it does not exist.
     """
     opened = open_storage(storage, existing=True)
     names = [study.study_name for study in opened.get_all_studies()]
@@ -122,8 +123,10 @@ def read_study(
 
 
 def _objectives(study: optuna.Study, settings: Mapping[str, Any]) -> tuple[Metric, ...]:
-    """Objectives as named by the search, by `study.set_metric_names`, by the study's sampler, or
-    else by number.
+    """The study's objectives.
+
+    Their names are those of the search, of `study.set_metric_names` or of the study's sampler; else
+    they are numbered.
     """
     if SETTINGS_KEY in study.user_attrs:
         return parse_objectives(settings["objectives"])

@@ -132,17 +132,16 @@ class DistinctNetwork:
 
     @property
     def origin(self) -> dict[str, Any]:
-        """Where the network comes from: sampler, seed and trial of the representative, and number
-        of evaluations.
-        """
+        """Sampler, seed and trial of the representative, and number of evaluations."""
         first = self.representative
         origin = (first.sampler, first.seed, first.trial, len(self.evaluations))
         return dict(zip(ORIGIN_COLUMNS, origin, strict=True))
 
     @property
     def confirmed(self) -> dict[str, tuple[float, float, float, str]]:
-        """By metric value, low and high value of what was measured again at the end of a search,
-        and what these are.
+        """Values that were measured again at the end of a search.
+
+        For each metric: value, low value, high value, and what the low and high values are.
         """
         return {
             metric: value
@@ -196,8 +195,9 @@ def distinct_networks(
 def least_violating(
     networks: Sequence[DistinctNetwork], objectives: Sequence[Metric]
 ) -> list[dict[str, Any]]:
-    """Rows of the `SHOWN_VIOLATIONS` networks with the smallest violations: notation, values,
-    violation.
+    """Rows of the `SHOWN_VIOLATIONS` networks with the smallest violations.
+
+    A row has the notation, the values and the violation.
     """
     comparable = [network for network in networks if not math.isnan(network.violation)]
     comparable.sort(key=lambda network: network.violation)
@@ -316,8 +316,9 @@ def _representative(evaluations: Sequence[Evaluation], objectives: Sequence[Metr
 def _means(
     evaluations: Sequence[Evaluation], rows: Sequence[Mapping[Any, float]]
 ) -> dict[Any, float]:
-    """Means by name of values that are not NaN: over the evaluations of each architecture, then over
-    the architectures.
+    """Mean of each named value, without NaN.
+
+    Evaluations are averaged for each architecture, then the architectures.
     """
     by_name: dict[Any, dict[Architecture, list[float]]] = {}
     for evaluation, row in zip(evaluations, rows, strict=True):

@@ -152,8 +152,9 @@ def _sampled(space: SearchSpace) -> tuple[tuple[str, str], ...]:
 
 
 def _sample(space: SearchSpace) -> Iterator[tuple[str, str]]:
-    """Fingerprints of random architectures. If one cannot be built, the exception's name replaces
-    its text.
+    """Fingerprints of the choices and of the texts of random architectures.
+
+    If a network cannot be built, the exception's name replaces its text.
     """
     started = time.monotonic()
     rng = np.random.default_rng(0)
@@ -171,16 +172,19 @@ def _sample(space: SearchSpace) -> Iterator[tuple[str, str]]:
 
 
 def measured_metrics(source: Source) -> list[str]:
-    """Metrics that are measured, or returned by a function of the user's: machine and packages may
-    affect them.
+    """Metrics whose values may depend on the machine and the installed packages.
+
+    They are measured, or returned by a function of the user's.
     """
     own = source.get("evaluator", {})
     return [*own.get("metrics", ()), *(own or source).get("measurement", {}).get("metrics", ())]
 
 
 def used_settings(source: Source) -> dict[str, Any]:
-    """The settings of a source that its metrics use: none of training without a data set, none of
-    timing without it.
+    """The settings of a source that its metrics use.
+
+    Seeds and training are left out without a data set, latency settings without a latency or memory
+    metric.
     """
     kept = dict(source)
     if isinstance(kept.get("evaluator"), Mapping):
@@ -200,8 +204,9 @@ def used_settings(source: Source) -> dict[str, Any]:
 
 
 class Difference(NamedTuple):
-    """A difference between two runs in words. `forbids` is true if their values must not be
-    mixed.
+    """A difference between two runs, in words.
+
+    `forbids` is true if the values of the two runs must not be mixed.
     """
 
     text: str
@@ -367,8 +372,10 @@ def _is_float_array(old: object, new: object) -> bool:
 
 
 def _is_moved_file(key: str, old: Any, new: Any) -> bool:
-    """True for two files of a space, whose networks are compared instead of their names, and for a
-    sampler's two.
+    """True if a setting names the same thing at two paths.
+
+    For a space, any two files: their networks are compared instead. For a sampler, two files with
+    the same label.
     """
     if key == "sampler":
         return sampler_label(str(old)) == sampler_label(str(new))
@@ -403,8 +410,9 @@ def _identity_differences(
 def _build_differences(
     stored: Mapping[str, Any], present: Mapping[str, Any]
 ) -> Iterator[Difference]:
-    """Differences between the values that `build` is bound to; none if the stored search is an
-    older version's.
+    """Differences between the values that `build` is bound to.
+
+    There are none if the stored search is an older version's.
     """
     if "build" not in stored:
         return
@@ -435,8 +443,9 @@ def _network_differences(
 def _changes(
     old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Name, old value and new value of each difference; nested names are joined, as in
-    `training.epochs`.
+    """Name, old value and new value of each difference.
+
+    Nested names are joined, as in `training.epochs`.
     """
     for key in dict.fromkeys([*old, *new]):
         a, b = old.get(key), new.get(key)
@@ -516,9 +525,7 @@ def moved(stored: Mapping[str, str], overrides: Iterable[str | Path]) -> list[Pa
 
 
 def differences(stored: Mapping[str, str], present: Mapping[str, str]) -> Iterator[str]:
-    """What distinguishes stored dependencies from the present ones, in words. Files may have
-    moved.
-    """
+    """Differences between stored and present dependencies, in words. Files may have moved."""
     moved_to = [path for path in present if path not in stored]
     for path, content in stored.items():
         if path in present:

@@ -58,8 +58,9 @@ if TYPE_CHECKING:
 
 
 class Evaluated(NamedTuple):
-    """n distinct architectures in the order of their trials, and objective values (n, m); NaN marks
-    a failure.
+    """n distinct architectures in the order of their trials, and their objective values.
+
+    `values` has the shape (n, m) for m objectives; NaN marks a failure.
     """
 
     architectures: list[Architecture]
@@ -138,8 +139,9 @@ class SearchResult:
 
     @property
     def violation(self) -> np.ndarray:
-        """(n,) largest violation of a constraint, relative to its bound; 0 if all are satisfied,
-        NaN if unknown.
+        """(n,) largest violation of a constraint, relative to its bound.
+
+        It is 0 if all constraints are satisfied and NaN if that is unknown.
         """
         return self.violations.max(axis=1, initial=0.0)
 
@@ -155,8 +157,9 @@ class SearchResult:
 
     @property
     def least_violating(self) -> list[dict[str, Any]]:
-        """The networks with the smallest violations: architecture, objectives, bounded metrics,
-        violation.
+        """Rows of the networks with the smallest violations.
+
+        A row has the architecture, the objectives, the bounded metrics and the violation.
         """
         return least_violating(self.distinct, self.objectives)
 
@@ -276,8 +279,9 @@ class SearchResult:
         return distinct_networks(self.evaluations(), self.objectives)
 
     def evaluations(self, search: int = 0) -> Iterator[Evaluation]:
-        """The evaluations with finite objectives. `search` is the search's number among those that
-        are merged.
+        """The evaluations with finite objectives.
+
+        `search` is the search's number among those that are merged.
         """
         names = [objective.name for objective in self.objectives]
         sampler = self.settings.get("sampler")
@@ -330,8 +334,9 @@ class SearchResult:
 
     @cached_property
     def _network_ids(self) -> list[NetworkId]:
-        """(n,) identities of the evaluated networks: stored ones, or made from the networks of
-        older searches.
+        """(n,) identities of the evaluated networks.
+
+        Older searches stored none: theirs are made from their networks.
         """
         stored = self._attribute(NETWORK_KEY)
         architectures = self.evaluated.architectures
@@ -344,9 +349,7 @@ class SearchResult:
         return ids
 
     def _identify(self, architecture: Architecture, may_build: bool) -> NetworkId:
-        """The network's identity; its choices stand for one that failed, or whose space cannot
-        build it now.
-        """
+        """The network's identity, or its choices if the network failed or cannot be built now."""
         if may_build:
             with suppress(InputError):  # the space's code is missing, not trusted, or has changed
                 return NetworkId.of(Trainable.of(self.space, architecture))
@@ -354,8 +357,9 @@ class SearchResult:
 
     @cached_property
     def expected(self) -> dict[Architecture, dict[str, tuple[float, float]]]:
-        """Mean and standard deviation by metric that the sampler predicted before a network was
-        measured.
+        """Mean and standard deviation, by metric, that the sampler predicted.
+
+        Predictions are made before a network is measured.
         """
         objectives = [objective.name for objective in self.objectives]
         expected: dict[Architecture, dict[str, tuple[float, float]]] = {}
@@ -390,16 +394,15 @@ class SearchResult:
 
     @cached_property
     def further(self) -> dict[Architecture, dict[str, float]]:
-        """Values of metrics that are no objectives, such as test scores. Report them for the final
-        front only.
+        """Values of metrics that are no objectives, such as test scores.
+
+        Report them for the final front only.
         """
         return self._attribute(FURTHER_KEY)
 
     @cached_property
     def trial_numbers(self) -> dict[Architecture, int]:
-        """Number of the first finished trial of each architecture, as in the study and in its
-        log.
-        """
+        """Number of each architecture's first finished trial, as in the study and its log."""
         first = (trials[0].number for trials in self.trials)
         return dict(zip(self.evaluated.architectures, first, strict=True))
 
@@ -421,8 +424,9 @@ class SearchResult:
 
     @cached_property
     def _recorded_weights(self) -> dict[Architecture, str]:
-        """The paths to which trained weights were written; those of dominated networks have been
-        removed.
+        """The paths to which trained weights were written.
+
+        Weights of dominated networks have been removed.
         """
         return self._attribute(WEIGHTS_KEY)
 

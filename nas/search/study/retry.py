@@ -45,8 +45,9 @@ Storage = TypeVar("Storage", bound=BaseStorage)
 
 
 def timeout_seconds() -> float:
-    """How long calls wait for a storage that does not answer. Raises InputError for a bad
-    environment variable.
+    """Seconds for which calls wait for a storage that does not answer.
+
+    Raises InputError if the environment variable `NAS_STORAGE_TIMEOUT` is not a number.
     """
     text = os.environ.get(TIMEOUT, "")
     try:
@@ -138,8 +139,9 @@ def _retrying(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _tried_once(method: Callable[..., Any], answer: Any) -> Callable[..., Any]:
-    """The method without retries, for calls that recur anyway. It returns `answer` while the
-    database is away.
+    """The method without retries, for calls that recur anyway.
+
+    It returns `answer` while the database is away.
     """
 
     @wraps(method)

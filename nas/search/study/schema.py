@@ -105,8 +105,9 @@ class SearchAttributes:
 
     @property
     def has_fidelities(self) -> bool:
-        """True if trainings may pause, so that a budget and not a number of evaluations ends the
-        search.
+        """True if trainings may pause.
+
+        A budget then ends the search, not a number of evaluations.
         """
         return "fidelities" in self.settings
 
@@ -187,8 +188,9 @@ class TrialAttributes:
 
     @property
     def segment(self) -> tuple[int, int] | None:
-        """Fidelities at which its training segment starts and ends; None in a search without
-        fidelities.
+        """Fidelities at which the trial's training segment starts and ends.
+
+        None in a search without fidelities.
         """
         if UNTIL_KEY not in self.attributes:
             return None
@@ -220,8 +222,9 @@ class TrialAttributes:
 
 
 def sampler_label(name: str) -> str:
-    """A sampler's name in tables, studies and folders: `mine.Nearest` for
-    `folder/mine.py:Nearest`.
+    """A sampler's name in tables, studies and folders.
+
+    That of `folder/mine.py:Nearest` is `mine.Nearest`.
     """
     if not plug_ins.is_file(name):
         return name

@@ -316,8 +316,9 @@ def stored_trials(study: Study) -> list[FrozenTrial]:
 
 
 def name_metrics(study: Study, names: Sequence[str]) -> None:
-    """Name the objectives, which Optuna's plots and dashboard show, without its warning that this
-    is experimental.
+    """Name the objectives, for Optuna's plots and dashboard.
+
+    Optuna's warning that this is experimental is suppressed.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
@@ -325,8 +326,9 @@ def name_metrics(study: Study, names: Sequence[str]) -> None:
 
 
 def add_trials(study: Study, trials: Iterable[FrozenTrial]) -> None:
-    """Add finished trials. A journal file syncs to disk once, an SQLite file once per
-    `MAX_TRANSACTION_TRIALS`.
+    """Add finished trials.
+
+    A journal file syncs to disk once, an SQLite file once per `MAX_TRANSACTION_TRIALS`.
     """
     backend = getattr(study._storage, "_backend", None)
     if isinstance(backend, JournalFile):
@@ -341,8 +343,9 @@ def add_trials(study: Study, trials: Iterable[FrozenTrial]) -> None:
 
 @contextmanager
 def _one_transaction(storage: RDBStorage) -> Iterator[None]:
-    """A context that is one transaction in an SQLite file. Any other database commits each trial by
-    itself.
+    """A context that is one transaction in an SQLite file.
+
+    Any other database commits each trial by itself.
     """
     if storage.engine.dialect.name != "sqlite":
         yield
@@ -377,8 +380,9 @@ def fail_trial(study: Study, trial: FrozenTrial) -> bool:
 
 
 def first_generation(sampler: BaseSampler) -> dict[str, Any]:
-    """System attributes that make a trial part of a genetic sampler's first generation; none for
-    other samplers.
+    """System attributes of a trial in a genetic sampler's first generation.
+
+    There are none for other samplers.
     """
     inner = getattr(sampler, "sampler", sampler)
     return {inner._get_generation_key(): 0} if isinstance(inner, BaseGASampler) else {}
@@ -391,8 +395,9 @@ def has_heartbeat(study: Study) -> bool:
 
 @contextmanager
 def heartbeat(study: Study, trial: Trial) -> Iterator[None]:
-    """A context that sends the trial's heartbeats, if the storage records them. The first is sent
-    on entry.
+    """A context that sends the trial's heartbeats, if the storage records them.
+
+    The first is sent on entry.
     """
     if has_heartbeat(study) and isinstance(study._storage, BaseHeartbeat):
         study._storage.record_heartbeat(trial._trial_id)
@@ -401,8 +406,9 @@ def heartbeat(study: Study, trial: Trial) -> Iterator[None]:
 
 
 def set_intermediate_value(study: Study, trial: Trial, step: int, value: float) -> None:
-    """Write an intermediate value, which `Trial.report` does not support with several
-    objectives.
+    """Write an intermediate value of a trial.
+
+    `Trial.report` does not support this in a study of several objectives.
     """
     study._storage.set_trial_intermediate_value(trial._trial_id, step, value)
 
@@ -419,8 +425,9 @@ def pop_waiting(study: Study) -> Trial | None:
 
 
 def prune_trial(study: Study, trial: Trial) -> None:
-    """Finish a trial as pruned. `Study.tell` would store one value even in a study of several
-    objectives.
+    """Finish a trial as pruned.
+
+    `Study.tell` would store one value even in a study of several objectives.
     """
     try:
         study._storage.set_trial_state_values(trial._trial_id, TrialState.PRUNED)

@@ -52,8 +52,9 @@ class EvaluationLogger:
         return True
 
     def spread(self, spreads: Mapping[str, tuple[float, float, str]]) -> None:
-        """Take the spread of repeated measurements by metric: low value, high value, and what these
-        are.
+        """Take the spread of repeated measurements.
+
+        For each metric: low value, high value, and what these are.
         """
 
     def keep(
@@ -87,8 +88,9 @@ class TrialLogger(EvaluationLogger):
         self._identified = False
 
     def identify(self, network: Trainable) -> None:
-        """Store what identifies the network, once: duplicates are then told without building any
-        network again.
+        """Store what identifies the network, once.
+
+        Duplicates are then recognized without building a network again.
         """
         if not self._identified:
             self.trial.set_user_attr(NETWORK_KEY, NetworkId.of(network).stored)
@@ -126,8 +128,9 @@ class TrialLogger(EvaluationLogger):
         return bool(is_valid(np.array(list(values.values()))).all())
 
     def spread(self, spreads: Mapping[str, tuple[float, float, str]]) -> None:
-        """Store the spread of repeated measurements by metric: low value, high value, and what
-        these are.
+        """Store the spread of repeated measurements.
+
+        For each metric: low value, high value, and what these are.
         """
         if spreads:
             stored = dict(self.trial.user_attrs.get(SPREAD_KEY, {}))
@@ -181,8 +184,10 @@ def plain_number(metric: str, value: Any) -> float:
 
 
 def whole_epoch(epoch: object) -> int:
-    """An epoch as a plain integer: NumPy's and PyTorch's integers and 2.0 are whole numbers,
-    too.
+    """An epoch as a plain integer.
+
+    NumPy's and PyTorch's integers and 2.0 are whole numbers, too. Raises EvaluatorError for
+    anything else.
     """
     with suppress(TypeError, ValueError, OverflowError):
         number = int(epoch)  # type: ignore[call-overload]  # what it does not accept is refused below

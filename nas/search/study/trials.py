@@ -45,8 +45,9 @@ PRUNED_REASON = "the evaluator pruned it"
 
 
 def is_evaluated(trial: FrozenTrial) -> bool:
-    """True if a trial is complete, or failed for a recorded reason. False if its process was only
-    interrupted.
+    """True if a trial is complete, or failed for a recorded reason.
+
+    False if its process was only interrupted.
     """
     return trial.state == TrialState.COMPLETE or (
         trial.state == TrialState.FAIL and FAILED_KEY in trial.user_attrs
@@ -60,9 +61,7 @@ def why_pruned(error: TrialPruned) -> str:
 
 
 def began(trial: FrozenTrial) -> float:
-    """POSIX time at which a trial's evaluation began, after its last interruption; 0 if it has
-    not.
-    """
+    """POSIX time at which a trial's evaluation began or last resumed; 0 if it has not begun."""
     started = trial.datetime_start.timestamp() if trial.datetime_start else 0.0
     return float(trial.user_attrs.get(RESUMED_KEY, started))
 
@@ -99,8 +98,9 @@ class TrialReader:
         self._architectures: dict[tuple[tuple[str, Any], ...], Architecture | None] = {}
 
     def architecture(self, choices: Mapping[str, Any]) -> Architecture | None:
-        """The architecture with these choices; None if they are incomplete or belong to another
-        space.
+        """The architecture with these choices.
+
+        None if they are incomplete or belong to another space.
         """
         key = tuple(choices.items())
         if key not in self._architectures:
@@ -115,8 +115,9 @@ class TrialReader:
         self._architectures[architecture.choices] = architecture
 
     def reason(self, values: np.ndarray) -> str:
-        """Why an evaluation with values (metrics,) failed; "" if all are valid
-        (`predictors.metrics`).
+        """Why an evaluation with values (metrics,) failed; "" if all are valid.
+
+        `predictors.metrics` says which values are valid.
         """
         reasons = map(why_invalid, self.metrics, values.tolist())
         return ", ".join(reason for reason in reasons if reason)
@@ -145,8 +146,9 @@ class TrialReader:
         return only_valid(np.array([values.get(metric, np.nan) for metric in self.metrics]))
 
     def violations_of(self, values: Mapping[str, float]) -> dict[str, float]:
-        """By constraint on one of these metrics: how far its value exceeds the bound, in the
-        metric's unit.
+        """Violation of each constraint on one of these metrics, in the metric's unit.
+
+        It is how far the value exceeds the bound.
         """
         return {
             str(constraint): float(constraint.violation(np.array(values[constraint.metric])))
@@ -188,8 +190,9 @@ class TrialReader:
         return self.violations(values)[..., counts].max(axis=-1, initial=0.0)
 
     def violations(self, values: np.ndarray) -> np.ndarray:
-        """Violation (..., c) of each of the c constraints, relative to its bound; at most 0 if it
-        is satisfied.
+        """Violation (..., c) of each of the c constraints, relative to its bound.
+
+        A constraint is satisfied where its violation is at most 0.
         """
         relative = np.empty((*values.shape[:-1], len(self.constraints)))
         for i, constraint in enumerate(self.constraints):
@@ -206,8 +209,9 @@ log = logging.getLogger(__name__)
 
 
 def log_missing(path: Path, search: str, study: optuna.Study, reader: TrialReader) -> None:
-    """Log the finished trials that are missing from a search's log because its process was killed
-    before.
+    """Log the finished trials that are missing from a search's log.
+
+    A process that was killed may not have logged its last trials.
     """
     try:
         # A full disk may have cut a line in a character
@@ -227,8 +231,9 @@ def has_result(trial: FrozenTrial) -> bool:
 
 
 def describe_trial(trial: FrozenTrial, reader: TrialReader) -> str:
-    """Describe a finished trial in one line: number, values with their predictions, failure,
-    duration, network.
+    """Describe a finished trial in one line.
+
+    The line has the number, values with their predictions, failure, duration and network.
     """
     attrs = trial.user_attrs
 

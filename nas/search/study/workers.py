@@ -128,9 +128,7 @@ class Worker:
                 raise
 
     def is_fatal(self, trial: optuna.Trial) -> bool:
-        """True if the trial has ended `MAX_RESTARTS + 1` processes in a row without a new epoch of
-        training.
-        """
+        """True if the trial ended `MAX_RESTARTS + 1` processes in a row without a new epoch."""
         attrs = trial.user_attrs
         return bool(attrs.get(OWNER_KEY)) and _vain_restarts(attrs) >= MAX_RESTARTS
 
@@ -150,8 +148,9 @@ class Worker:
         self._forget(gone)
 
     def others_at_work(self, trials: list[FrozenTrial]) -> int:
-        """Number of running trials of other live workers. A worker whose end would go unnoticed
-        does not count.
+        """Number of running trials of other live workers.
+
+        A worker whose end would go unnoticed does not count.
         """
         owners = [_owner(trial) for trial in trials if trial.state == TrialState.RUNNING]
         return sum(owner not in ("", self.name) and self._is_seen(owner) for owner in owners)
@@ -199,8 +198,9 @@ def _owner(trial: FrozenTrial) -> str:
 
 
 def _started(pid: int) -> str | None:
-    """Start time of a process, unique across reboots; None if there is no such process or it is a
-    zombie.
+    """Start time of a process, unique across reboots.
+
+    None if there is no such process or it is a zombie.
     """
     if not Path(_PROC, "self").exists():
         return _started_at(pid)
@@ -214,8 +214,9 @@ def _started(pid: int) -> str | None:
 
 
 def _started_at(pid: int) -> str | None:
-    """The same on systems without /proc. On Linux, this time would change when the system's clock
-    is set.
+    """The same on systems without /proc.
+
+    On Linux, this time would change when the system's clock is set.
     """
     import psutil
 
@@ -238,8 +239,9 @@ def _vain_restarts(attrs: Mapping[str, Any]) -> int:
 
 @contextmanager
 def _unwarned() -> Iterator[None]:
-    """Suppress Optuna's warnings that retries are experimental and that heartbeats need
-    `Study.optimize`.
+    """Suppress two warnings of Optuna's.
+
+    They say that retries are experimental and that heartbeats need `Study.optimize`.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
@@ -375,8 +377,9 @@ def visible_gpus() -> list[str]:
 
 
 class _Helper:
-    """A helper process. It ends when its standard input is closed. If it fails, its last line of
-    output is logged.
+    """A helper process.
+
+    It ends when its standard input is closed. If it fails, its last line of output is logged.
     """
 
     def __init__(self, join: dict[str, Any], gpu: str | None) -> None:
