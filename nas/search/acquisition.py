@@ -186,8 +186,9 @@ def best_ratio(
 def expected_improvement(
     samples: np.ndarray, weights: np.ndarray, regions: Sequence[Region]
 ) -> np.ndarray:
-    """Mean hypervolume improvement (n,) over s samples; higher is better. See
-    `sample_improvements`.
+    """Mean hypervolume improvement (n,) over s samples; higher is better.
+
+    `sample_improvements` describes the parameters.
     """
     improvements = sample_improvements(samples, weights, regions)  # (n, s)
     # Added in the order of the samples: `sum` adds in an order of its own and rounds differently.
@@ -228,8 +229,9 @@ class Region(Protocol):
         """The region without the part that a further point (m,) dominates."""
 
     def gains(self, points: np.ndarray) -> np.ndarray:
-        """The volume (n,) of the region that each point (n, m) dominates; not finite for infinite
-        points.
+        """The volume (n,) of the region that each point (n, m) dominates.
+
+        It is not finite for infinite points.
         """
 
 
@@ -260,8 +262,9 @@ class Boxes:
 
 
 def free_boxes(front: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """Disjoint boxes (b, 2, m) of the region below the reference point (m,) that the front (k, m)
-    does not dominate.
+    """Disjoint boxes (b, 2, m) of the region that no point of the front (k, m) dominates.
+
+    The region ends at the reference point (m,).
     """
     everything = np.stack([np.full_like(reference, -np.inf), reference])  # (2, m)
     boxes = everything[None]

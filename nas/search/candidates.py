@@ -94,8 +94,9 @@ def _child(
 
 
 def best_first(ranks: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Indices (n,) that sort the ranks (n,), lowest first. Ties, which are frequent on a front, are
-    shuffled.
+    """Indices (n,) that sort the ranks (n,), lowest first.
+
+    Ties, which are frequent on a front, are shuffled.
     """
     tie_breaks = rng.random(len(ranks))
     return np.lexsort((tie_breaks, ranks))

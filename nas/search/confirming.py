@@ -117,8 +117,9 @@ def _summary(values: Sequence[float], meaning: str) -> Measured:
 
 
 def _store(result: SearchResult, network: DistinctNetwork, values: Mapping[str, Measured]) -> None:
-    """Add values to those that are stored; a finished trial accepts none, so the study keeps
-    them.
+    """Add values to those that are stored for a network.
+
+    A finished trial accepts none, so the study keeps them.
     """
     key = f"{CONFIRMED_KEY}{network.representative.trial}"
     stored = dict(result.study.user_attrs.get(key, {}))

@@ -100,8 +100,9 @@ class Evaluator:
 
     @property
     def uncompared(self) -> Mapping[str, str]:
-        """Values that the results depend on and that cannot be compared when a search resumes: kind
-        by name.
+        """Values that the results depend on and that cannot be compared: kind by name.
+
+        The search logs them, since it will not notice their changes when it resumes.
         """
         return {}
 
@@ -181,8 +182,9 @@ class Evaluator:
         """Remove what was kept to continue the training of a network, which has ended."""
 
     def probe(self, architectures: Sequence[Architecture]) -> float | None:
-        """Mean seconds of an evaluation, told in about a second from parts of some; None if only a
-        whole evaluation can tell it.
+        """Mean seconds of an evaluation, estimated in about a second from parts of some.
+
+        None if only a whole evaluation can tell it.
         """
         return None
 
@@ -239,8 +241,9 @@ def check_trained(trained: Sequence[str], metrics: Sequence[str]) -> None:
 
 
 def _refuse_devices(metrics: Sequence[str], available: Sequence[str], reason: str) -> None:
-    """Raise InputError if one of the metrics is the latency on an added device and is not
-    available.
+    """Raise InputError if a metric is the latency on an added device.
+
+    Metrics in `available` have values and are accepted.
     """
     for device in devices_of(metrics, available):
         raise InputError(
@@ -296,8 +299,9 @@ class TableEvaluator(Evaluator):
 
     @property
     def rows(self) -> list[Architecture] | None:
-        """The architectures that have a value of every metric; None if these are the whole
-        space.
+        """The architectures that have a value of every metric.
+
+        None if these are the whole space. Raises InputError if there are none.
         """
         columns = np.array([self.benchmark.values(metric) for metric in self.metrics])  # (m, rows)
         is_complete = is_valid(columns).all(axis=0)  # (rows,)

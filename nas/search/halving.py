@@ -69,8 +69,9 @@ class Halving:
         return None
 
     def begin(self, runs: Runs, epochs_left: float) -> Job | None:
-        """Start a random new network; None if its first segment does not fit or the space is
-        exhausted.
+        """Start a random new network.
+
+        None if its first segment does not fit or the space is exhausted.
         """
         # Epoch 0 costs nothing: a network begins there if it may also go on.
         first = next(level for level in self.levels if level > 0)
@@ -153,8 +154,9 @@ def best_order(losses: np.ndarray) -> np.ndarray:
 
 
 def _spread(losses: np.ndarray, rows: np.ndarray) -> list[int]:
-    """Order rows from the lowest first loss on; each next row is the farthest from those before
-    it.
+    """Order rows so that each is the farthest from those before it.
+
+    The first has the lowest first loss.
     """
     span = np.ptp(losses, axis=0)
     points = losses[rows] / np.where(span > 0, span, 1.0)  # (rows, m)

@@ -207,8 +207,9 @@ class ImprovementPerCost:
                 return None
 
     def _fits(self, begun: int, epochs_left: float) -> bool:
-        """True if the epochs suffice for the rest of a training: only full trainings count for the
-        front.
+        """True if the epochs suffice for the rest of a training.
+
+        Only full trainings count for the front.
         """
         return self.fidelities.rest(begun) <= epochs_left
 
@@ -233,8 +234,10 @@ class ImprovementPerCost:
         return Job(architecture, NEW, self.fidelities.levels[0])
 
     def _continue_best(self, runs: Runs, level: int, epochs_left: float) -> Job | None:
-        """Continue the network, of those paused at a fidelity, that adds most to the front at this
-        fidelity.
+        """Continue the paused network that adds most to the front at this fidelity.
+
+        None if no network is paused there, or if the epochs do not suffice for the rest of its
+        training.
         """
         paused = [run for run in runs.paused if run.reached == level]
         if not paused or not self._fits(level, epochs_left):
@@ -420,8 +423,9 @@ class ImprovementPerCost:
         return [*examples, *only_measured[first:]]
 
     def _new(self, fitted: Predictor, runs: Runs, rng: np.random.Generator) -> list[Architecture]:
-        """The best new networks by estimates at the first fidelity, where the predictor has most
-        examples.
+        """The best new networks by estimates at the first fidelity.
+
+        The predictor has most examples there.
         """
         level = self.fidelities.levels[0]
         names = [self._key(metric, level) for metric in self.reader.metrics]
@@ -458,8 +462,9 @@ class ImprovementPerCost:
     def _without_repetitions(
         self, candidates: list[Architecture], runs: Runs
     ) -> list[Architecture]:
-        """Drop duplicates of started networks if all trainings of duplicates have had equal
-        accuracies.
+        """Drop duplicates of started networks.
+
+        They are kept if trainings of duplicates have had different accuracies.
         """
         started = [
             network
@@ -541,8 +546,9 @@ class ImprovementPerCost:
         return {name: values for name, values in targets.items() if not np.isnan(values).all()}
 
     def _key(self, metric: str, level: int) -> str:
-        """Name of a metric at a fidelity for the predictor: its own at the last one, or if it needs
-        no training.
+        """Name of a metric at a fidelity, for the predictor.
+
+        It is the metric's own at the last fidelity, or if the metric needs no training.
         """
         key = self.reader.keys[self.reader.metrics.index(metric)]
         if metric not in self.trained or level == self.fidelities.last:

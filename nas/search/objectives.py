@@ -65,8 +65,9 @@ _FURTHER_COST = re.compile(
 
 
 def unclear_directions(objectives: Iterable[str]) -> list[str]:
-    """Objectives that are minimized only by default: their names say nothing, and they have no
-    suffix.
+    """Objectives that are minimized only by default.
+
+    Their names do not suggest a direction, and they have no suffix.
     """
     unclear = []
     for objective in objectives:
@@ -80,8 +81,9 @@ def unclear_directions(objectives: Iterable[str]) -> list[str]:
 
 
 def to_losses(values: np.ndarray, objectives: Sequence[Metric]) -> np.ndarray:
-    """Convert objective values (..., m) in their own units to losses (..., m), all minimized; NaN
-    stays NaN.
+    """Convert objective values (..., m) in their own units to losses (..., m).
+
+    Losses are all minimized. NaN stays NaN.
     """
     signs = [objective.sign for objective in objectives]
     return np.asarray(values, dtype=float) * signs
@@ -103,8 +105,9 @@ class Constraint:
 
     @classmethod
     def parse(cls, text: str) -> Constraint:
-        """Parse `"pixel3_latency_ms <= 8"` or `"cifar10_validation_accuracy >= 90"`. Raises
-        InputError.
+        """Parse a constraint: `"pixel3_latency_ms <= 8"`, `"cifar10_validation_accuracy >= 90"`.
+
+        Raises InputError for anything else, or a bound that is not finite.
         """
         match = _CONSTRAINT.fullmatch(text)
         if not match:
@@ -119,8 +122,9 @@ class Constraint:
         return cls(metric, op, bound)  # type: ignore[arg-type]  # the pattern admits only the two operators
 
     def violation(self, values: np.ndarray) -> np.ndarray:
-        """How far values (...) exceed the bound, in the metric's unit; at most zero if they satisfy
-        it.
+        """How far values (...) exceed the bound, in the metric's unit.
+
+        It is at most zero where they satisfy the constraint.
         """
         excess = np.asarray(values, dtype=float) - self.bound
         return excess if self.op == "<=" else -excess

@@ -31,8 +31,9 @@ STD_PER_MEDIAN_DEVIATION = 1.4826
 
 
 def non_dominated(losses: np.ndarray) -> np.ndarray:
-    """Mask (n,) of the rows of losses (n, m) that no other row dominates. Equal rows are all
-    kept.
+    """Mask (n,) of the rows of losses (n, m) that no other row dominates.
+
+    Equal rows are all kept.
     """
     import moocore
 
@@ -194,8 +195,9 @@ class Reference:
         return self.true_front.max(axis=0)
 
     def scale(self, losses: np.ndarray) -> np.ndarray:
-        """Scale losses (n, m) so that the true front's ideal is 0 and its nadir 1. Rows beyond the
-        floor become NaN.
+        """Scale losses (n, m) so that the true front's ideal is 0 and its nadir 1.
+
+        Rows beyond the floor become NaN.
         """
         span = self.nadir - self.ideal
         scaled = (losses - self.ideal) / np.where(span > 0, span, 1.0)
@@ -203,8 +205,9 @@ class Reference:
         return np.where(is_counted, scaled, np.nan)
 
     def ratio(self, values: np.ndarray) -> float:
-        """Hypervolume of values (n, m) divided by that of the true front. Higher is better, 1 at
-        most.
+        """Hypervolume of values (n, m) divided by that of the true front.
+
+        Higher is better, 1 at most.
         """
         scaled = self.scale(to_losses(values, self.objectives))
         return self._hypervolume(scaled) / self._true_hypervolume

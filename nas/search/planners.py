@@ -83,8 +83,9 @@ class Planner(ABC):
 
     @abstractmethod
     def next_trial(self) -> optuna.Trial | None:
-        """The trial to evaluate; None if other processes have to finish one first, or if nothing is
-        left.
+        """The trial to evaluate.
+
+        None if other processes have to finish one first, or if nothing is left.
         """
 
     @abstractmethod
@@ -97,7 +98,8 @@ class Planner(ABC):
     def observed(
         self, architecture: Architecture, segment: Segment | None
     ) -> dict[str, float] | None:
-        """Values of a network whose training was paused, at the fidelity where the segment begins;
+        """Values of a network whose training was paused, at the start of the segment.
+
         None for a new network.
         """
 
@@ -136,8 +138,9 @@ class Planner(ABC):
         """
 
     def _interrupted(self) -> optuna.Trial | None:
-        """A running trial of a former worker. It keeps the choices already made and asks the
-        sampler for the others.
+        """A running trial of a former worker; None if there is none.
+
+        It keeps the choices already made and asks the sampler for the others.
         """
         while self.worker.interrupted:
             id_ = self.worker.interrupted.pop(0)
@@ -147,8 +150,9 @@ class Planner(ABC):
 
 
 def refuse_measure(measure: int | None, sampler: str) -> None:
-    """Raise InputError if networks are to be measured for a sampler that does not choose among
-    them.
+    """Raise InputError if `measure` is set for a sampler that has no use for it.
+
+    Only a predictor that guides the search chooses among measured networks.
     """
     if measure is not None:
         raise InputError(
@@ -257,8 +261,9 @@ class SamplerPlanner(Planner):
         return self._interrupted() or self.worker.ask()
 
     def _end_fruitless(self) -> None:
-        """End a search whose trials evaluate nothing, with an error if `build` rejects their
-        choices.
+        """End a search whose trials evaluate nothing.
+
+        Raises InputError if `build` rejected their choices.
         """
         self._ended = True
         if self.rejected:

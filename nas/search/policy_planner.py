@@ -325,8 +325,9 @@ def _continues(result: SearchResult) -> bool:
 
 
 def _trained(result: SearchResult) -> list[str]:
-    """Metrics that need training: those that the user's function returns, else those of the first
-    learning curve.
+    """Metrics that need training.
+
+    They are those that the user's function returns, else those of the first learning curve.
     """
     evaluator = SearchAttributes.of(result.study).source.get("evaluator", {})
     if returned := evaluator.get("metrics"):

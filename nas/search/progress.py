@@ -48,8 +48,9 @@ class SearchProgress(NamedTuple):
 def labelled(
     progress: Progress | None, label: str, number: int = 0, count: int = 1
 ) -> Callable[[SearchProgress], None] | None:
-    """A callback for search `number` (from 0) of `count` equal searches. It reports the progress of
-    all of them.
+    """A callback for search `number` (from 0) of `count` equal searches.
+
+    It reports the progress of all of them. None if `progress` is None.
     """
     if progress is None:
         return None

@@ -78,15 +78,17 @@ class ReplaySampler(BaseSampler):
         return self._random.sample_independent(study, trial, param_name, param_distribution)
 
     def reseed_rng(self) -> None:
-        """Reseed names outside the space. The architecture's randomness follows from the seed and
-        the trial number.
+        """Reseed names outside the space.
+
+        The architecture's randomness follows from the seed and the trial number.
         """
         self._random.reseed_rng()
 
 
 class StudySnapshot:
-    """The trials of a study at one time: architectures that are added together are named from one
-    reading.
+    """The trials of a study at one time.
+
+    Architectures that are added together are named from one reading.
     """
 
     def __init__(self, study: Study) -> None:
@@ -136,8 +138,9 @@ class OutsideTrial(ABC):
 
 
 class ReplayedTrial(OutsideTrial):
-    """The parameters of an architecture, for a trial that is added to a study
-    (`optuna.trial.create_trial`).
+    """The parameters of an architecture, for a trial that is added to a study.
+
+    `optuna.trial.create_trial` makes the trial.
     """
 
     def __init__(

@@ -63,8 +63,9 @@ class RowSpace:
     def nearest(
         self, choices: Mapping[str, Any], taken: Set[Architecture], rng: np.random.Generator
     ) -> Architecture | None:
-        """The row outside `taken` that shares most choices, a random one of several; None if no row
-        is left.
+        """The row outside `taken` that shares most choices, a random one of several.
+
+        None if no row is left.
         """
         # 1. The number of choices that each row shares; -1 for those that are taken.
         is_equal = self._table == self._coded(choices)  # (rows, names)
@@ -78,8 +79,9 @@ class RowSpace:
         return None if shared.max() < 0 else self.rows[int(drawn)]
 
     def _coded(self, choices: Mapping[str, Any]) -> np.ndarray:
-        """Integer codes (names,) of choices: -1 for a name without a choice, -2 for a value that no
-        row has.
+        """Integer codes (names,) of choices.
+
+        A name without a choice has -1, a value that no row has -2.
         """
         coded = np.full(len(self._column), -1)
         for name, value in choices.items():
@@ -94,8 +96,9 @@ def among_rows(space: SearchSpace, rows: Sequence[Architecture] | None) -> Searc
 
 
 def sampler_of_rows(sampler: BaseSampler, space: SearchSpace, seed: int) -> BaseSampler:
-    """Wrap the sampler in a `RowSampler` if the space is a `RowSpace`, unless it was made for this
-    space.
+    """Wrap the sampler in a `RowSampler` if the space is a `RowSpace`.
+
+    A sampler that was made for this space is returned as it is.
     """
     if isinstance(space, RowSpace) and getattr(sampler, "space", None) is not space:
         return RowSampler(sampler, space, seed)

@@ -256,8 +256,9 @@ class PredictorSampler(ReplaySampler):
         study.set_user_attr(SPACE_KEY, description)
 
     def _choose(self, study: Study, trial: FrozenTrial) -> Architecture:
-        """The next architecture of the initial design or of the batch; a new batch if it is
-        empty.
+        """The next architecture of the initial design or of the batch.
+
+        If the batch is empty, a new one is proposed.
         """
         rng = np.random.default_rng([self.seed, trial.number])
         history = self._read(study)
@@ -489,8 +490,9 @@ class PredictorSampler(ReplaySampler):
 
 
 def _has_failed(trial: FrozenTrial, is_search: bool) -> bool:
-    """True if the evaluation of a trial failed. Searches store the reason: their other failed trials
-    were interrupted.
+    """True if the evaluation of a trial failed.
+
+    Searches store the reason: their other failed trials were interrupted.
     """
     if is_search:
         return TrialAttributes.of(trial).failed is not None
@@ -516,8 +518,9 @@ def _check_directions(study: Study, objectives: Sequence[Metric]) -> None:
 
 
 def _check_constraints(complete: Sequence[FrozenTrial], constraints: Sequence[Constraint]) -> None:
-    """Raise InputError for a constraint that no trial stores: the sampler would always choose at
-    random.
+    """Raise InputError for a constraint that no trial stores.
+
+    The sampler would always choose at random.
     """
     for constraint in map(str, constraints):
         if not any(constraint in trial.constraints for trial in complete):

@@ -47,8 +47,9 @@ def list_samplers() -> list[str]:
 
 
 def check_sampler(name: str, objectives: int = 1) -> None:
-    """Raise InputError for a name that `create_sampler` does not accept, or with so many
-    objectives.
+    """Raise InputError for a name that `create_sampler` does not accept.
+
+    It is also raised if the sampler cannot optimize this number of objectives.
     """
     if name not in _PLAIN and not is_guided(name):
         raise unknown("sampler", name, list_samplers())
@@ -72,8 +73,9 @@ def _check_gp(objectives: int) -> None:
 
 
 def is_guided(name: str) -> bool:
-    """True if a sampler is a predictor that guides the search: by name, or `FILE.py:CLASS`, whose
-    file is run.
+    """True if a sampler is a predictor that guides the search.
+
+    `name` is a predictor's, or `FILE.py:CLASS`, whose file is run.
     """
     return bool(predictor_class(name)) if plug_ins.is_file(name) else is_predictor(name)
 

@@ -371,8 +371,9 @@ class _Loop:
             )
 
     def look(self) -> SearchProgress:
-        """The progress with what other processes have finished since the last report; another
-        thread may call it.
+        """The progress, with what other processes have finished since the last report.
+
+        Another thread may call it.
         """
         done = self.planner.done_in(self.study.get_trials(deepcopy=False))
         return self._last._replace(done=max(self._last.done, done))
@@ -542,8 +543,9 @@ class _Loop:
         return bool(results)
 
     def _settle_weights(self, trial: FrozenTrial) -> None:
-        """Keep the weights of a finished trial if it is on the front; remove those of dominated and
-        failed trials.
+        """Keep the weights of a finished trial if it is on the front.
+
+        Those of dominated and failed trials are removed.
         """
         architecture = self.reader.architecture(trial.params)
         if self.weights and architecture is not None:

@@ -56,8 +56,9 @@ class Surrogate:
         self._estimated: dict[str | Architecture, np.ndarray] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Omit the fitted predictor and its predictions, which may be large: every proposal starts
-        with a fit.
+        """Omit the fitted predictor and its predictions, which may be large.
+
+        Every proposal starts with a fit.
         """
         return vars(self) | {"fitted": None, "_sampled": {}, "_estimated": {}, "_observed": {}}
 
@@ -98,8 +99,9 @@ class Surrogate:
             self._sampled.pop(key, None)
 
     def samples(self, architectures: Sequence[Architecture]) -> np.ndarray:
-        """Draw joint samples (n, SAMPLES, m) of the metrics of n architectures, in the metrics' own
-        units.
+        """Draw joint samples (n, SAMPLES, m) of the metrics of n architectures.
+
+        They are in the metrics' own units.
         """
 
         def draw(predictor: Predictor, new: Sequence[Architecture]) -> np.ndarray:
@@ -147,8 +149,9 @@ class Surrogate:
         samples: int,
         predict: Callable[[Predictor, Sequence[Architecture]], np.ndarray],
     ) -> np.ndarray:
-        """All metrics (n, samples, m). Equal inputs of the predictor, such as equal texts, share
-        one prediction.
+        """All metrics (n, samples, m), predicted once for each input of the predictor.
+
+        Architectures with equal inputs, such as equal texts, share one prediction.
         """
         inputs = self._inputs_of(architectures)
 

@@ -144,8 +144,9 @@ class WandB:
 
 
 class TensorBoard:
-    """One curve per metric over the trials, and each trial's choices as hyperparameters. The target
-    is a log folder.
+    """One curve per metric over the trials, and each trial's choices as hyperparameters.
+
+    The target is a log folder.
     """
 
     def __init__(self, target: str, search: str) -> None:
@@ -181,8 +182,9 @@ BACKENDS: dict[str, tuple[Callable[[str, str], Backend], str]] = {
 
 
 class Tracker:
-    """A callback of `nas.search` that tracks each finished trial. A backend's errors never end the
-    search.
+    """A callback of `nas.search` that tracks each finished trial.
+
+    A backend's errors never end the search.
     """
 
     def __init__(self, backend: Backend, name: str, reader: TrialReader) -> None:
@@ -213,8 +215,9 @@ class Tracker:
 
 
 def check_trackers(trackers: Sequence[str]) -> None:
-    """Raise InputError for a tracker that is not `mlflow:URI`, `wandb:PROJECT` or
-    `tensorboard:FOLDER`.
+    """Raise InputError for a tracker of no known kind or without a target.
+
+    Kinds are `mlflow:URI`, `wandb:PROJECT` and `tensorboard:FOLDER`.
     """
     for tracker in trackers:
         kind, _, target = tracker.partition(":")
@@ -226,8 +229,9 @@ def check_trackers(trackers: Sequence[str]) -> None:
 
 @contextmanager
 def tracking(trackers: Sequence[str], search: str, reader: TrialReader) -> Iterator[list[Tracker]]:
-    """A context with open trackers (`KIND:TARGET`) for a search. Raises InputError if one cannot be
-    opened.
+    """A context with open trackers (`KIND:TARGET`) for a search.
+
+    Raises InputError if one cannot be opened.
     """
     check_trackers(trackers)
     opened_trackers: list[Tracker] = []

@@ -82,14 +82,16 @@ class Fidelities(NamedTuple):
         return until - max(begun, 0) if self.continues else until
 
     def begun(self, stored: int) -> int:
-        """The fidelity at which a stored segment starts. Earlier versions stored 0 for a new
-        network.
+        """The fidelity at which a stored segment starts.
+
+        Earlier versions stored 0 for a new network.
         """
         return stored if stored >= self.levels[0] else NEW
 
     def rest(self, begun: int) -> int:
-        """Epochs of all segments from `begun` to the last fidelity, with a pause at each fidelity
-        between.
+        """Epochs of all segments from `begun` to the last fidelity.
+
+        The training pauses at each fidelity between.
         """
         path = [begun, *(level for level in self.levels if level > begun)]
         return sum(self.epochs(start, end) for start, end in pairwise(path))
