@@ -200,8 +200,9 @@ class ReplayChooser(Chooser):
 
 
 class MutationChooser(RandomChooser):
-    """Makes the parent's choices, except another one for `changed`; choices that the parent lacks
-    are random.
+    """Makes the parent's choices, except for `changed`, where it draws another option.
+
+    Choices that the parent lacks, and those whose option is not offered, are random.
     """
 
     def __init__(
@@ -240,8 +241,9 @@ class CrossoverChooser(RandomChooser):
 
 
 class EnumerationChooser(Chooser):
-    """Takes the options at given positions, then first options: one step in the enumeration of all
-    combinations.
+    """Takes the options at given positions, then first options.
+
+    Each chooser is one step in the enumeration of all combinations.
     """
 
     def __init__(self, positions: Sequence[int]) -> None:
@@ -292,8 +294,9 @@ class _Question:
 
 
 class Questions:
-    """A tree of choices: `build` depends on the choices alone, so equal values lead to the same
-    next choice.
+    """A tree of choices, in which each value leads to the next choice.
+
+    `build` depends on the choices alone, so equal values lead to the same next choice.
     """
 
     def __init__(self) -> None:

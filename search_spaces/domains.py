@@ -91,8 +91,9 @@ class Interval:
         return int(value) if self.whole else float(value)
 
     def find(self, value: Choice) -> Choice:
-        """The value in the type of the range; `MISSING` if it is outside, or not an integer where
-        only these count.
+        """The value in the type of the range, or `MISSING`.
+
+        `MISSING` stands for a value outside, or not an integer where only these count.
         """
         if not _is_number(value) or not self.low <= value <= self.high:
             return MISSING
@@ -105,8 +106,10 @@ Domain = Sequence[Choice] | Interval
 
 
 def categories(name: str, choices: Sequence[Choice]) -> Domain:
-    """The domain of `suggest_categorical`; InputError if it is empty or has options of other types
-    than `Choice`.
+    """The domain of `suggest_categorical`.
+
+    Raises:
+        InputError: if it is empty or has options of other types than `Choice`.
     """
     if not len(choices):
         raise InputError(f"{name!r} has no options: give at least one")

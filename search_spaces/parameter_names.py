@@ -48,8 +48,9 @@ def check_name(name: str) -> None:
 
 
 def name_with_options(name: str, options: Domain) -> str:
-    """The name with the options of this choice: `w in [16, 32]`, `depth in [2..8 step 2]`, `lr in
-    [0.001..0.1 log]`.
+    """The name with the options of this choice.
+
+    Examples: `w in [16, 32]`, `depth in [2..8 step 2]`, `lr in [0.001..0.1 log]`.
     """
     if isinstance(options, range):
         return _with_range(name, options.start, options[-1], options.step, log=False)
@@ -138,17 +139,16 @@ class ParameterNames:
         return long_name
 
     def _move_enqueued(self, name: str, parameter: str) -> None:
-        """Let a value that was enqueued for the plain name (`Study.enqueue_trial`) count for the
-        parameter.
-        """
+        """Use a value enqueued for the plain name (`Study.enqueue_trial`) for the parameter."""
         fixed = getattr(self._trial, "_fixed_params", {})  # Optuna has no public attribute for it
         if name in fixed and parameter not in fixed:
             self._trial._fixed_params = {**fixed, parameter: fixed[name]}
 
 
 class _FirstDomains:
-    """For each plain name, the domain that a study stores under it, as the name with its
-    options.
+    """For each plain name, the domain that a study stores under it.
+
+    A domain is written as the name with its options.
     """
 
     def __init__(self) -> None:
@@ -167,8 +167,9 @@ class _FirstDomains:
             self._read += 1
 
     def of(self, name: str, long_name: str) -> str:
-        """The stored domain of a name; if it has none yet, that of `long_name`, which is claimed
-        for it.
+        """The stored domain of a name.
+
+        If the name has none yet, that of `long_name` is claimed for it.
         """
         return self._names.setdefault(name, long_name)
 

@@ -90,8 +90,9 @@ def _from_file(reference: str) -> Callable[..., SearchSpace]:
 
 
 def _is_space(value: object) -> bool:
-    """True for a subclass of SearchSpace and for any function: only a call shows whether it builds
-    modules.
+    """True for a subclass of SearchSpace, and for any function.
+
+    Only a call of a function shows whether it builds modules.
     """
     return issubclass(value, SearchSpace) if isinstance(value, type) else inspect.isfunction(value)
 
@@ -151,8 +152,9 @@ def is_model(reference: str) -> bool:
 
 
 def _of_model(reference: str, input_shape: Any = None, **options: Any) -> Subnetworks:
-    """The sub-networks of a module in a user's file, or of what a function without arguments there
-    returns.
+    """The sub-networks of a module in a user's file.
+
+    The file may have a function without arguments that returns the module instead.
     """
     expected = "a torch.nn.Module, or a function without arguments that returns one"
     net = plug_ins.value_in_file(reference, "model", expected)
@@ -160,7 +162,8 @@ def _of_model(reference: str, input_shape: Any = None, **options: Any) -> Subnet
     if input_shape is not None:
         import torch
 
-        example = torch.zeros(1, *([input_shape] if isinstance(input_shape, int) else input_shape))
+        sizes = [input_shape] if isinstance(input_shape, int) else input_shape
+        example = torch.zeros(1, *sizes)
     if not callable(net) or (inspect.isfunction(net) and _required(net)):
         raise InputError(f"{reference} cannot be the model: give {expected}")
     try:

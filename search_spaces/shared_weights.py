@@ -54,8 +54,9 @@ class SharedWeights:
         self.about: dict[str, Any] = dict(about or {})
 
     def grow(self, module: nn.Module) -> None:
-        """Make room for the parameters of a module: what is new or larger than before starts with
-        the module's own values.
+        """Make room for the parameters of a module.
+
+        What is new or larger than before starts with the module's own values.
         """
         import torch
 

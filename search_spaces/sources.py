@@ -45,8 +45,10 @@ class LibraryNetwork(NamedTuple):
 
 
 def library_network(source: str) -> LibraryNetwork | None:
-    """Parse LIBRARY:NAME or LIBRARY:NAME@SIZE; None for any other source, and InputError for a size
-    of zero.
+    """Parse LIBRARY:NAME or LIBRARY:NAME@SIZE; None for any other source.
+
+    Raises:
+        InputError: if the size is zero.
     """
     match = _LIBRARY.fullmatch(source)
     if match is None:

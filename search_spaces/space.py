@@ -125,8 +125,9 @@ class SearchSpace:
 
     @property
     def reference(self) -> str:
-        """The argument of `get_space` for this space: its name, or `FILE.py:NAME` for code in a
-        user's file.
+        """The argument of `get_space` for this space.
+
+        It is the name, or `FILE.py:NAME` for code in a user's file.
         """
         return self._file or self.name
 
@@ -257,8 +258,9 @@ class SearchSpace:
             return arch
 
     def crossover(self, a: Architecture, b: Architecture, rng: np.random.Generator) -> Architecture:
-        """Every choice from a random one of the two parents; the first parent if no feasible
-        mixture is found.
+        """Every choice from a random one of the two parents.
+
+        It is the first parent if no feasible mixture is found.
         """
         try:
             return self._first_feasible(
@@ -317,8 +319,9 @@ class SearchSpace:
 
     @contextmanager
     def user_code(self) -> Iterator[None]:
-        """Turn exceptions of user code into InputErrors that name file and line; those of Optuna
-        pass through.
+        """Turn exceptions of user code into InputErrors that name file and line.
+
+        Exceptions of Optuna pass through.
         """
         try:
             with exits_as_errors():

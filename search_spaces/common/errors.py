@@ -43,9 +43,7 @@ class Infeasible(InputError):
 
 
 class CheckpointError(InputError):
-    """A checkpoint of a predictor is missing a file, is damaged, or is of another format or
-    predictor.
-    """
+    """A predictor's checkpoint lacks a file, is damaged, or is of another format or predictor."""
 
 
 class MeasurementError(InputError):
@@ -65,9 +63,7 @@ class EvaluatorError(NasError):
 
 @contextmanager
 def exits_as_errors() -> Iterator[None]:
-    """Turn `SystemExit` of user code into RuntimeError, so that the process does not end
-    silently.
-    """
+    """Turn `SystemExit` of user code into RuntimeError: the process must not end silently."""
     try:
         yield
     except SystemExit as error:
@@ -85,9 +81,7 @@ def describe(error: BaseException) -> str:
 
 @contextmanager
 def user_errors_as_input() -> Iterator[None]:
-    """Turn an error that user code raised into InputError; mistakes of this project stay as they
-    are.
-    """
+    """Turn errors of user code into InputError; mistakes of this project stay as they are."""
     try:
         yield
     except NasError:
@@ -99,9 +93,7 @@ def user_errors_as_input() -> Iterator[None]:
 
 
 def where(error: BaseException) -> str:
-    """Prefix for a message: file and line of the innermost user code in the traceback; "" if there
-    is none.
-    """
+    """Prefix for a message: file and line of the innermost user code in the traceback, or ""."""
     frames = list(traceback.walk_tb(error.__traceback__))
     for frame, line in reversed(frames):
         file = frame.f_code.co_filename
@@ -112,9 +104,7 @@ def where(error: BaseException) -> str:
 
 @lru_cache(maxsize=1024)
 def is_users_file(name: str) -> bool:
-    """True for files outside this project's packages, the standard library and installed
-    packages.
-    """
+    """True for files outside this project's packages, the standard library and installed ones."""
     file = Path(name)
     if not file.is_file():
         return False

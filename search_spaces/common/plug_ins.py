@@ -137,18 +137,14 @@ def _kind(value: object, is_own: bool) -> str:
 
 
 class _SourceLoader(SourceFileLoader):
-    """Compiles a file whenever it is imported: Python's cached bytecode misses an edit within a
-    second.
-    """
+    """Compiles a file at every import: Python's cached bytecode misses an edit within a second."""
 
     def get_code(self, fullname: str) -> CodeType:
         return self.source_to_code(self.get_data(self.path), self.path)
 
 
 def _run(path: str) -> ModuleType:
-    """Import a file as a module, once per process and content; it may import the files beside
-    it.
-    """
+    """Import a file as a module, once per process and content; it may import files beside it."""
     name = f"user_{Path(path).stem}"
     spec = importlib.util.spec_from_file_location(name, path, loader=_SourceLoader(name, path))
     if spec is None or spec.loader is None or not Path(path).is_file():

@@ -88,16 +88,17 @@ def with_few_threads(function: Callable[Parameters, Result]) -> Callable[Paramet
 
 @contextmanager
 def threads_for(multiply_adds: float) -> Iterator[None]:
-    """Set torch's number of threads by the cost of a training step, at most one per core; the
-    user's number wins.
+    """Set torch's number of threads by the cost of a training step, at most one per core.
+
+    The user's number wins. At the end, the number is set back.
     """
     import torch
 
     before = torch.get_num_threads()
     if VARIABLE not in os.environ or _CHOSEN in os.environ:
-        torch.set_num_threads(
-            max(1, min(os.cpu_count() or 1, int(multiply_adds / MULTIPLY_ADDS_PER_THREAD)))
-        )
+        threads = int(multiply_adds / MULTIPLY_ADDS_PER_THREAD)
+        cores = os.cpu_count() or 1
+        torch.set_num_threads(max(1, min(cores, threads)))
     try:
         yield
     finally:
@@ -133,8 +134,9 @@ def one_thread() -> Iterator[None]:
 
 @cache
 def _default_numbers() -> frozenset[int]:
-    """The numbers of threads with which torch may begin: that of the cores, or of those that this
-    process may use.
+    """The numbers of threads with which torch may begin.
+
+    They are those of all cores, of the physical cores, and of the cores that this process may use.
     """
     import psutil
 

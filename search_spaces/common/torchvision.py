@@ -30,9 +30,7 @@ def prepare_torchvision() -> bool:
 
 
 def lacks_operators(error: BaseException | None) -> bool:
-    """True if torchvision's missing operators caused an import error, directly or in another
-    library's import.
-    """
+    """True if torchvision's missing operators caused an error, also in another library's import."""
     while error is not None:
         if "torchvision::" in str(error):
             return True

@@ -396,9 +396,7 @@ class Network:
         stride: int = 1,
         ceil: bool = False,
     ) -> Tensor:
-        """Mean over kernel × kernel windows, padded as in `max_pool`; the padding does not
-        count.
-        """
+        """Mean over kernel × kernel windows, padded as in `max_pool`; padding does not count."""
         return self.op("AveragePool", x, attrs=_pool_attrs(kernel, stride, ceil))
 
     def global_avg_pool(self, x: Tensor) -> Tensor:

@@ -139,9 +139,7 @@ def is_weight(known: Known) -> bool:
 
 
 def _is_parameter(known: Known) -> bool:
-    """True if the tensor is named as a parameter in torch's exports (`0.gate.bias`) or in ours
-    (`F1/Linear.bias`).
-    """
+    """True for a parameter's name in torch's exports (`0.gate.bias`) or ours (`F1/Linear.bias`)."""
     name = known.tensor.name if known.tensor is not None else ""
     is_constant = "constant" in name.split(".")  # Paddle: helper.constant.0
     return bool(_MODULE_PATH.fullmatch(name)) and not is_constant

@@ -30,8 +30,9 @@ _SYMMETRIC = frozenset({"Add", "Mul", "Equal", "And", "Or"})
 
 @lru_cache(maxsize=1024)
 def schema(op: str) -> OpSchema | None:
-    """The operator's schema in opset 21, or in the newest opset for a later operator; None if there
-    is none.
+    """The operator's schema; None if there is none, or it is deprecated.
+
+    It is that of opset 21, or of the newest opset for a later operator.
     """
     for version in (OPSET, NEWEST_OPSET):
         if onnx.defs.has(op, version):

@@ -77,8 +77,9 @@ class _Nodes:
         self.keys.append("+".join(sorted(keys)))
 
     def canonical(self, nodes: tuple[int, ...]) -> tuple[int, ...]:
-        """These nodes sorted by computation, nodes with equal computation by the smallest wiring of
-        the whole cell.
+        """These nodes sorted by computation.
+
+        Nodes with equal computation are sorted by the smallest wiring of the whole cell.
         """
         # 1. Inner nodes by computation; those of equal computation may stand in any order.
         key = self.keys.__getitem__

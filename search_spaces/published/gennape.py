@@ -74,8 +74,9 @@ def suggest_operations(
     convolutions: tuple[str, ...],
     supplements: tuple[str, ...],
 ) -> list[str]:
-    """Choose a chain of `low` to `high` operations: at least one convolution, at most one
-    supplement.
+    """Choose a chain of `low` to `high` operations.
+
+    At least one is a convolution, and at most one a supplement.
     """
     # 1. How many operations, and where the supplement stands; -1 for none.
     length = trial.suggest_int(f"{prefix}_operations", low, high)

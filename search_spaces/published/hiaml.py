@@ -110,8 +110,9 @@ def _block(
     full = [reduce]  # True for values that are still to be reduced
 
     def total(sources: tuple[int, ...]) -> Tensor:
-        """Sum of values; a single value is returned as it is, since the operation that reads it
-        reduces.
+        """Sum of values.
+
+        A single value is returned as it is, since the operation that reads it reduces.
         """
         if len(sources) == 1:
             return values[sources[0]]

@@ -140,8 +140,9 @@ class Inception(Family):
 
 
 def _widths(channels: int, paths: int, widest: int) -> list[int]:
-    """Channels of the paths, at least 16: equal shares of the stage's; of three paths, one half and
-    two quarters.
+    """Channels of the paths, at least 16.
+
+    They are equal shares of the stage's; of three paths, one has half and two have a quarter.
     """
     part = channels // (4 if paths == 3 else paths)
     widths = [part] * paths
@@ -196,9 +197,7 @@ def _stage_choices(prefix: str, stage: Any) -> dict[str, Choice]:
 
 
 def _resizable(operations: list[str]) -> bool:
-    """True if at least two operations can change the channels: one changes them, another restores
-    them.
-    """
+    """True if at least two operations can change channels: one changes, another restores them."""
     return sum(name in RESIZING for name in operations) > 1
 
 
@@ -308,8 +307,9 @@ def _inception_p(
     column: tuple[int, int],
     stride: int,
 ) -> Tensor:
-    """Row and column convolutions in parallel, for half of the channels each; with a stride, each
-    after the other.
+    """Row and column convolutions in parallel, for half of the channels each.
+
+    With a stride, each is followed by the other.
     """
     half = channels // 2
     a = _conv_bn(net, x, half, row, (1, stride))

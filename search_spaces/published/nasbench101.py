@@ -100,8 +100,9 @@ class NASBench101(SearchSpace):
 
     @property
     def size(self) -> int:
-        """Number of isomorphism classes of cells; each can be chosen with its vertices in any
-        order.
+        """Number of isomorphism classes of cells.
+
+        Each can be chosen with its vertices in any order.
         """
         return 423_624
 
@@ -186,8 +187,9 @@ class NASBench101(SearchSpace):
         return Architecture(self.name, tuple(chooser.choices.items()))
 
     def format(self, arch: Architecture) -> str:
-        """Write the official notation with a 7 × 7 matrix; vertices without edges get the first
-        operation.
+        """Write the official notation with a 7 × 7 matrix.
+
+        Vertices without edges get the first operation.
         """
         edges, operations = self.ask(ReplayChooser(arch.as_dict()))
         matrix = [[0] * MAX_VERTICES for _ in range(MAX_VERTICES)]
@@ -372,8 +374,9 @@ def _operation(net: Network, x: Tensor, operation: str) -> Tensor:
 
 
 def _read(native: str) -> tuple[Edges, list[str]]:
-    """Edges and operations of the official notation; the last vertex gets the number of a 7 × 7
-    matrix's output.
+    """Edges and operations of the official notation.
+
+    The last vertex gets the number of a 7 × 7 matrix's output.
     """
     try:
         cell = ast.literal_eval(native)

@@ -185,8 +185,9 @@ class CellSpace(SearchSpace):
     # --- notation
 
     def parse(self, native: str) -> Architecture:
-        """Read any notation of `published.genotypes`, with the skeleton unless the space fixes
-        it.
+        """Read any notation of `published.genotypes`.
+
+        It must have the skeleton unless the space fixes it.
         """
         genotype = genotypes.read(native)
         choices: dict[str, Any] = {}
@@ -312,8 +313,9 @@ def _cell(
     after_reduction: bool,
     nodes: _Cell,
 ) -> Tensor:
-    """Build a cell on the outputs of the two cells before it, projected to equal size and to the
-    cell's channels.
+    """Build a cell on the outputs of the two cells before it.
+
+    These are projected to equal size and to the cell's channels.
     """
     x = net.relu(last)
     if after_reduction:

@@ -38,8 +38,9 @@ DEPTHS = (2, 3, 4)
 
 
 def divisible(channels: float) -> int:
-    """Round channels to a multiple of 8 as MobileNet does: the nearest that is at least 8 and 90 %
-    of `channels`.
+    """Round channels to a multiple of 8 as MobileNet does.
+
+    The result is the nearest multiple that is at least 8 and 90 % of `channels`.
     """
     rounded = max(8, int(channels + 4) // 8 * 8)
     return rounded + 8 if rounded < 0.9 * channels else rounded
@@ -210,8 +211,9 @@ def _inverted_residual(
     kernel: int,
     expansion: int,
 ) -> Tensor:
-    """1×1 convolution to `expansion` times the channels, depthwise one, 1×1 convolution to the
-    stage's width.
+    """1×1 convolution to `expansion` times the channels, a depthwise and a 1×1 convolution.
+
+    The latter has the stage's width.
     """
     with net.block("layer"):
         with net.block("depthwise"):
@@ -393,8 +395,9 @@ def _bottleneck(
     middle: int,
     stride: int,
 ) -> Tensor:
-    """The bottleneck block of ResNet-D (arXiv 1812.01187), whose shortcut halves the size by
-    average pooling.
+    """The bottleneck block of ResNet-D (arXiv 1812.01187).
+
+    Its shortcut halves the size by average pooling.
     """
     y = net.conv_bn_relu(x, middle, kernel=1)
     y = net.conv_bn_relu(y, kernel=3, stride=stride)

@@ -16,8 +16,9 @@ from search_spaces.space import SearchSpace
 
 @register_space("tiny-resnet")
 class TinyResNet(SearchSpace):
-    """Three stages of residual blocks; the choices are the width, and kernel, bottleneck and 1-3
-    blocks per stage.
+    """Three stages of residual blocks.
+
+    The choices are the width, and kernel, bottleneck and 1-3 blocks per stage.
     """
 
     input_shape = (3, 32, 32)

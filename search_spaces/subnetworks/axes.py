@@ -121,8 +121,9 @@ def factors_of(axis: Axis) -> list[Axis]:
 
 
 def terms_of(axis: Axis) -> list[Axis]:
-    """The axis as a flat list of terms, none of which is a concatenation: (a + b) · c is a · c + b
-    · c.
+    """The axis as a flat list of terms, none of which is a concatenation.
+
+    An example: (a + b) · c is a · c + b · c.
     """
     axis = resolve(axis)
     if isinstance(axis, Concat):
@@ -249,8 +250,9 @@ def _cuts_exist(left: list[Axis], right: list[Axis]) -> bool:
 
 
 def _unify_factors(left: list[Axis], right: list[Axis], reason: str) -> None:
-    """Unify two products of the same size, from the slowest factor on, and from the fastest where
-    that fails.
+    """Unify two products of the same size.
+
+    It begins with the slowest factors, and continues with the fastest ones where that fails.
     """
     left = list(left)
     right = list(right)
@@ -281,8 +283,9 @@ def _unify_factors(left: list[Axis], right: list[Axis], reason: str) -> None:
 
 
 def _factorized(axis: Axis, size: int, outer: bool) -> list[Axis] | None:
-    """The axis as two factors, of which the outer or the inner one has this size; None if it has no
-    such factors.
+    """The axis as two factors; None if it has no such factors.
+
+    size: that of the outer factor if `outer`, else that of the inner one.
     """
     axis = resolve(axis)
     if axis.size % size:
@@ -304,8 +307,9 @@ def _factorized(axis: Axis, size: int, outer: bool) -> list[Axis] | None:
 
 
 def cut(axis: Axis, position: int) -> tuple[Axis, Axis] | None:
-    """The axis before and from a position inside of it; None if the cut is inside of a product's
-    inner factors.
+    """The axis before and from a position inside of it.
+
+    None if the cut is inside of a product's inner factors.
     """
     terms = terms_of(axis)
     start = 0

@@ -152,8 +152,9 @@ class Walk:
         unify(a, b, f"{node.op} arranges it in another way")
 
     def owned(self, node: Node) -> list[Axes | None]:
-        """Axes of the weights that a node owns; None for a weight that is not followed to
-        parameters.
+        """Axes of the weights that a node owns.
+
+        None for a weight that is not followed to parameters.
         """
         values = self.reading.owned.get(node.outputs[0]) or ()
         return [None if value is None else self.coupling.weights[value] for value in values]

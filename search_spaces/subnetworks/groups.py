@@ -127,9 +127,7 @@ class Choices:
 
 
 def source_names(module: nn.Module, reading: Reading) -> dict[int, str]:
-    """Names of the parameters and buffers in the graph of weights, by value, in the module's
-    order.
-    """
+    """Names of parameters and buffers in the graph of weights, by value, in the module's order."""
     values = {id(tensor): value for value, tensor in reading.sources.items()}
     names: dict[int, str] = {}
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
@@ -260,9 +258,7 @@ def _has_heads(
     names: dict[int, str],
     contracted: set[Atom],
 ) -> bool:
-    """True if an axis is a product of this atom and of one that queries and keys are multiplied
-    along.
-    """
+    """True if an axis is a product of this atom and of one that queries and keys contract."""
     for value in names:
         for axis in coupling.weights[value]:
             for term in terms_of(axis):
@@ -274,8 +270,9 @@ def _has_heads(
 
 
 def size_options(group: Group, ratios: Sequence[float], round_to: int) -> tuple[int, ...]:
-    """Numbers of positions for these shares: channels are multiples of `round_to`, at least one
-    such multiple.
+    """Numbers of positions for these shares.
+
+    Channels are multiples of `round_to`, at least one such multiple.
     """
     whole = group.atom.size
     step = round_to // gcd(round_to, group.unit)
@@ -453,9 +450,7 @@ class _BlockSearch:
         return all(call.start <= at < call.end for at in self.readers.get(value, ()))
 
     def _adds(self, source: int, result: int, inside: set[int]) -> bool:
-        """True if a path of residual operators with at least one addition leads from one value to
-        another.
-        """
+        """True if a path from one value to another has residual operators and an addition."""
         waiting = [(result, False)]  # values, and whether an addition was passed on the way back
         seen = set()
         while waiting:

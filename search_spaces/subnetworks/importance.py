@@ -63,8 +63,9 @@ class Importance:
         coupling: Coupling,
         groups: Sequence[Group],
     ) -> dict[Atom, np.ndarray]:
-        """The importance (size,) of each position of each group's atom; equal ones for a module
-        without weights.
+        """The importance (size,) of each position of each group's atom.
+
+        For a module without weights, all are equal.
         """
         atoms = [group.atom for group in groups]
         equal = {atom: np.ones(atom.size) for atom in atoms}
@@ -134,8 +135,9 @@ class Importance:
         coupling: Coupling,
         atoms: Sequence[Atom],
     ) -> dict[Atom, np.ndarray]:
-        """Mean absolute value of each position in the results of layers, relative to the mean of
-        the layer.
+        """Mean absolute value of each position in the results of layers.
+
+        It is relative to the mean of the layer.
         """
         totals = {atom: np.zeros(atom.size) for atom in atoms}
         handles = []
@@ -205,8 +207,9 @@ def _norms(
     coupling: Coupling,
     atoms: Sequence[Atom],
 ) -> tuple[dict[Atom, np.ndarray], dict[Atom, np.ndarray]]:
-    """Norms (size,) of what makes and of what reads each position: squares, each weight relative to
-    its mean, added up.
+    """Norms (size,) of what makes and of what reads each position.
+
+    Squares, for each weight relative to its mean square, are added up over the weights.
     """
     made: dict[Atom, np.ndarray] = {}
     read: dict[Atom, np.ndarray] = {}

@@ -348,8 +348,9 @@ class Prunable:
         return time.process_time() > self._started + MAX_TRIAL_SECONDS
 
     def _works(self, tried: Sequence[Option]) -> bool:
-        """True if choices work together, perhaps after attributes are understood in another way,
-        which is kept then.
+        """True if choices work together.
+
+        If they need another meaning of the attributes, it is kept.
         """
         if self._failure(tried) is None:
             return True
@@ -390,9 +391,7 @@ class Prunable:
         return [*first, *self._working(tried[middle:], reasons)]
 
     def _working_assignment(self, tried: Sequence[Option]) -> dict[tuple[type, str], str] | None:
-        """Another meaning of the module's attributes with which choices work; None if there is
-        none.
-        """
+        """Another meaning of the module's attributes with which choices work, or None."""
         # 1. The atoms of the choices.
         touched = set()
         for choice in tried:
@@ -491,8 +490,9 @@ def _is_of(choice: Option, groups: Iterable[Group]) -> bool:
 
 
 def _alike(choices: Iterable[Option]) -> list[list[Option]]:
-    """Choices of the same kind and the same last part of the name, such as all heads of a network's
-    attentions.
+    """Choices of the same kind and the same last part of the name.
+
+    All heads of a network's attentions are one such list.
     """
     batches: dict[tuple[str, str], list[Option]] = {}
     for choice in choices:

@@ -39,8 +39,9 @@ def _elementwise(walk: Walk, node: Node) -> Axes:
 
 
 def _broadcasting(walk: Walk, node: Node) -> Axes:
-    """Equal axes are one; an axis of size 1 is repeated. Numbers that are written for each position
-    fix it.
+    """Equal axes are one; an axis of size 1 is repeated.
+
+    Numbers that are written for each position fix it.
     """
     shape = walk.shape(node)
     written = any(isinstance(value, tuple) and len(value) > 1 for _, value in node.attrs)

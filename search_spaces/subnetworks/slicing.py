@@ -317,8 +317,9 @@ class Slicer:
         return [(key, others) for key, others in keys.items() if others]
 
     def _attributes_of(self, name: str, layer: nn.Module) -> dict[str, list[Candidate]]:
-        """By attribute, the axes near the layer that have its size; attributes of which none may
-        change are left out.
+        """By attribute, the axes near the layer that have its size.
+
+        Attributes of which none may change are left out.
         """
         numbers = {key: value for key, value in _numbers(layer) if value > 1}
         if not numbers or _is_known(layer):
@@ -454,9 +455,7 @@ def _is_known(layer: nn.Module) -> bool:
 
 
 def _set_known(layer: Any) -> bool:
-    """Set the sizes of one of torch's layers after the shapes of its weights; False for another
-    layer.
-    """
+    """Set the sizes of one of torch's layers after its weights' shapes; False for other layers."""
     if isinstance(layer, nn.Linear):
         layer.out_features, layer.in_features = layer.weight.shape
     elif isinstance(layer, nn.modules.batchnorm._NormBase):

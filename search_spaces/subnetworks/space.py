@@ -134,9 +134,7 @@ class Subnetworks(TorchSpace):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Keyword arguments with which `get_space(reference, **options)` returns this space
-        again.
-        """
+        """Keyword arguments with which `get_space(reference, **options)` returns this space."""
         settings = self._settings
         weights = {}
         if self._weights is not None:
@@ -264,8 +262,9 @@ class Subnetworks(TorchSpace):
         return designs[:count]
 
     def _with_flops(self, ranking: Callable[[float], Architecture], aim: float) -> Architecture:
-        """The network of a ranking whose FLOPs are nearest to a share of the model's, by bisection
-        of the share of channels.
+        """The network of a ranking whose FLOPs are nearest to a share of the model's.
+
+        It is found by bisection of the share of channels.
         """
         whole = self.flops(self.whole)
         low = 0.0
@@ -334,8 +333,9 @@ class Subnetworks(TorchSpace):
 
     @cached_property
     def precision_blocks(self) -> dict[str, list[str]]:
-        """The blocks whose precision is chosen, with their convolutions and linear layers; {}
-        without `precision`.
+        """The blocks whose precision is chosen, with their convolutions and linear layers.
+
+        {} without `precision`.
         """
         blocks: dict[str, list[str]] = {}
         for layer in self._prunable.layers if self._precisions else ():
@@ -397,8 +397,9 @@ class Subnetworks(TorchSpace):
         return module
 
     def to_onnx(self, arch: Architecture, seed: int = 0) -> onnx.ModelProto:
-        """The sub-network with its inherited weights as an ONNX model; random ones if the model has
-        none.
+        """The sub-network with its inherited weights as an ONNX model.
+
+        The weights are random if the model has none.
         """
         from search_spaces.ir.onnx import to_model
         from search_spaces.ir.pytorch import record_with_numbers

@@ -271,8 +271,10 @@ class _Finder:
         return any(self.nodes[use.node].op_type in _AFFINE for use in uses)
 
     def _is_weight(self, use: _Use) -> bool:
-        """True for a use at a kernel's or vector's position, as a layer's bias, or as scale or shift
-        of a normalization.
+        """True for a use as a weight.
+
+        This is at a kernel's or vector's position, as a layer's bias, or
+        as scale or shift of a normalization.
         """
         node = self.nodes[use.node]
         name = self._origin(use)
@@ -434,8 +436,9 @@ class _Finder:
         return not self.kernels & self.constants.keys()
 
     def _is_setting(self, use: _Use) -> bool:
-        """True for a use that learns nothing: a setting of the operator, or numbers that stand where
-        a layer has none.
+        """True for a use that learns nothing.
+
+        This is a setting of the operator, or numbers that stand where a layer has none.
         """
         node = self.nodes[use.node]
         if use.position in get_operator(node.op_type).zero_by_default:  # an initial state of zeros

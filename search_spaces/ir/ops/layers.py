@@ -19,8 +19,9 @@ class ZeroPad(nn.ConstantPad2d):
 
 
 class GroupedLinear(nn.Module):
-    """A linear layer per replica, as a grouped 1×1 convolution: (n, replicas · inputs) → (n,
-    replicas · features).
+    """A linear layer per replica, as a grouped 1×1 convolution.
+
+    Maps (n, replicas · inputs) to (n, replicas · features).
     """
 
     def __init__(

@@ -76,8 +76,9 @@ _POOLS = {"MaxPool": "torch.nn.functional.max_pool", "AveragePool": "torch.nn.fu
 
 
 def _pool(node: TrainedNode) -> Function:
-    """Pool with torch's padding, or pad explicitly where the sides differ or a window ends beyond
-    the padding.
+    """Pool with torch's padding where it is possible, else after explicit padding.
+
+    Torch cannot pad where the sides differ or a window ends beyond the padding.
     """
     attributes = node.attributes
     rank = len(node.shapes[0]) - 2
@@ -168,8 +169,9 @@ def _around(
     dilations: tuple[int, ...],
     pads: tuple[int, ...],
 ) -> tuple[int, ...]:
-    """Padding, in torch's order, that yields the known output shape; negative where windows skip
-    the last elements.
+    """Padding, in torch's order, that yields the known output shape.
+
+    It is negative where windows skip the last elements.
     """
     ends = []
     for axis, dim in enumerate(node.shapes[0][2:]):

@@ -54,8 +54,9 @@ def of_first(make: MakeFunction) -> MakeFunction:
 
 
 def of_all(make: MakeFunction) -> MakeFunction:
-    """A maker of functions of all operands; constant ones are bound, so that the function takes the
-    others only.
+    """A maker of functions of all operands.
+
+    Constant operands are bound, so that the function takes the others only.
     """
 
     def with_constants(node: TrainedNode) -> Function:
@@ -91,8 +92,9 @@ def of_all(make: MakeFunction) -> MakeFunction:
 
 
 def torch_pads(pads: tuple[int, ...]) -> tuple[int, ...]:
-    """Convert ONNX padding (all starts, then all ends) to torch's order (start and end per axis,
-    last axis first).
+    """Convert ONNX padding to torch's order.
+
+    ONNX has all starts, then all ends; torch has start and end per axis, the last axis first.
     """
     rank = len(pads) // 2
     sides: list[int] = []

@@ -120,8 +120,9 @@ def function_name(func: Any) -> str:
 
 
 def is_in_place(name: str) -> bool:
-    """True for the name of a function that changes its first argument: `add_`, `__iadd__`,
-    `__setitem__`.
+    """True for the name of a function that changes its first argument.
+
+    Such are `add_`, `__iadd__` and `__setitem__`.
     """
     if not name.startswith("__"):
         return name.endswith("_") and not name.startswith("_")
@@ -166,9 +167,7 @@ def one_of_each(x: Tensor) -> Tensor:
 
 
 def memory(x: Tensor) -> int:
-    """The address of a tensor's numbers, which its views share; 0 if it has none, such as tensors
-    within vmap.
-    """
+    """The address of a tensor's numbers, which its views share; 0 if it has none, as in vmap."""
     try:
         return x.untyped_storage().data_ptr()
     except NotImplementedError:
@@ -207,8 +206,9 @@ def without_numbers(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Tens
 
 
 def without_dispatch(func: FunctionType) -> Callable[..., Any]:
-    """The function with its dispatch to `__torch_function__` disabled, so that the functions it
-    calls are recorded.
+    """The function without its dispatch to `__torch_function__`.
+
+    This way the functions that it calls are recorded.
     """
     checks = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
     never = dict.fromkeys(checks, _no)

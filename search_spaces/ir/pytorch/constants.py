@@ -61,8 +61,9 @@ def compute(
     args: tuple[Any, ...],
     kwargs: Any,
 ) -> Any:
-    """Compute a function of constants; tensors of batch size are filled for one sample and
-    expanded.
+    """Compute a function of constants.
+
+    Tensors of batch size are filled for one sample and expanded.
     """
     if "device" in kwargs:
         kwargs = {**kwargs, "device": "cpu"}
@@ -118,8 +119,9 @@ def joins_batch(
     args: tuple[Any, ...],
     kwargs: Any,
 ) -> bool:
-    """True if a function of a constant makes a dimension of several times the batch size, such as
-    heads of samples.
+    """True if a function of a constant makes a dimension of several times the batch size.
+
+    The heads of all samples are such a dimension.
     """
     if batch is None or name not in _SIZED or not args:
         return False
@@ -151,8 +153,9 @@ def _of_two_samples(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """A large tensor that is equal for all samples, computed for two of them and expanded; None for
-    other results.
+    """A large tensor that is equal for all samples; None for other results.
+
+    It is computed for two samples and expanded.
     """
     # 1. The arguments have samples, and no number that may be the batch size by its meaning.
     tensors = list(tensors_in((args, kwargs)))

@@ -68,8 +68,9 @@ def _check_convolution(
     weight: Tensor,
     groups: int,
 ) -> None:
-    """InputError if weights (channels, inputs of a group, kernel) and input (N, inputs, …) do not
-    fit.
+    """InputError if the weights of a convolution do not fit its input.
+
+    Shapes: weights (channels, inputs of a group, kernel), input (N, inputs, …).
     """
     if x.dim() != weight.dim():
         raise InputError(
@@ -146,8 +147,9 @@ def _unfold(
     step: int = 1,
     **image: Any,
 ) -> Tensor:
-    """`Tensor.unfold`: windows along a dimension, elements along a new last one; or
-    `torch.nn.functional.unfold`.
+    """`Tensor.unfold` or, with `image`, `torch.nn.functional.unfold`.
+
+    The former has windows along the dimension, and their elements along a new last one.
     """
     if image:
         return _im2col(r, input, dimension, **image)

@@ -138,8 +138,9 @@ def is_every_sample(r: Recorder, x: Tensor, index: Tensor) -> bool:
 
 
 def _picked(r: Recorder, x: Tensor, items: list[Any]) -> Tensor:
-    """Elements at several index tensors at once: some of each sample, or constant places on
-    neighbouring axes.
+    """Elements at several index tensors at once.
+
+    These are some of each sample, or constant places on neighbouring axes.
     """
     # 1. Torch selects numbers first.
     numbers = [axis for axis, item in enumerate(items) if type(item) is int]
@@ -323,8 +324,9 @@ def _setitem(
 
 
 def _cuts(x: Tensor, items: list[Any]) -> tuple[list[Cut], list[int]]:
-    """The places of numbers and slices along the axes, without those of whole axes, and the shape
-    of what they select.
+    """The places of numbers and slices along the axes, and the shape of what they select.
+
+    Slices of whole axes are left out of the places.
     """
     cuts: list[Cut] = []
     shape = list(x.shape)
@@ -349,8 +351,9 @@ def _allow_change_of_part(
     items: list[Any],
     value: Any,
 ) -> None:
-    """`x[part] += y` changes the part before it sets it: the part may be set although it is a view
-    of what has changed.
+    """Allow `x[part] += y`, which changes the part before it sets it.
+
+    The part may be set although it is a view of what has changed.
     """
     if not r.is_value(value) or id(value) not in r.parts:
         return
@@ -366,8 +369,9 @@ def _masked(
     mask: Tensor,
     value: Any,
 ) -> Tensor:
-    """The tensor with one value, or one for each element of the last axes, where a mask of the
-    first axes is true.
+    """The tensor with new values where a mask of the first axes is true.
+
+    value: one value, or one for each element of the last axes.
     """
     masked_axes = mask.dim()
     other_axes = x.dim() - masked_axes
@@ -388,8 +392,9 @@ def _set_in_each_sample(
     items: list[Any],
     value: Any,
 ) -> Tensor:
-    """The tensor (samples, places) with a number at one place in each sample: `x[samples, places] =
-    1`.
+    """The tensor (samples, places) with a number at one place in each sample.
+
+    This is `x[samples, places] = 1`.
     """
     samples, place = items[:2]
     is_matrix = x.dim() == 2 and len(items) == 2
@@ -414,8 +419,9 @@ def _fitted(
     items: list[Any],
     dtype: torch.dtype,
 ) -> Tensor:
-    """The value broadcast to the part that it replaces; as in torch, from the right and without the
-    axes of numbers.
+    """The value broadcast to the part that it replaces.
+
+    As in torch, this is done from the right and without the axes of numbers.
     """
     if not isinstance(value, Tensor):
         return r.call(torch.full, shape, value, dtype=dtype)
@@ -470,8 +476,9 @@ def _interleaved(
     inner_cuts: list[Cut],
     value: Tensor,
 ) -> Tensor:
-    """As `_patched` for places with gaps: new elements are put behind the old ones, and chosen
-    instead of some.
+    """As `_patched` for places with gaps.
+
+    New elements are put behind the old ones, and gathered instead of those that they replace.
     """
     size = x.shape[axis]
     check_apart(r, size, "setting elements along")

@@ -91,8 +91,9 @@ def _repeated(
     axis: int,
     times: int,
 ) -> Tensor:
-    """The tensor this many times in a row along an axis; `times` is the batch size or a
-    multiple.
+    """The tensor this many times in a row along an axis.
+
+    times: the batch size or a multiple.
     """
     sizes = [-1] * x.dim()
     if x.shape[axis] == 1:
@@ -251,8 +252,9 @@ def _triu(r: Recorder, input: Tensor, diagonal: int = 0) -> Tensor:
 
 @handles("meshgrid")
 def _meshgrid(r: Recorder, *tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
-    """For each vector, a tensor of the grid with its elements along its own axis; `xy` swaps the
-    first two axes.
+    """For each vector, a tensor of the grid with its elements along its own axis.
+
+    indexing: `xy` swaps the first two axes.
     """
     is_list = len(tensors) == 1 and isinstance(tensors[0], list | tuple)
     vectors = tensors[0] if is_list else tensors

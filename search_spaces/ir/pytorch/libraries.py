@@ -150,8 +150,9 @@ def _transformers(name: str, size: int | None) -> tuple[nn.Module, Example]:
 
 
 def _inputs(model: Any, config: Any, size: int | None) -> Example:
-    """Example input of a transformers network, by the name of its main input: images, text, sound
-    or spectrum.
+    """Example input of a transformers network: images, text, sound or spectrum.
+
+    The name of its main input says which.
     """
     kind = model.main_input_name
 

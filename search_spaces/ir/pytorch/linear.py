@@ -21,8 +21,9 @@ from search_spaces.ir.pytorch.reductions import reduced
 
 
 def owned(r: Recorder, *weights: Tensor | None) -> list[tuple[int, ...] | None] | None:
-    """Take weights for the next layer; return their shapes (None for an omitted one), or None if it
-    cannot own all.
+    """Take weights for the next layer; return their shapes, or None if it cannot own all.
+
+    The shape of an omitted weight is None.
     """
     if any(w is not None and r.owned_shape(w) is None for w in weights):
         return None
@@ -35,8 +36,9 @@ def plus_bias(
     bias: Tensor | None,
     spatial: int,
 ) -> Tensor:
-    """Add a bias per channel that the layer does not own; `spatial` axes stand behind the
-    channels.
+    """Add a bias per channel that the layer does not own.
+
+    spatial: the number of axes behind the channels.
     """
     if bias is None:
         return x

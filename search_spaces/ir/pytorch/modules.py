@@ -27,8 +27,9 @@ Example = Tensor | Sequence[Any] | Mapping[str, Any]
 
 
 def arguments(example: Example) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword arguments of an example input: a tensor, a tuple of tensors, or a
-    dictionary.
+    """Positional and keyword arguments of an example input.
+
+    The example is a tensor, a tuple of tensors, or a dictionary.
     """
     if isinstance(example, Mapping):
         return (), dict(example)
@@ -42,9 +43,7 @@ def run(module: nn.Module, example: Example) -> Any:
 
 
 def is_lazy(module: nn.Module) -> bool:
-    """True if the module has weights whose shapes follow from the first input, such as those of
-    `nn.LazyLinear`.
-    """
+    """True if shapes of weights follow from the first input, such as those of `nn.LazyLinear`."""
     return any(isinstance(p, UninitializedParameter) for p in module.parameters())
 
 
@@ -147,8 +146,9 @@ def _caller() -> Any:
 
 
 def _caller_is_torchs_layer(method: str = "") -> bool:
-    """True if the intercepted function was called by the code of one of torch's layers, in `method`
-    if that is not empty.
+    """True if the code of one of torch's layers called the intercepted function.
+
+    method: the layer's method that must have called it; "" for any.
     """
     caller = _caller()
     is_torchs = str(caller.f_globals.get("__name__", "")).startswith("torch.nn.modules.")
@@ -156,8 +156,9 @@ def _caller_is_torchs_layer(method: str = "") -> bool:
 
 
 def _need_not_be_drawn(target: Tensor) -> bool:
-    """False for small constants, and in truncated normal initialization, whose loop needs numbers
-    to end.
+    """False for small constants, and in truncated normal initialization.
+
+    The loop of the latter needs numbers to end.
     """
     return target.numel() > _SMALL and "trunc_normal" not in _caller().f_code.co_name
 
@@ -328,8 +329,9 @@ def associative_scan(
 
 
 def _scanning(own: Callable[..., Any], is_value: IsValue) -> Callable[..., Any]:
-    """The linear recurrence of RecurrentGemma, state[t] = gate[t] state[t - 1] + hidden[t], as a
-    scan from zero.
+    """The linear recurrence of RecurrentGemma as a scan from zero.
+
+    The recurrence is state[t] = gate[t] state[t - 1] + hidden[t].
     """
 
     def scan(

@@ -26,8 +26,9 @@ def _per_channel(
     bias: Tensor | None,
     spatial: int,
 ) -> Tensor:
-    """Apply scale and shift per channel that the normalization does not own; `spatial` axes stand
-    behind the channels.
+    """Apply scale and shift per channel that the normalization does not own.
+
+    spatial: the number of axes behind the channels.
     """
     if weight is not None:
         scale = r.call(torch.reshape, weight, (-1, *[1] * spatial))

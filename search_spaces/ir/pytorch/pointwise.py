@@ -560,8 +560,9 @@ def _lerp(
 
 @handles("atan2", "arctan2")
 def _atan2(r: Recorder, input: Tensor, other: Tensor) -> Tensor:
-    """The arc tangent of the quotient, moved by half a turn where `other` is negative. Zeros have
-    no sign.
+    """The arc tangent of the quotient, moved by half a turn where `other` is negative.
+
+    Zeros have no sign.
     """
     # 1. The arc tangent of the quotient, without a division by 0.
     upright = r.call(torch.eq, other, 0)

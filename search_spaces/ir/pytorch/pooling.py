@@ -24,8 +24,9 @@ def _windows(
     stride: Sizes | None,
     padding: Sizes,
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Kernel, strides and padding for each spatial dimension; without strides, windows do not
-    overlap.
+    """Kernel, strides and padding for each spatial dimension.
+
+    Without strides, windows do not overlap.
     """
     rank = x.dim() - 2
     kernel = per_dimension(kernel_size, rank)
@@ -55,8 +56,9 @@ def _max_pool_with_indices(
     *args: Any,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor]:
-    """The maxima, and their places within the channel. ONNX counts places within the whole
-    tensor.
+    """The maxima, and their places within the channel.
+
+    ONNX counts places within the whole tensor.
     """
     attrs = _max_windows(input, *args, **kwargs)
     in_tensor = r.add_node("MaxPool", input, output=1, **attrs)

@@ -75,8 +75,9 @@ HANDLERS: dict[str, Handler] = {}
 
 
 def handles(*names: str) -> Callable[[Handler], Handler]:
-    """Register the handler of torch functions; in-place variants (`add_`, `__iadd__`) use it,
-    too.
+    """Register the handler of torch functions.
+
+    In-place variants (`add_`, `__iadd__`) use it, too.
     """
 
     def register(handler: Handler) -> Handler:
@@ -180,8 +181,9 @@ class Recorder(TorchFunctionMode):
         return self._constant(name, func, args, kwargs, tensors)
 
     def call(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call a torch function as a module would; handlers use it for functions that consist of
-        others.
+        """Call a torch function as a module would.
+
+        Handlers use it for functions that consist of others.
         """
         return self.__torch_function__(func, (), args, kwargs)
 
@@ -254,8 +256,9 @@ class Recorder(TorchFunctionMode):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Tensor:
-        """Record numbers that are drawn in every call; a generator's seed is not part of the
-        network.
+        """Record numbers that are drawn in every call.
+
+        A generator's seed is not part of the network.
         """
         options = dict(kwargs)
         options.pop("device", None)
@@ -289,9 +292,7 @@ class Recorder(TorchFunctionMode):
         return made
 
     def _separate(self, x: Tensor) -> None:
-        """Give every element of an expanded constant its own memory, so that it can be changed in
-        place.
-        """
+        """Give each element of an expanded constant its own memory, for changes in place."""
         if id(x) in self._viewed:
             raise InputError("a constant of which there are views is changed in place")
         x.data = x.contiguous()
@@ -437,8 +438,9 @@ class Recorder(TorchFunctionMode):
         return x if self.is_value(x) else self.tensor(self.value(x))
 
     def setting(self, x: Tensor | float) -> Value | None:
-        """A constant operand as the value of an attribute; None if it is not constant, too long, or
-        a matrix.
+        """A constant operand as the value of an attribute.
+
+        None if it is not constant, too long, or a matrix.
         """
         if not isinstance(x, Tensor):
             return standard.number(x)
@@ -503,14 +505,13 @@ class Recorder(TorchFunctionMode):
         return {}
 
     def keep(self, *numbers: Numbers) -> None:
-        """Add numbers of the weights or the constant of the node that is added next, in ONNX's
-        order.
-        """
+        """Add numbers of the weights or the constant of the next node, in ONNX's order."""
         self._pending += numbers
 
     def param(self, shape: tuple[int, ...], numbers: Numbers, kind: str = "float") -> int:
-        """Add a learned tensor to the graph; return the number of its value. Scalars become vectors
-        of one element.
+        """Add a learned tensor to the graph; return the number of its value.
+
+        Scalars become vectors of one element.
         """
         attrs: Attrs = (("shape", shape or (1,)),)
         if kind != "float":
@@ -523,8 +524,9 @@ class Recorder(TorchFunctionMode):
         self._owners.append(([self.value(x) for x in outputs], [id(w) for w in weights]))
 
     def count_owners(self, live: set[int]) -> None:
-        """Count the used outputs of such layers as readers of their weights, given the values that
-        are used.
+        """Count the used outputs of the layers of `add_owner` as readers of their weights.
+
+        live: the values that are used.
         """
         for outputs, weights in self._owners:
             for _ in live.intersection(outputs):
@@ -556,17 +558,16 @@ class Recorder(TorchFunctionMode):
         return made if derived.part is None else made[derived.part]
 
     def _derived_value(self, x: Tensor) -> Tensor:
-        """The tensor of the graph for a computed weight; a parameter stays, since a layer may own
-        it.
+        """The tensor of the graph for a computed weight.
+
+        A parameter stays, since a layer may own it.
         """
         return self._weight_as_value(x) if id(x) in self.weights.derived else x
 
     # --- views, and changes in place
 
     def view_of(self, x: Tensor, y: Tensor) -> Tensor:
-        """Mark `y` as a view of `x`, so that in-place changes of one concern the other; return
-        `y`.
-        """
+        """Mark `y` as a view of `x` and return it: in-place changes of one concern the other."""
         self.values.mark_view(x, y)
         return y
 

@@ -133,9 +133,7 @@ def example_tensors(example: Example) -> list[Tensor]:
 
 
 def layer_of(error: BaseException, module: nn.Module) -> str:
-    """Suffix for a message: the innermost layer of the module in which an error was raised; "" if
-    there is none.
-    """
+    """Suffix for a message: the module's innermost layer in which an error was raised, or ""."""
     names = {id(layer): name for name, layer in module.named_modules() if name}
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     for frame in reversed(frames):
@@ -188,8 +186,9 @@ def _recorded_for_any_batch(
     example: Example,
     new_recorder: NewRecorder,
 ) -> tuple[Graph, Recorder]:
-    """The graph with a symbolic batch size; any error if the module works for its example's batch
-    size only.
+    """The graph with a symbolic batch size.
+
+    Raises any error if the module works for its example's batch size only.
     """
     graph, recorder = _called(module, example, BATCH_SIZE, new_recorder)
     settings = [value for node in graph.nodes for _, value in node.attrs]
@@ -203,8 +202,9 @@ def _recorded_for_any_batch(
 
 
 def _follows_from_batch(value: object) -> bool:
-    """True for a number that was computed from the recorded batch size: a multiple, a part, or a
-    root of one.
+    """True for a number that was computed from the recorded batch size.
+
+    This is a multiple, a part, or a root of one.
     """
     if not isinstance(value, int | float) or not 0 < abs(value) < inf:
         return False

@@ -85,8 +85,9 @@ def _layer(
     has_biases: bool,
     bidirectional: bool,
 ) -> list[Tensor]:
-    """The outputs of one layer, one operator for each; an operator owns the weights if only its
-    output is used.
+    """The outputs of one layer, one operator for each.
+
+    An operator owns the weights if only its output is used.
     """
     op = _OPERATORS[name]
     directions = 1 + bidirectional
@@ -171,8 +172,9 @@ def _projected(
     state: Tensor,
     weights: Sequence[Tensor | None],
 ) -> tuple[Tensor, Tensor]:
-    """Linear layers of the input and the state of a recurrent cell, whose weights are in torch's
-    order.
+    """Linear layers of the input and the state of a recurrent cell.
+
+    weights: those of input and state, then their biases, in torch's order.
     """
     of_input, of_state, *biases = weights
     input_bias, state_bias = biases or (None, None)

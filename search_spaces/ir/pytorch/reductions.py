@@ -270,8 +270,9 @@ def _weight_norm(
     g: Tensor,
     dim: int = 0,
 ) -> Tensor:
-    """A normalized weight that several layers read; dimension -1 stands for one norm of all
-    numbers.
+    """A normalized weight that several layers read.
+
+    dim: the axis with one norm per position; -1 for one norm of all numbers.
     """
     direction = r.as_value(v)
     length = r.as_value(g)
@@ -355,9 +356,7 @@ def _sort(
     descending: bool = False,
     stable: bool = False,
 ) -> Any:
-    """The `topk` of all elements, in which the first of equal ones comes first, as if the sort were
-    stable.
-    """
+    """The `topk` of all elements; the first of equal ones comes first, as in a stable sort."""
     size = input.shape[dim]
     check_apart(r, size, "an order along")
     return torch.return_types.sort(tuple(_topk(r, input, size, dim % input.dim(), descending)))

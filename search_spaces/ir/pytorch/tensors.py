@@ -77,8 +77,9 @@ class ValueTensors:
         self._by_identity[id(y)] = view._replace(changes=changes, seen=changes[0])
 
     def allow_change(self, x: Tensor, part: Tensor) -> None:
-        """Let `x` be read after a view of it was changed in place, because that part of `x` is
-        replaced next.
+        """Let `x` be read after a view of it was changed in place.
+
+        That part of `x` is replaced next.
         """
         whole = self._by_identity[id(x)]
         changed = self._by_identity[id(part)]

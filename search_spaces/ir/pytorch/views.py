@@ -403,8 +403,9 @@ def _tensor_split(
     indices: Any = None,
     sections: int | None = None,
 ) -> tuple[Tensor, ...]:
-    """Parts that end at these indices, or that many parts, of which the first ones may have one
-    element more.
+    """Parts that end at these indices, or that many parts.
+
+    In the latter case, the first ones may have one element more.
     """
     arguments = (indices_or_sections, indices, sections)
     borders = next(argument for argument in arguments if argument is not None)

@@ -31,8 +31,9 @@ def _pad(
     mode: str = "constant",
     value: float | None = None,
 ) -> Tensor:
-    """torch counts axes from the last one, two numbers each; ONNX lists all begins, then all
-    ends.
+    """Pad with the numbers in ONNX's order.
+
+    torch counts axes from the last one, two numbers each; ONNX lists all begins, then all ends.
     """
     if not any(pad):
         return input

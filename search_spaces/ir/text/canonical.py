@@ -77,8 +77,9 @@ class CanonicalBlock(NamedTuple):
 
 
 def commutes(op: str) -> bool:
-    """True if the inputs of an operator, or of a function given by its certificate, may be
-    swapped.
+    """True if the inputs of an operator may be swapped.
+
+    op: the operator, or the certificate of a function.
     """
     return op in COMMUTATIVE or op.endswith(_SWAPPABLE)
 
@@ -379,8 +380,9 @@ class _Search:
     # Step 1
 
     def _initial_partition(self) -> Partition:
-        """Classes of equal operators, attributes and numbers of inputs, and of equal outputs that
-        leave the block.
+        """Classes of equal operators, attributes and numbers of inputs.
+
+        In a class, the same outputs leave the block.
         """
         raw = self.raw
         keys: list[tuple] = []
@@ -465,8 +467,9 @@ class _Search:
     # Step 3
 
     def _smallest_leaf(self, partition: Partition, reference: _Leaf | None) -> _Leaf:
-        """The smallest leaf below a partition, which is modified; the first leaf if it is symmetric
-        to the `reference`.
+        """The smallest leaf below a partition, which is modified.
+
+        If the first leaf is symmetric to the `reference`, it is the result.
         """
         # 1. Go down to a first leaf, always with the first entity of the first tie.
         trail: deque[tuple[Partition, int]] = deque(maxlen=self.max_leaves)

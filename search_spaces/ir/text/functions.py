@@ -360,8 +360,9 @@ class _Regrouping:
         self.done: dict[tuple[Scope, bool], list[Child]] = {}
 
     def children(self, scope: Scope, swapped: bool) -> list[Child]:
-        """The children of the scope in new scopes; `swapped`: with its two interchangeable inputs
-        swapped.
+        """The children of the scope in new scopes.
+
+        swapped: True to swap its two interchangeable inputs.
         """
         if (scope, swapped) not in self.done:
             self.done[scope, swapped] = self._children(scope, swapped)
@@ -408,8 +409,9 @@ def _program(graph: Graph, root: Scope) -> Program:
         arguments[certificate] = _arguments(scopes)
 
     def filled(body: Block, numbers: Sequence[Value | Ref]) -> Block:
-        """The body with its numbers filled in; calls are by name and pass only arguments that
-        vary.
+        """The body with its numbers filled in.
+
+        Calls are by name and pass only arguments that vary.
         """
         next_number = iter(numbers)
         items = []
@@ -452,8 +454,9 @@ def _passed(
 
 
 def _arguments(scopes: list[Scope]) -> list[Value | Ref]:
-    """The numbers of a function: a constant if all calls agree, else a parameter. Equal columns
-    share one.
+    """The numbers of a function: a constant if all calls agree, else a parameter.
+
+    Equal columns share one parameter.
     """
     sizes = _param_names("cdefghijlmnopqrstuvw")
     kernels = _param_names("k")

@@ -131,8 +131,9 @@ class Blocks:
         return block, inner
 
     def insert(self, other: Blocks, block: int, shift: int) -> None:
-        """Insert the blocks and nodes of `other`, whose block 0 is `block` here; `shift`: offset of
-        the nodes.
+        """Insert the blocks and nodes of `other`, whose block 0 is `block` here.
+
+        shift: offset of the nodes.
         """
         start = len(self.outer) - 1
         for outer in other.outer[1:]:
@@ -268,9 +269,7 @@ class Piece:
     # Steps 1 to 3
 
     def _users(self, outputs: list[int]) -> dict[int, list[int]]:
-        """The readers of each node and entry that the outputs need, in reverse topological
-        order.
-        """
+        """Readers of each node and entry that the outputs need, in reverse topological order."""
         users: dict[int, list[int]] = {i: [self.sink] for i in outputs}
         for i in reversed(range(self.sink)):
             if i in users:
@@ -279,8 +278,9 @@ class Piece:
         return {i: users[i] for i in sorted(users, reverse=True)}
 
     def _side_inputs(self, users: dict[int, list[int]], entries: list[int]) -> set[int]:
-        """Nodes that many others read beside another input, such as a mask; they are left out of
-        blocks.
+        """Nodes that many others read beside another input, such as a mask.
+
+        They are left out of blocks.
         """
         # 1. Nodes and entries of many readers.
         candidates = {}
@@ -367,8 +367,9 @@ class Piece:
         return DeadEnd(structure, exact, Link(nodes, nodes[-1], [], structure))
 
     def _nodes(self, node: int, inner: list[int]) -> list[int]:
-        """A node, what it post-dominates inside of its link, and their dead ends, in the order of
-        the graph.
+        """A node, what it post-dominates inside of its link, and their dead ends.
+
+        They are in the order of the graph.
         """
         nodes = [node]
         waiting = list(inner)

@@ -190,8 +190,9 @@ class _Regions:
             return self._joined([0, self.count])
 
     def _cuts(self) -> list[int]:
-        """Positions between lines where one value is live, which is no input of the graph; and both
-        ends.
+        """Positions between lines where one value is live, and both ends.
+
+        The value is no input of the graph.
         """
         inputs = len(self.graph.inputs)
         first = inputs  # the first output of the next line

@@ -302,8 +302,9 @@ class Contraction:
             self._enqueue()
 
     def _enqueue(self) -> None:
-        """Queue kinds that changed. Kinds without other readers come first: they give blocks of few
-        outputs.
+        """Queue kinds that changed.
+
+        Kinds without other readers come first: they give blocks of few outputs.
         """
         for kind in self.changed:
             times = len(kind.pairs)
@@ -373,8 +374,9 @@ class Contraction:
         return len(users) == 1 and user in users and value not in self.returned
 
     def _notice(self, pair: Pair) -> None:
-        """Register a pair. The first one of two symbols waits for a second, without which its key
-        is not needed.
+        """Register a pair.
+
+        The first pair of two symbols waits for a second, without which its key is not needed.
         """
         first, second = self.nodes[pair[0]], self.nodes[pair[1]]
         if len(first.inputs) + len(second.inputs) > _MAX_INPUTS:
@@ -468,8 +470,10 @@ class Contraction:
             self._notice((node, consumer))
 
     def _merged(self, pair: Pair, kind: _Kind) -> _Node:
-        """The node that replaces a pair. The second one's inputs that the first does not produce
-        follow those of the first.
+        """The node that replaces a pair.
+
+        Its inputs are those of the first node, then those of the
+        second that the first does not produce.
         """
         assert kind.symbol is not None
         begin, end = pair

@@ -117,8 +117,9 @@ class Run(NamedTuple):
 
 
 def runs(labels: Sequence[Hashable], weights: Sequence[int]) -> list[Run]:
-    """Runs that do not overlap, chosen greedily by most copies, then largest weight, then smallest
-    length.
+    """Runs that do not overlap, chosen greedily.
+
+    Runs with most copies come first, then those of the largest weight, then of the smallest length.
     """
     number = {label: i for i, label in enumerate(dict.fromkeys(labels))}
     repetitions = len(labels) - len(number)

@@ -120,8 +120,9 @@ def _opset(block: Block) -> int:
 
 
 def _domain(item: Item) -> str:
-    """`net.` for functions, for our operators, and for ONNX's with constant operands or weights as
-    attributes.
+    """`net.` for functions and for our operators, "" for ONNX's.
+
+    ONNX's operators with constant operands or weights as attributes have `net.`, too.
     """
     names = tuple([name for name, _ in item.attrs])
     is_onnx = item.op not in NET_OPERATORS and is_standard(item.op, names, len(item.inputs))
@@ -187,8 +188,9 @@ class _Main(NamedTuple):
 
 
 def _parts(text: str) -> tuple[_Main, dict[str, Block]]:
-    """Main block and functions. Each is cached, since texts of one space have most of them in
-    common.
+    """Main block and functions.
+
+    Each is cached, since texts of one space have most of them in common.
     """
     first, *others = text.split(_FUNCTION)
     try:
@@ -212,8 +214,9 @@ def _main(text: str) -> _Main:
 
 @lru_cache(maxsize=16384)
 def _function(text: str) -> tuple[str, Block]:
-    """Name and block. Parsed as part of a model, since the parser of a function ignores what
-    follows it.
+    """Name and block of a function.
+
+    It is parsed as part of a model, since the parser of a function ignores what follows it.
     """
     functions = _parsed(_NOTHING + _FUNCTION + text, _NotAlone).functions
     if len(functions) != 1:
@@ -301,8 +304,9 @@ class _Line(NamedTuple):
 
 @lru_cache(maxsize=16384)
 def _line(node: bytes, params: tuple[str, ...]) -> _Line:
-    """The line of a serialized node. Cached, since most lines recur and parsing takes ten times as
-    long.
+    """The line of a serialized node.
+
+    Cached, since most lines recur and parsing takes ten times as long.
     """
     parsed = onnx.NodeProto.FromString(node)
     attrs = _read_attrs(parsed, params)
