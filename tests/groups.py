@@ -91,6 +91,7 @@ GROUPS: Mapping[str, Mapping[str, int]] = {
         "experiments/test_unseen_searches.py::test_no_sampler_trains_a_network_that_breaks_the_limit": 1,
         "experiments/test_unseen_searches.py::test_costs_of_the_published_networks_are_counted": 0,
         "experiments/test_unseen_searches.py::test_a_floor_leaves_poor_networks_out_of_the_front": 0,
+        "experiments/test_real_search.py::test_a_finished_search_is_read_and_not_run_again": 0,
         "experiments/test_pareto.py": 1,
         "experiments/test_front_by_cost.py": 0,
         "experiments/test_zoo.py": 2,
