@@ -84,8 +84,9 @@ class Predictions:
         )
 
     def __getitem__(self, metric: str) -> np.ndarray:
-        """Point estimate (n,) of one metric: the median, which is robust to outliers among the
-        samples.
+        """Point estimate (n,) of one metric: the median of its samples.
+
+        The median is robust to outliers among the samples.
         """
         return self.median[:, self.metrics.index(metric)]
 
@@ -337,8 +338,9 @@ class SamplingPredictor(Predictor):
         samples: int,
         seed: int,
     ) -> np.ndarray:
-        """Samples (n, samples, m), conditioned on observed values (n,) per metric, NaN where not
-        observed.
+        """Samples (n, samples, m), conditioned on observed values.
+
+        observed: values (n,) per metric, NaN where not observed.
         """
 
     def _config(self) -> dict[str, Any]:

@@ -211,8 +211,9 @@ class RegressionPredictor(SamplingPredictor):
 
 
 def _correlated(noise: np.ndarray, errors: list[np.ndarray]) -> np.ndarray:
-    """Standard normal noise (n, s, m), correlated between metrics as their errors (N,) on left-out
-    points.
+    """Standard normal noise (n, s, m), correlated between metrics as their errors.
+
+    errors: those of each metric (N,) on left-out points.
     """
     metrics = len(errors)
     if metrics < 2:
@@ -333,8 +334,9 @@ def _by_tree(forest: RandomForestRegressor, inputs: np.ndarray) -> np.ndarray:
 
 
 def _out_of_bag(forest: RandomForestRegressor, inputs: np.ndarray) -> MeansAndDeviations:
-    """Mean and standard deviation (n,) over the trees that were not trained on a row; NaN if all
-    were.
+    """Mean and standard deviation (n,) over the trees that were not trained on a row.
+
+    Both are NaN if all trees were.
     """
     trees = _by_tree(forest, inputs)  # (trees, n)
     for predicted, seen in zip(trees, forest.estimators_samples_, strict=True):
@@ -406,8 +408,9 @@ class ChoicesGP(TextGP):
 
 
 def _one_hot(architecture: Any) -> dict[str, float]:
-    """Inputs of an architecture by name: 1 per chosen option; the value itself for a float
-    choice.
+    """Inputs of an architecture by name.
+
+    They are 1 per chosen option, and the value itself for a float choice.
     """
     if not isinstance(architecture, Architecture):
         raise InputError(

@@ -101,8 +101,9 @@ def feature_matrix(texts: Sequence[str], names: Sequence[str]) -> np.ndarray:
 
 
 def select_features(texts: Sequence[str]) -> list[str]:
-    """Names of the features that differ between texts and occur in at least 2 texts and 1 % of
-    them.
+    """Names of the features that differ between texts and are frequent.
+
+    These occur in at least 2 texts and 1 % of them.
     """
     names = sorted(set().union(*map(features, texts)))
     matrix = feature_matrix(texts, names)  # (n, features)
@@ -224,8 +225,9 @@ class _Copy(NamedTuple):
 
 
 def with_kernels(program: Program) -> Program:
-    """The program with one copy of a function per kernel size, so that its operators state the
-    size.
+    """The program with one copy of a function per kernel size.
+
+    This way the operators of a function state the size.
     """
     if not _passes_kernels(program):
         return program

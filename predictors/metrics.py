@@ -135,8 +135,9 @@ class Metric:
 
     @property
     def key(self) -> str:
-        """Name for predictors, with the kind if the name does not imply it: the decoding order
-        depends on the kind.
+        """Name for predictors, with the kind if the name does not imply it.
+
+        The decoding order depends on the kind.
         """
         if self.kind == guess(self.name).kind:
             return self.name
@@ -218,8 +219,9 @@ _UNIT = re.compile(r"_(ns|us|ms|s|nj|uj|mj|j|mw|w|b|kb|kib|mb|mib|gb|gib)$", re.
 
 
 def split_fidelity(name: str) -> tuple[str, float]:
-    """Metric and fidelity of a name: `("accuracy", 12.0)` of `"accuracy_12epochs"`; infinite if the
-    name has none.
+    """Metric and fidelity of a name: `("accuracy", 12.0)` of `"accuracy_12epochs"`.
+
+    The fidelity is infinite if the name has none.
     """
     match = _FIDELITY.fullmatch(name)
     if match is None:
@@ -243,8 +245,9 @@ def decoding_order(key: str) -> tuple[int, float]:
 
 
 def conditioning_costs(metric: str, observed: Collection[str]) -> list[str]:
-    """The exact metrics among the observed ones from which a metric is predicted: all for device
-    metrics, none for accuracies.
+    """The exact metrics among the observed ones from which a metric is predicted.
+
+    These are all for device metrics, and none for accuracies.
     """
     if Metric.parse(metric).kind != "measured":
         return []
@@ -262,8 +265,9 @@ MIN_RANGE = 1e-150  # smallest range of values: the square of smaller ones under
 
 
 def is_valid(values: np.ndarray | float) -> np.ndarray:
-    """Mask (...) of the values (...) that are numbers of at most `MAX_VALUE`; False for NaN and
-    infinity.
+    """Mask (...) of the values (...) that are numbers of at most `MAX_VALUE` in size.
+
+    It is False for NaN and infinity.
     """
     with np.errstate(invalid="ignore"):
         return np.abs(np.asarray(values, dtype=float)) <= MAX_VALUE

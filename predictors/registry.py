@@ -115,8 +115,10 @@ def _one_line(error: Exception) -> str:
 
 
 def load_trained(name: str | Path, of: type[Predictor] | None = None) -> Predictor:
-    """Load a predictor that can predict. InputError as by `load`, or if it has only weights, as
-    `rlm-base`.
+    """Load a predictor that can predict.
+
+    Raises:
+        InputError: as by `load`, or if the checkpoint has only weights, as `rlm-base`.
     """
     loaded = load(name, of)
     if not loaded.metrics:
@@ -130,8 +132,10 @@ def load_trained(name: str | Path, of: type[Predictor] | None = None) -> Predict
 
 @lru_cache(maxsize=8)
 def load_base(name: str, of: type[Trained]) -> Trained:
-    """Load a pretrained predictor once per process; `InputError` as by `load`, or if it is not of
-    this class.
+    """Load a pretrained predictor once per process.
+
+    Raises:
+        InputError: as by `load`, or if the predictor is not of this class.
     """
     folder = str(checkpoint(name))
     loaded = load(folder)

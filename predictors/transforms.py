@@ -61,8 +61,9 @@ class TargetTransform:
 
     @classmethod
     def by_ranks(cls, metric: str, values: np.ndarray) -> Self:
-        """Normal scores of ranks for any metric; between and beyond the knots, values are warped as
-        by `for_metric`.
+        """Normal scores of ranks for any metric.
+
+        Between and beyond the knots, values are warped as by `for_metric`.
         """
         return cls.fit(values, by_rank=True, pivot=pivot_of(metric, values))
 
@@ -188,8 +189,9 @@ def _interpolate(
     knots: np.ndarray,
     values: np.ndarray,
 ) -> np.ndarray:
-    """Piecewise linear map of x through the knots, with the mean slopes of the outer tenths beyond
-    them.
+    """Piecewise linear map of x through the knots.
+
+    Beyond them, it has the mean slopes of the outer tenths.
     """
     outer = max(1, len(knots) // 10)
     low_slope = _slope(knots, values, 0, outer)

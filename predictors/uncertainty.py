@@ -125,16 +125,18 @@ def conditional_errors(
 
 
 def _square_root(covariance: np.ndarray, least: float = 0.0) -> np.ndarray:
-    """A with A Aᵀ = covariance; eigenvalues, which rounding can make negative, are raised to at
-    least `least`.
+    """A with A Aᵀ = covariance.
+
+    Eigenvalues, which rounding can make negative, are raised to at least `least`.
     """
     values, vectors = np.linalg.eigh(covariance)
     return vectors * np.sqrt(np.maximum(values, least))
 
 
 def second_moments(errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sums (m, m) of the products of errors (n, m), NaN where missing, and the number (m, m) of
-    pairs in each sum.
+    """Sums (m, m) of the products of errors (n, m), and the number (m, m) of pairs in each sum.
+
+    Errors are NaN where missing.
     """
     is_present = ~np.isnan(errors)
     filled = np.where(is_present, errors, 0.0)
@@ -269,8 +271,9 @@ def _factor(
 
 
 def _distances(samples: np.ndarray, true: np.ndarray) -> np.ndarray:
-    """Distances (n,) of true values from the medians of samples (n, s), in half widths of the
-    interval on that side.
+    """Distances (n,) of true values from the medians of samples (n, s).
+
+    The unit is the half width of the interval on that side.
     """
     outside = (1 - COVERAGE) / 2
     levels = [outside, 0.5, (1 + COVERAGE) / 2]

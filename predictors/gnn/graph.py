@@ -43,8 +43,9 @@ _INPUT = Kind(("input",), (0.0,) * KIND_NUMBERS)
 
 @dataclass(frozen=True, eq=False)
 class BlockGraph:
-    """A block as a graph of n nodes (its inputs, then its items) and e edges; equal blocks share
-    one object.
+    """A block as a graph of n nodes (its inputs, then its items) and e edges.
+
+    Equal blocks share one object.
     """
 
     kinds: tuple[Kind, ...]  # (n,) kinds of the nodes
@@ -132,8 +133,9 @@ class _GraphMaker(Interpreter[None, "BlockGraph | None"]):
 
 
 def _block_graph(block: Block, callees: tuple[BlockGraph | None, ...]) -> BlockGraph:
-    """A block's graph joined to those of its callees; `callees` has one entry per item, None for
-    operators.
+    """A block's graph joined to those of its callees.
+
+    callees: one entry per item, None for operators.
     """
     if not any(callees):
         return _flat(block)
@@ -147,8 +149,9 @@ def _block_graph(block: Block, callees: tuple[BlockGraph | None, ...]) -> BlockG
 
 @lru_cache(maxsize=32768)
 def _calling(flat: BlockGraph, callees: tuple[BlockGraph | None, ...]) -> BlockGraph:
-    """A block's graph with its callees; cached, so that equal blocks of all texts share one
-    object.
+    """A block's graph with its callees.
+
+    Cached, so that equal blocks of all texts share one object.
     """
     first = len(flat.kinds) - len(callees)  # after the block's inputs
     calls = []
@@ -161,8 +164,9 @@ def _calling(flat: BlockGraph, callees: tuple[BlockGraph | None, ...]) -> BlockG
 
 @lru_cache(maxsize=32768)
 def _flat(block: Block) -> BlockGraph:
-    """A block's graph without callees; cached, since most texts of a space differ in the callees
-    alone.
+    """A block's graph without callees.
+
+    Cached, since most texts of a space differ in the callees alone.
     """
     # 1. The edges. Values are numbered; each has the node that makes it.
     maker = list(range(block.inputs))
@@ -234,8 +238,9 @@ def _flow(
 
 @lru_cache(maxsize=16384)
 def _site_numbers(site: Site) -> list[float]:
-    """Scaled log2 of width and positions of the first input and output (N, width, positions...),
-    and of the cost.
+    """Scaled log2 of the sizes of the first input and output, and of the cost.
+
+    The sizes are the width and the number of positions of a shape (N, width, positions...).
     """
     numbers = []
     for shapes in (site.inputs, site.outputs):
@@ -257,8 +262,9 @@ def _kind(op: str, attrs: tuple[tuple[str, Value | Ref], ...]) -> Kind:
 
 
 def _size(value: Value | Ref | None) -> float:
-    """Scaled log2 of a size or of a product of sizes; 0 if it is missing or a parameter of the
-    function.
+    """Scaled log2 of a size or of a product of sizes.
+
+    It is 0 if the size is missing or a parameter of the function.
     """
     is_product = isinstance(value, tuple) and not isinstance(value, Ref)
     factors = value if is_product else (value,)

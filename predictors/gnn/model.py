@@ -228,9 +228,7 @@ class FlowLayer(nn.Module):
 
 
 class Edges(NamedTuple):
-    """Edges in both directions between 2N nodes: 2i is node i along the edges, 2i + 1 against
-    them.
-    """
+    """Edges in both directions between 2N nodes: 2i is node i along, 2i + 1 against the edges."""
 
     source: Tensor  # (2E,)
     target: Tensor  # (2E,)

@@ -167,8 +167,9 @@ class GNN(SamplingPredictor):
         targets: np.ndarray,
         held_out: np.ndarray,
     ) -> np.ndarray:
-        """Covariance (M, M) of the errors on held-out architectures, minus the variance among the
-        members there.
+        """Covariance (M, M) of the errors on held-out architectures.
+
+        The variance among the members there is subtracted.
         """
         # 1. Errors where a member has not seen the text, NaN elsewhere.                 (K, n, M)
         errors = targets - self._predict_z(graphs)
@@ -296,8 +297,9 @@ def _numbered(graphs: Sequence[TextGraph]) -> dict[TextGraph, int]:
 
 
 def _moments(errors: np.ndarray, prior: float) -> np.ndarray:
-    """Second moments (M, M) of errors (e, M), NaN where missing, with `_PRIOR_WEIGHT` errors of
-    size `prior` added.
+    """Second moments (M, M) of errors (e, M), NaN where missing.
+
+    `_PRIOR_WEIGHT` errors of size `prior` are added.
     """
     sums, counts = second_moments(errors)
     of_prior = _PRIOR_WEIGHT * prior**2 * np.eye(len(counts))

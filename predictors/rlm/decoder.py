@@ -39,8 +39,9 @@ PLACE_VALUES = np.array([1.0, 0.1, 0.01])  # of units, tenths, hundredths
 
 
 def grammar() -> np.ndarray:
-    """Mask (NUMBER_LENGTH, NUMBER_TOKENS), True where a token is allowed. Any allowed sequence is a
-    number.
+    """Mask (NUMBER_LENGTH, NUMBER_TOKENS), True where a token is allowed.
+
+    Any allowed sequence is a number.
     """
     mask = np.zeros((NUMBER_LENGTH, NUMBER_TOKENS), bool)
     mask[0, :ZERO] = True

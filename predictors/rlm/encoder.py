@@ -99,8 +99,9 @@ def _numbered_on(
     first: np.ndarray,
     axis: int = 0,
 ) -> Tensor:
-    """Arrays of numbers that begin at 0 in each text, joined so that each text begins at its
-    `first` number.
+    """Arrays of numbers, joined so that each text begins at its `first` number.
+
+    The numbers of each array begin at 0.
     """
     numbered = [array + start for array, start in zip(arrays, first, strict=True)]
     return _joined(numbered, axis)
@@ -282,8 +283,9 @@ class Flow:
             self.weights.append(scale / self.times[distinct])
 
     def messages(self, x: Tensor) -> Tensor:
-        """(m, 4D) tokens x (m, D), what each reads, what reads it, and the mean token of its
-        text.
+        """For tokens x (m, D), what they read, what reads them, and their text's mean token.
+
+        Returns (m, 4D): the tokens themselves and the three messages.
         """
         source, target = self.ends
         to_source, to_target = self.weights

@@ -94,8 +94,9 @@ def nearest_group(states: np.ndarray, groups: list[Group]) -> np.ndarray:
 
 
 def _farthest_points(points: np.ndarray, count: int) -> np.ndarray:
-    """Row numbers (count,) by farthest-point sampling (Gonzalez 1985), beginning with the row
-    nearest to the mean.
+    """Row numbers (count,) by farthest-point sampling (Gonzalez 1985).
+
+    The first is the row nearest to the mean.
     """
 
     def squared_distances_to(point: np.ndarray) -> np.ndarray:
@@ -155,8 +156,9 @@ class MetricContext:
 
     @torch.inference_mode()
     def conditions(self, states: np.ndarray, covariates: np.ndarray) -> Tensor:
-        """Conditions (q, d) of the digit decoder for queries with states (q, S) and covariates (q,
-        c).
+        """Conditions (q, d) of the digit decoder for queries.
+
+        The queries have states (q, S) and covariates (q, c).
         """
         projected = self.projection(states, covariates)  # (q, F)
         features = torch.from_numpy(projected)[None]  # (1, q, F)
@@ -342,8 +344,9 @@ class FittedContext:
         return self.transforms[metric].to_z(self.values[metric][rows])
 
     def training_examples(self, rows: np.ndarray, metric: str) -> tuple[Tensor, Tensor]:
-        """Features (1, n, F) and targets (1, n) of those rows that have a metric, or of the first
-        that have it.
+        """Features (1, n, F) and targets (1, n) of those rows that have a metric.
+
+        If none of them has it, the first rows with the metric stand in.
         """
         rows = self._rows_with(rows, metric)
         states = self.states[rows]
@@ -422,8 +425,9 @@ class FittedContext:
         metric: str,
         covariates: list[str],
     ) -> MetricContext:
-        """The processed examples of those rows that have the metric, or of the first that have
-        it.
+        """The processed examples of those rows that have the metric.
+
+        If none of them has it, the first rows with the metric stand in.
         """
         rows = self._rows_with(rows, metric)
         key = (metric, _projection_key(rows, covariates))

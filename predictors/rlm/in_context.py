@@ -141,8 +141,9 @@ class ContextReader(nn.Module):
 
 
 def _target_features(targets: Tensor) -> Tensor:
-    """Features (B, n, 5) of targets (B, n): near 0 the value itself, beyond it its size, and waves
-    that tell close values apart.
+    """Features (B, n, 5) of targets (B, n).
+
+    They are the value itself near 0, its size beyond, and waves that tell close values apart.
     """
     z = targets.clamp(-MAX_TARGET, MAX_TARGET)
     features = [

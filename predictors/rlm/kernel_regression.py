@@ -94,8 +94,9 @@ class PrincipalAxes(NamedTuple):
         count: int,
         *beside: np.ndarray,
     ) -> PrincipalAxes:
-        """Fit at most `count` axes to a part (n, S), scaled to a mean square of 1, and columns
-        `beside` it (n, c).
+        """Fit at most `count` axes to a part (n, S) and the columns `beside` it (n, c).
+
+        The part is scaled to a mean square of 1.
         """
         center = part.mean(0)
         centered = part - center
@@ -110,8 +111,9 @@ class PrincipalAxes(NamedTuple):
         part: np.ndarray,
         *beside: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Projections (m, k) of a part (m, S) on the axes, and squared distances (m,) from their
-        span.
+        """Projections (m, k) of a part (m, S) on the axes, and squared distances (m,).
+
+        The distances are those from the span of the axes.
         """
         scaled = (part - self.center) / self.scale
         joined = np.concatenate([scaled, *beside], 1)  # (m, S + c)
@@ -212,8 +214,9 @@ def _fill(
 
 
 def _filled(covariates: np.ndarray) -> np.ndarray:
-    """Covariates (m, c), scaled to a total variance of about 1; unknown ones are 0, the mean of
-    z.
+    """Covariates (m, c), scaled to a total variance of about 1.
+
+    Unknown ones are 0, the mean of z.
     """
     return np.nan_to_num(covariates) / _root_of_columns(covariates)
 
@@ -233,8 +236,9 @@ def _weighted(
 
 
 def _principal_axes(centered: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """At most `count` directions (S, k) of largest variance of rows (n, S), and standard deviations
-    (k,) along them.
+    """At most `count` directions (S, k) of largest variance of rows (n, S).
+
+    The second result is the standard deviations (k,) along them.
     """
     n, size = centered.shape
     if not size:

@@ -301,8 +301,9 @@ def _readout(
     targets: np.ndarray,
     rng: np.random.Generator,
 ) -> tuple[list[nn.Parameter], Loss]:
-    """Parameters of the encoder and of a linear readout of all metrics from the states, and its
-    squared error.
+    """Parameters of the encoder and of a linear readout, and the readout's squared error.
+
+    The readout predicts all metrics from the states.
     """
     metrics = targets.shape[1]
     head = nn.Linear(model.config.encoder.outputs, metrics)
@@ -330,8 +331,9 @@ def _descend(
     rate: float,
     progress: Progress | None,
 ) -> None:
-    """Minimize a random loss by AdamW with a linearly falling learning rate, in `steps` out of
-    `total`.
+    """Minimize a random loss by AdamW with a linearly falling learning rate.
+
+    steps: those to take out of `total`.
     """
     optimizer = torch.optim.AdamW(parameters, rate, weight_decay=WEIGHT_DECAY)
     for done, step in enumerate(steps):

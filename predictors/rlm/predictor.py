@@ -127,8 +127,9 @@ class RLM(SamplingPredictor):
     # --- learning
 
     def fit(self, architectures: Inputs, metrics: Metrics) -> Self:
-        """As `Predictor.fit`: store the examples; fine-tune the base on them if `steps` or
-        `kernel_steps` is set.
+        """As `Predictor.fit`: store the examples.
+
+        If `steps` or `kernel_steps` is set, fine-tune the base on them.
         """
         texts = as_texts(architectures)
         values = as_targets(architectures, metrics)
@@ -175,8 +176,9 @@ class RLM(SamplingPredictor):
         return self
 
     def extend(self, architectures: Inputs, metrics: Metrics) -> None:
-        """Add further examples; new values of a stored architecture are merged with, or replace,
-        its old ones.
+        """Add further examples.
+
+        New values of a stored architecture are merged with its old ones, or replace them.
         """
         texts = as_texts(architectures)
         values = as_targets(architectures, metrics)
@@ -246,8 +248,9 @@ class RLM(SamplingPredictor):
     # --- reading
 
     def states(self, architectures: Inputs) -> np.ndarray:
-        """States (n, S), float32, of n architectures: the encoder's outputs. `fit` is not
-        needed.
+        """States (n, S), float32, of n architectures: the outputs of the encoder.
+
+        `fit` is not needed.
         """
         return self._read(as_texts(architectures))
 
