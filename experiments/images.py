@@ -23,7 +23,7 @@ TRAIN = 8000  # images; the validation and the test part have a quarter of that
 
 def composed_images(
     count: int, digits: np.ndarray, labels: np.ndarray, rng: np.random.Generator
-) -> tuple:
+) -> tuple[np.ndarray, np.ndarray]:
     """Images and classes.
 
     Args:

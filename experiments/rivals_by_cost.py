@@ -209,7 +209,7 @@ class MoAshaRanked(MoAsha):
             nondominated_sort,
         )
 
-        class Ranks(MOPriority):
+        class Ranks(MOPriority):  # type: ignore[misc]  # of a library without types
             def priority_unsafe(self, objectives: np.ndarray) -> np.ndarray:
                 order = nondominated_sort(_scaled(objectives), dim=0)
                 ranks = np.empty(len(order), int)

@@ -17,7 +17,7 @@ from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
 
@@ -384,7 +384,7 @@ def as_texts(architectures: Inputs) -> list[str]:
         if isinstance(network, str):
             texts.append(network)
         else:
-            texts.append(to_text(cast("onnx.ModelProto", network)))
+            texts.append(to_text(network))
     return texts
 
 

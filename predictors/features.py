@@ -10,9 +10,10 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from predictors.metrics import EXACT
-from search_spaces import expand, graph_flops, graph_params, read
 from search_spaces.common.errors import InputError
+from search_spaces.ir.costs import graph_flops, graph_params
 from search_spaces.ir.graph import Attrs, Value
+from search_spaces.ir.text import expand, read
 from search_spaces.ir.text.program import (
     Block,
     Item,

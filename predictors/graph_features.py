@@ -19,8 +19,8 @@ from math import log2, prod
 import numpy as np
 
 from predictors.features import kind_attributes, reading
-from search_spaces import expand
 from search_spaces.ir.graph import Graph, Node
+from search_spaces.ir.text import expand
 from search_spaces.ir.text.program import total_cost
 
 MAX_KINDS = 64  # kinds of operators that are subsets, the first ones that occur

@@ -118,7 +118,7 @@ class Metric:
             )
         return cls(
             name,
-            kind=cast(Kind, kinds[0]) if kinds else None,
+            kind=kinds[0] if kinds else None,
             direction=directions[0] if directions else None,
             price=cast(Price, prices[0]) if prices else None,
         )

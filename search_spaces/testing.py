@@ -7,19 +7,12 @@ from itertools import pairwise
 import numpy as np
 import onnx
 
-from search_spaces import (
-    Architecture,
-    SearchSpace,
-    TorchSpace,
-    compact,
-    from_model,
-    from_text,
-    graph_flops,
-    graph_params,
-    write,
-)
+from search_spaces import Architecture, SearchSpace, TorchSpace, from_text
 from search_spaces.choosers import ReplayChooser
 from search_spaces.common.errors import InputError
+from search_spaces.ir.costs import graph_flops, graph_params
+from search_spaces.ir.onnx import from_model
+from search_spaces.ir.text import compact, write
 
 
 def check_space(space: SearchSpace, count: int = 20, seed: int = 0) -> None:

@@ -229,7 +229,7 @@ def _of_counts(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 def _linear(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """A linear function (n,) of the first coordinates of x (n, d), perhaps standardized."""
-    d = x.shape[1]
+    d: int = x.shape[1]
     weights = rng.standard_normal(d)
     used = rng.integers(1, d + 1)
     weights[used:] = 0

@@ -45,7 +45,8 @@ from nas.search.evaluators import MAX_PER_TRAINING, Values
 from nas.search.samplers import is_guided
 from nas.search.study.trial_logger import EvaluationLogger
 from nas.search.trainings import Segment
-from search_spaces import Architecture, Subnetworks, to_model
+from search_spaces import Architecture, Subnetworks
+from search_spaces.ir.onnx import to_model
 from search_spaces.ir.pytorch import record, record_with_numbers
 
 RIVALS = ("uniform magnitude", "global magnitude", "uniform taylor", "global taylor")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def ending_prepared(as_json: bool) -> Iterator[None]:
     """End the command with status 0 if searches were only prepared; print how workers join them."""
     from nas.comparison.runs import Prepared
-    from nas.search.study.provenance import without_passwords
+    from nas.search.study.schema import without_passwords
 
     try:
         yield

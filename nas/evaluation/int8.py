@@ -199,7 +199,7 @@ def calibration_reader(model: onnx.ModelProto, samples: Samples | np.ndarray | N
             feeds.append({name: column[rows] for name, column in columns.items()})
     batches = iter(feeds)
 
-    class Reader(CalibrationDataReader):
+    class Reader(CalibrationDataReader):  # type: ignore[misc]  # of a library without types
         def get_next(self) -> dict[str, np.ndarray] | None:
             return next(batches, None)
 

@@ -268,9 +268,9 @@ class _NoInitialWeights(TorchFunctionMode):
 
     def __torch_function__(
         self,
-        func: Callable,
+        func: Callable[..., Any],
         types: Sequence[type],
-        args: tuple = (),
+        args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         options = kwargs or {}

@@ -17,8 +17,8 @@ import numpy as np
 from scipy.optimize import nnls
 
 from predictors import Predictor
-from search_spaces import expand, graph_flops, graph_params, read
-from search_spaces.ir.costs import graph_activations
+from search_spaces.ir.costs import graph_activations, graph_flops, graph_params
+from search_spaces.ir.text import expand, read
 
 RATIO = "ratio_ms"  # metric: log ratio of the new device's latency to a known device's
 MAX_DEVICES = 24  # known devices, those whose ratio to the new one varies least

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nas.benchmarks.csv_file import ORIGIN_COLUMNS
 from nas.search.study.files import network_name
-from nas.search.study.networks import ORIGIN_COLUMNS
 from nas.search.study.schema import SETTINGS_KEY
 from search_spaces.common.errors import InputError
 from search_spaces.ir.costs import graph_flops, graph_params

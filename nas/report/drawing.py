@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-from search_spaces import read
+from search_spaces.ir.text import read
 from search_spaces.ir.text.program import Block, Item
 
 MIN_FUNCTION_OPERATORS = 3  # operators; smaller functions are not drawn

@@ -14,6 +14,7 @@ from urllib.parse import quote
 import numpy as np
 from scipy.stats import kendalltau
 
+from nas.benchmarks.csv_file import ORIGIN_COLUMNS
 from nas.evaluation.metrics import PRICES, price
 from nas.report.collecting import Network, collect, labelled
 from nas.report.drawing import draw_blocks
@@ -22,7 +23,6 @@ from nas.report.proposals import propose
 from nas.report.runtimes import compare_runtimes
 from nas.search.objectives import parse_constraints
 from nas.search.policy_planner import is_by_cost, read_runs
-from nas.search.study.networks import ORIGIN_COLUMNS
 from nas.search.study.provenance import used_settings
 from nas.search.study.schema import IDENTITY_KEY, SETTINGS_KEY, SOURCE_KEY
 from predictors.metrics import Metric

@@ -366,7 +366,7 @@ class T5GemmaReader:
     """
 
     def __init__(self, name: str) -> None:
-        from search_spaces.ir.pytorch.libraries import prepare_torchvision
+        from search_spaces.common.torchvision import prepare_torchvision
 
         prepare_torchvision()
         import transformers

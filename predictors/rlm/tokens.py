@@ -25,9 +25,9 @@ from typing import NamedTuple
 import numpy as np
 
 from predictors.features import kind_attributes
-from search_spaces import read
 from search_spaces.common.errors import InputError
 from search_spaces.ir.graph import Attrs, Graph, Shape, Value
+from search_spaces.ir.text import read
 from search_spaces.ir.text.program import Block, Interpreter, Program, operator_outcome
 
 BUCKETS = 8192  # of hashed words; bucket 0 is padding

@@ -12,8 +12,9 @@ import ast
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from search_spaces.choosers import Choice, Trial
+from search_spaces.choosers import Trial
 from search_spaces.common.errors import InputError
+from search_spaces.domains import Choice
 from search_spaces.space import SearchSpace
 
 

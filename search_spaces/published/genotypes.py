@@ -106,31 +106,31 @@ def _genotype(value: Any) -> Genotype:
 
 
 def _from_fields(
-    normal: list,
-    normal_concat: list,
-    reduce: list,
-    reduce_concat: list,
+    normal: list[Any],
+    normal_concat: list[Any],
+    reduce: list[Any],
+    reduce_concat: list[Any],
 ) -> Genotype:
     return Genotype(
         _edges(normal), _numbers(normal_concat), _edges(reduce), _numbers(reduce_concat)
     )
 
 
-def _from_compact(normal: list, reduce: list) -> Genotype:
-    def edges(cell: list) -> tuple[Edge, ...]:
+def _from_compact(normal: list[Any], reduce: list[Any]) -> Genotype:
+    def edges(cell: list[Any]) -> tuple[Edge, ...]:
         return _edges([(COMPACT_OPERATIONS[_number(op)], source) for source, op in cell])
 
     return Genotype(edges(normal), None, edges(reduce), None)
 
 
-def _edges(pairs: list) -> tuple[Edge, ...]:
+def _edges(pairs: list[Any]) -> tuple[Edge, ...]:
     edges = tuple((operation, _number(source)) for operation, source in pairs)
     if not all(isinstance(operation, str) for operation, _ in edges):
         raise InputError("an edge must be ('operation', input)")
     return edges
 
 
-def _numbers(values: list) -> tuple[int, ...]:
+def _numbers(values: list[Any]) -> tuple[int, ...]:
     return tuple(_number(value) for value in values)
 
 

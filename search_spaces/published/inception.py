@@ -16,8 +16,9 @@ from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
-from search_spaces.choosers import Choice, ReplayChooser, Trial
+from search_spaces.choosers import ReplayChooser, Trial
 from search_spaces.common.errors import InputError
+from search_spaces.domains import Choice
 from search_spaces.ir.builder import Network, Tensor
 from search_spaces.ir.ops.convolution import Convolution, same_pads
 from search_spaces.published.gennape import Family, literal, operation_choices, suggest_operations

@@ -25,8 +25,9 @@ import ast
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
-from search_spaces.choosers import Choice, ReplayChooser, Trial
+from search_spaces.choosers import ReplayChooser, Trial
 from search_spaces.common.errors import InputError
+from search_spaces.domains import Choice
 from search_spaces.ir.builder import Network, Tensor
 from search_spaces.registry import register_space
 from search_spaces.space import Architecture, SearchSpace

@@ -10,8 +10,9 @@ from __future__ import annotations
 from math import comb
 from typing import NamedTuple
 
-from search_spaces.choosers import Choice, Trial
+from search_spaces.choosers import Trial
 from search_spaces.common.errors import InputError
+from search_spaces.domains import Choice
 from search_spaces.ir.builder import Network, Tensor
 from search_spaces.published.gennape import (
     Family,

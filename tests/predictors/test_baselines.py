@@ -14,7 +14,9 @@ from predictors.base import STREAM_CHUNK
 from predictors.baselines import Ridge
 from predictors.features import PATH_NODES, feature_matrix, features
 from predictors.graph_features import graph_features
-from search_spaces import InputError, TorchSpace, expand, get_space, graph_params, read
+from search_spaces import InputError, TorchSpace, get_space
+from search_spaces.ir.costs import graph_params
+from search_spaces.ir.text import expand, read
 
 SPACE = get_space("nasbench201", channels=4, cells=2)
 

@@ -18,7 +18,9 @@ from predictors.gnn import GNN
 from predictors.gnn.graph import TextGraph, Vocabulary, collate, text_graph
 from predictors.gnn.model import Config, Network
 from predictors.gnn.predictor import held_out_folds
-from search_spaces import InputError, expand, get_space, graph_flops, graph_params, read
+from search_spaces import InputError, get_space
+from search_spaces.ir.costs import graph_flops, graph_params
+from search_spaces.ir.text import expand, read
 from search_spaces.ir.text.program import calls, sites
 
 SPACES = [get_space("tiny-resnet"), get_space("nasbench201", channels=4, cells=2)]

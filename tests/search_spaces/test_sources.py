@@ -8,7 +8,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from search_spaces import InputError, from_text, graph_params, params, read_source
+from search_spaces import InputError, from_text, params, read_source
+from search_spaces.ir.costs import graph_params
 from search_spaces.ir.text import expand, read
 
 torch = pytest.importorskip("torch", reason="modules are torch's")

@@ -26,20 +26,13 @@ from experiments.runner import AsJson, Jobs, Quick, run_command
 from nas.benchmarks.text_cache import text_version
 from nas.cli.console import print_json, print_table
 from nas.cli.progress import progress_bar
-from search_spaces import (
-    Architecture,
-    SearchSpace,
-    compact,
-    from_model,
-    from_text,
-    get_space,
-    list_spaces,
-    write,
-)
+from search_spaces import Architecture, SearchSpace, from_text, get_space, list_spaces
 from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
 from search_spaces.common.progress import Progress
 from search_spaces.ir.costs import graph_flops, graph_params
+from search_spaces.ir.onnx import from_model
+from search_spaces.ir.text import compact, write
 
 if TYPE_CHECKING:
     import onnx

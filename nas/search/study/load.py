@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import optuna
     from optuna.storages import BaseStorage
 
-    from search_spaces.choosers import Choice
+    from search_spaces.domains import Choice
 
 
 class RecordedSpace(SearchSpace):

@@ -25,7 +25,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -477,8 +477,8 @@ class _Finder:
         """One copy of a vector for each layer that reads it; calls of one layer share a kernel."""
         # 1. The layer of a use is the nearest operator before it with a kernel. Uses that follow
         #    the same call of it in the same way are numbered.
-        uses_of_layer: dict[tuple, list[_Use]] = defaultdict(list)
-        uses_after_call: Counter[tuple] = Counter()
+        uses_of_layer: dict[tuple[Any, ...], list[_Use]] = defaultdict(list)
+        uses_after_call: Counter[tuple[Any, ...]] = Counter()
         for use in sorted(uses):
             call, kernels = self._nearest_kernel(use.node)
             layer = kernels or (use.node,)

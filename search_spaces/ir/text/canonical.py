@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from search_spaces.ir.graph import Value
 from search_spaces.ir.ops import COMMUTATIVE
@@ -325,7 +325,7 @@ class _Search:
         self.leaves = 0
 
         # 1. The entities: their labels, values, and whether their inputs commute.
-        numbers: dict[tuple, int] = {}
+        numbers: dict[tuple[Any, ...], int] = {}
         self.labels = []
         self.commutes = [False] * raw.inputs
         self.first_value = list(range(raw.inputs))
@@ -385,7 +385,7 @@ class _Search:
         In a class, the same outputs leave the block.
         """
         raw = self.raw
-        keys: list[tuple] = []
+        keys: list[tuple[Any, ...]] = []
         for i in range(raw.inputs):
             keys.append(("", "", i if raw.ordered_inputs else 0, ()))
         returned = set(raw.outputs)

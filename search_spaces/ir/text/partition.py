@@ -11,6 +11,7 @@ only the entities that leave their class:
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 
 class Partition:
@@ -39,7 +40,7 @@ class Partition:
         self.size = size
 
     @classmethod
-    def by_key(cls, keys: list[tuple]) -> Partition:
+    def by_key(cls, keys: list[tuple[Any, ...]]) -> Partition:
         """Entities in classes of equal keys, in the order of the keys."""
         # 1. Class and position of each entity; sorting is stable.
         ranks = {key: rank for rank, key in enumerate(sorted(set(keys)))}

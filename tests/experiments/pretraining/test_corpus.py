@@ -21,9 +21,9 @@ from experiments.pretraining.corpus import (
 )
 from nas.benchmarks import load_benchmark
 from nas.benchmarks.populations import POPULATIONS
-from search_spaces import get_space, list_spaces, read
+from search_spaces import get_space, list_spaces
 from search_spaces.ir.costs import graph_flops, graph_params
-from search_spaces.ir.text import expand
+from search_spaces.ir.text import expand, read
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -21,7 +21,8 @@ from predictors.rlm.tokens import (
     tokenize,
     tokenize_graph,
 )
-from search_spaces import InputError, SearchSpace, expand, get_space, read
+from search_spaces import InputError, SearchSpace, get_space
+from search_spaces.ir.text import expand, read
 
 SPACES = {
     "nasbench201": get_space("nasbench201", channels=4, cells=1),

@@ -13,8 +13,9 @@ from typing import Any
 import onnx
 import pytest
 
-from search_spaces import InputError, graph_flops, graph_params, to_text
+from search_spaces import InputError, to_text
 from search_spaces.ir.builder import Network, Tensor
+from search_spaces.ir.costs import graph_flops, graph_params
 from search_spaces.ir.graph import Graph
 from search_spaces.ir.text import compact, expand, read, write
 
