@@ -14,7 +14,7 @@ from nas.evaluation.extremes import largest, smallest
 from nas.evaluation.measurement import Measurement, known_metrics
 from nas.evaluation.trainable import Trainable
 from nas.search.objectives import Constraint, ConstraintsLike, parse_constraints
-from search_spaces.common.errors import InputError, MeasurementError, unknown
+from search_spaces.common.errors import InputError, unknown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from search_spaces import Architecture, SearchSpace
 
 COUNTED = ("params", "flops")  # from the graph; everything else is measured or predicted
+MAX_FAILURES = 10  # consecutive networks that cannot be measured, after which a profile ends
 DESIGNS = 4  # networks that the space itself proposes are measured, too
 
 _log = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ class Profile:
             everything = np.concatenate([values, self.ends[metric]])
             rows[metric] = {
                 "min": float(np.nanmin(everything)),
-                "median": float(np.nanmedian(values)),
+                "median": float(np.nanmedian(values)) if np.isfinite(values).any() else math.nan,
                 "max": float(np.nanmax(everything)),
                 "networks": int(np.isfinite(values).sum()),
             }
@@ -123,8 +124,8 @@ def profile(
         seed: draws the networks.
 
     Raises:
-        InputError: a metric is unknown or needs a training, a number is below 1, or no network of
-            the space can be built.
+        InputError: a metric is unknown or needs a training, a number is below 1, no network of
+            the space can be built, or ten in a row cannot be measured.
 
     Example:
         >>> import nas
@@ -150,8 +151,9 @@ def profile(
     some = drawn[:measured]
     random, at_ends = ({**_counted(space, archs)} for archs in (drawn, ends))
     if timed:
-        random |= _measured(space, some, measuring)
-        at_ends |= _measured(space, ends, measuring)
+        values = _measured(space, [*some, *ends], measuring)
+        for name, column in values.items():
+            random[name], at_ends[name] = np.split(column, [len(some)])
 
     # 3. Limits.
     kept = [_limit(limit, random[limit.metric], at_ends[limit.metric]) for limit in limits]
@@ -177,15 +179,27 @@ def _counted(space: SearchSpace, archs: Sequence[Architecture]) -> dict[str, np.
 def _measured(
     space: SearchSpace, archs: Sequence[Architecture], measuring: Measurement
 ) -> dict[str, np.ndarray]:
+    """Measured values (n,) of n networks by metric; NaN where one could not be measured.
+
+    Raises:
+        InputError: all networks, or `MAX_FAILURES` in a row, could not be measured.
+    """
     rows = []
+    failures = 0
     for arch in archs:
         network = Trainable.of(space, arch)
         try:
             values = measuring(network, lambda arch=arch: space.to_onnx(arch)).values  # type: ignore[misc]
-        except MeasurementError as error:
+        except InputError as error:  # as of a device or a converter
+            failures += 1
+            if failures == min(MAX_FAILURES, len(archs)):
+                raise InputError(
+                    f"{failures} networks in a row could not be measured; the last: {error}"
+                ) from error
             _log.warning("%s: %s", space.format(arch), error)
             rows.append([math.nan] * len(measuring.metrics))
             continue
+        failures = 0
         rows.append([values[name].value for name in measuring.metrics])
     return dict(zip(measuring.metrics, np.array(rows, float).T, strict=True))
 

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO, NamedTuple
 
+MAX_SHOWN = 200  # characters of what a program printed in an error message
+
 
 class TooSlow(Exception):
     """A program exceeded its timeout and was killed."""
@@ -21,6 +23,18 @@ class Finished(NamedTuple):
     status: int
     output: str
     errors: str
+
+    @property
+    def failure(self) -> str:
+        """How it failed, to follow the program's name: `crashed (SIGSEGV)`, or `failed with exit
+        status 1: LAST LINE`; "" if it did not.
+        """
+        if not self.status:
+            return ""
+        if self.status < 0:
+            names = {number.value: number.name for number in signal.Signals}
+            return f"crashed ({names.get(-self.status, f'signal {-self.status}')})"
+        return f"failed with exit status {self.status}{last_line(self.errors or self.output)}"
 
 
 def run_killable(
@@ -58,6 +72,21 @@ def run_killable(
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         return Finished(process.returncode, _content(output), _content(errors))
+
+
+def last_line(output: str) -> str:
+    """The last line that a program printed, to end an error message: `: LINE`, or "".
+
+    `?` replaces control characters, which would act on a terminal.
+    """
+    lines = output.strip().splitlines()
+    shown = lines[-1].strip()[:MAX_SHOWN] if lines else ""
+    return f": {printable(shown)}" if shown else ""
+
+
+def printable(text: str) -> str:
+    """The text with `?` for each character that would act on a terminal."""
+    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def _content(file: IO[bytes]) -> str:

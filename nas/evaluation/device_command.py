@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from filelock import lock_descriptor
 
-from nas.evaluation.child_process import TooSlow, run_killable
+from nas.evaluation.child_process import MAX_SHOWN, TooSlow, last_line, run_killable
 from nas.evaluation.latency import Latency, with_batch
 from nas.evaluation.runtimes import RUNTIMES
 from predictors.metrics import Metric
@@ -45,7 +45,6 @@ CONVERTED = {
 }
 PLACEHOLDERS = ("model", "int8", *CONVERTED)  # the ONNX file, and that in 8-bit integers
 SUFFIX = "_latency_ms"
-MAX_SHOWN = 200  # characters of a command's output in an error message
 # Lower case, because shell variables are in capitals
 _NAMED = re.compile(r"([a-z][a-z0-9_]*)=(.*)", re.DOTALL)
 _DECLARED = re.compile(
@@ -320,14 +319,12 @@ def _values(command: str, device: DeviceCommand) -> dict[str, list[list[float]]]
 def _output(command: str, timeout: float) -> str:
     """What a command prints."""
     try:
-        status, output, errors = run_killable(command, timeout)
+        finished = run_killable(command, timeout)
     except TooSlow as error:
         raise DeviceError(f"the command took more than {timeout:g} s") from error
-    if status:
-        raise DeviceError(
-            f"the command failed with exit status {status}{_last_line(errors or output)}"
-        )
-    return output
+    if finished.failure:
+        raise DeviceError(f"the command {finished.failure}")
+    return finished.output
 
 
 def _parse(output: str, metrics: Sequence[Metric]) -> dict[str, list[list[float]]]:
@@ -346,7 +343,7 @@ def _parse(output: str, metrics: Sequence[Metric]) -> dict[str, list[list[float]
         of = "milliseconds" if metric.unit == "ms" else metric.name
         if not rows[metric.name]:
             raise DeviceError(
-                f"the command printed no line with a number of {of}{_last_line(output)}"
+                f"the command printed no line with a number of {of}{last_line(output)}"
             )
         for value in np.ravel(rows[metric.name]).tolist():
             if not math.isfinite(value) or (metric.unit in _TIME_UNITS and value <= 0):
@@ -378,15 +375,6 @@ def _rows(metric: str, value: Any) -> list[list[float]]:
         raise DeviceError(
             f"the command printed {json.dumps(value)[:MAX_SHOWN]} for {metric}, which is no number"
         ) from error
-
-
-def _last_line(output: str) -> str:
-    """The last output line, to end an error message; `?` replaces control characters, which would
-    act on a terminal.
-    """
-    lines = output.strip().splitlines()
-    shown = lines[-1].strip()[:MAX_SHOWN] if lines else ""
-    return f": {''.join(c if c.isprintable() else '?' for c in shown)}" if shown else ""
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import numpy as np
 
 from nas.evaluation.device_command import DeviceCommand, DeviceError, time_on_device
 from nas.evaluation.devices import MIN_MEASURED, PredictedDevice
-from search_spaces.common.errors import InputError, MeasurementError
+from search_spaces.common.errors import InputError
 from search_spaces.common.progress import Progress
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def measure(
             latency = time_on_device(space.to_onnx(pool[text]), command, batch, calibration)
             if not latency.low > 0:
                 raise DeviceError(f"{device.metric} is {latency.low:g}, and not positive")
-        except (DeviceError, MeasurementError) as error:
+        except InputError as error:  # as of a device, a converter, or the quantization
             device.add(text, space.format(pool[text]), None, str(error))
             failures += 1
             if failures == MAX_FAILURES:

@@ -4,7 +4,7 @@ The number of evaluations, or the budget in epochs, is known. The seconds of one
 
 1. evaluations that are stored already, if searches are resumed;
 2. otherwise, for the built-in training, from a few training steps of `PROBED` random networks
-   (`Evaluator.probe`);
+   (`Evaluator.probe`), without what a runtime or a device takes to measure;
 3. otherwise, as for a user's own function, from the first evaluation.
 
 Tables and predictions take no time worth a word.
@@ -180,7 +180,10 @@ class DurationForecast:
             self._announce(float(seconds.sum() / units.sum()), basis)
             return
         each = self._probe(space, seed)
-        self._announce(each, "" if each is None else "from a few training steps")
+        basis = "from a few training steps"
+        if left_out := self.evaluator.unprobed:
+            basis += f", without {', '.join(left_out)}"
+        self._announce(each, "" if each is None else basis)
 
     def note(self, study: optuna.Study, trial: FrozenTrial) -> None:
         """Announce an estimate after the first evaluation; a callback of a search."""

@@ -184,9 +184,14 @@ class Evaluator:
     def probe(self, architectures: Sequence[Architecture]) -> float | None:
         """Mean seconds of an evaluation, estimated in about a second from parts of some.
 
-        None if only a whole evaluation can tell it.
+        None if only a whole evaluation can tell it. The metrics `unprobed` are left out.
         """
         return None
+
+    @property
+    def unprobed(self) -> tuple[str, ...]:
+        """Measured metrics, as of a runtime or a device, that may take longer than a second."""
+        return ()
 
 
 class _Called(Evaluator):

@@ -204,7 +204,7 @@ class MeasuredEvaluator(NetworkEvaluator):
         began = time.monotonic()
         measuring = 0.0
         trainings = list[float]()
-        if self.measurement.timed_here == tuple(m for m in self.measured if m not in COSTS):
+        if not self.unprobed:
             self.measure(architectures[0], EvaluationLogger())
             measuring = time.monotonic() - began
         elif not self.trained:
@@ -214,6 +214,11 @@ class MeasuredEvaluator(NetworkEvaluator):
             if time.monotonic() - began > MAX_PROBE_SECONDS:
                 break
         return measuring + float(np.mean(trainings))
+
+    @property
+    def unprobed(self) -> tuple[str, ...]:
+        measured = tuple(metric for metric in self.measured if metric not in COSTS)
+        return () if measured == self.measurement.timed_here else measured
 
     def train_again(self, architecture: Architecture, seed: int) -> dict[str, float]:
         model = partial(self.space.to_onnx, architecture)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import nas
+from nas.evaluation.device_command import DeviceCommand
+from nas.evaluation.measurement import Measurement
 from search_spaces import SearchSpace, Subnetworks, get_space
 from search_spaces.common.errors import InputError
 
@@ -53,6 +57,36 @@ def test_latencies_are_measured_for_some_networks(space: Subnetworks) -> None:
     assert costs.table.loc["cpu_latency_ms", "networks"] == 2
     assert 0 < costs.table.loc["cpu_latency_ms", "min"] < 1000
     assert [limit.share for limit in costs.limits] == [1]
+
+
+def _command(program: str) -> DeviceCommand:
+    settings = {"warmup": 0, "runs": 1, "retries": 0}
+    return DeviceCommand.parse(f"board={program}; : {{model}}", settings)
+
+
+def test_networks_that_a_device_cannot_time_are_left_out(
+    space: Subnetworks, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A device that times every second network."""
+    calls = tmp_path / "calls"
+    board = _command(f"echo >> {calls}; test $(($(wc -l < {calls}) % 2)) = 1 && echo 3")
+    costs = nas.profile(
+        space,
+        metrics=["board_latency_ms"],
+        samples=6,
+        measured=4,
+        measurement=Measurement((), commands=(board,)),
+    )
+    row = costs.table.loc["board_latency_ms"]
+    assert (row["min"], row["median"], row["max"], row["networks"]) == (3, 3, 3, 2)
+    assert caplog.text.count("printed no line with a number of milliseconds") >= 2
+
+
+def test_a_device_that_times_no_network_ends_a_profile_with_its_reason(space: Subnetworks) -> None:
+    off = Measurement((), commands=(_command("echo no route; exit 1"),))
+    message = r"10 networks in a row could not be measured; the last: .*exit status 1: no route"
+    with pytest.raises(InputError, match=message):
+        nas.profile(space, metrics=["board_latency_ms"], samples=20, measurement=off)
 
 
 def test_what_needs_a_training_is_refused(switches: SearchSpace) -> None:

@@ -8,29 +8,46 @@ no value there: `RuntimeFailure`.
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
-import signal
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nas.evaluation.child_process import TooSlow, run_killable
+from nas.evaluation.child_process import MAX_SHOWN, TooSlow, printable, run_killable
 from nas.evaluation.latency import CPU, Latency, LatencyTask, with_batch
 from nas.evaluation.runtimes import get_runtime
 from nas.evaluation.runtimes.base import Runtime, read_inputs
-from search_spaces.common.errors import MeasurementError
+from search_spaces.common.errors import InputError, MeasurementError
 from search_spaces.ir.onnx import load_model
 
 if TYPE_CHECKING:
     import onnx
 
-TIMEOUT_S = 600.0  # of one child process: a compiler on a busy core takes minutes
+TIMEOUT = "NAS_RUNTIME_TIMEOUT"  # environment variable: seconds that one child process may take
+TIMEOUT_S = 600.0  # by default: a compiler on a busy core takes minutes
 CHILD = [sys.executable, "-m", "nas.evaluation.runtimes.child"]
-MAX_SHOWN = 200  # characters of a reason
+
+
+def default_timeout() -> float:
+    """Seconds that a child process may take: `$NAS_RUNTIME_TIMEOUT`, or `TIMEOUT_S`.
+
+    Raises:
+        InputError: the variable is no positive number.
+    """
+    text = os.environ.get(TIMEOUT)
+    if not text:
+        return TIMEOUT_S
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise InputError(f"{TIMEOUT}={text}: it must be a positive number of seconds")
+    return seconds
 
 
 class RuntimeFailure(MeasurementError):
@@ -57,7 +74,7 @@ def measure_in_runtime(
     model: onnx.ModelProto,
     name: str,
     task: LatencyTask | None = None,
-    timeout: float = TIMEOUT_S,
+    timeout: float | None = None,
 ) -> RuntimeResult:
     """Convert a network, compare its outputs with ONNX Runtime's on Gaussian noise, and time it.
 
@@ -65,7 +82,8 @@ def measure_in_runtime(
         model: the network as ONNX.
         name: of the runtime, as `nas.evaluation.runtimes.RUNTIMES` has it.
         task: how it is timed. Its provider is not used.
-        timeout: of the child process, in seconds.
+        timeout: of the child process, in seconds; by default `$NAS_RUNTIME_TIMEOUT`, or
+            `TIMEOUT_S`.
 
     Raises:
         RuntimeFailure: the runtime cannot convert or run the network within the timeout, or its
@@ -91,7 +109,7 @@ def measure_memory_in_runtime(
     model: onnx.ModelProto,
     name: str,
     task: LatencyTask | None = None,
-    timeout: float = TIMEOUT_S,
+    timeout: float | None = None,
 ) -> float:
     """Peak growth of a fresh process that loads and runs the converted network, in MB (10⁶ bytes).
 
@@ -119,7 +137,7 @@ def measure_memory_in_runtime(
 
 
 def convert_for_runtime(
-    model: Path, name: str, folder: Path, batch: int = 1, timeout: float = TIMEOUT_S
+    model: Path, name: str, folder: Path, batch: int = 1, timeout: float | None = None
 ) -> Path:
     """Convert an ONNX file and keep the result in a folder.
 
@@ -128,7 +146,7 @@ def convert_for_runtime(
         name: of the runtime.
         folder: an existing folder for the converted files.
         batch: replaces a symbolic batch size.
-        timeout: of the child process, in seconds.
+        timeout: see `measure_in_runtime`.
 
     Returns:
         The file to load; weights may lie beside it.
@@ -156,24 +174,30 @@ def _written(model: onnx.ModelProto, folder: Path, name: str, batch: int) -> Pat
     return path
 
 
-def _run(runtime: Runtime, folder: Path, job: dict[str, Any], timeout: float) -> dict[str, Any]:
+def _run(
+    runtime: Runtime, folder: Path, job: dict[str, Any], timeout: float | None
+) -> dict[str, Any]:
     """Run a job in a child process.
 
     Raises:
         RuntimeFailure: with the step at which it failed, and why.
+        InputError: `$NAS_RUNTIME_TIMEOUT` is no number of seconds.
     """
     from nas.evaluation.runtimes.child import JOB, RESULT, STEP
+
+    timeout = default_timeout() if timeout is None else timeout
 
     (folder / JOB).write_text(json.dumps({"runtime": runtime.name, **job}))
     (folder / RESULT).unlink(missing_ok=True)
     threads = str(job["task"]["threads"])
     environment = os.environ | {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
     try:
-        status, _, errors = run_killable([*CHILD, str(folder)], timeout, environment)
+        finished = run_killable([*CHILD, str(folder)], timeout, environment)
     except TooSlow as error:
         raise _failure(runtime, folder / STEP, f"took more than {timeout:g} s") from error
     if not (folder / RESULT).exists():
-        raise _failure(runtime, folder / STEP, _crash(status, errors))
+        end = finished.failure or "ended without a result"
+        raise _failure(runtime, folder / STEP, f"the process {end}")
     result: dict[str, Any] = json.loads((folder / RESULT).read_text())
     if "error" in result:
         raise _failure(runtime, folder / STEP, result["error"])
@@ -182,13 +206,5 @@ def _run(runtime: Runtime, folder: Path, job: dict[str, Any], timeout: float) ->
 
 def _failure(runtime: Runtime, step: Path, reason: str) -> RuntimeFailure:
     at = step.read_text() if step.exists() else "starting"
-    shown = "".join(c if c.isprintable() else "?" for c in reason)[:MAX_SHOWN]
+    shown = printable(reason)[:MAX_SHOWN]
     return RuntimeFailure(f"{runtime.title} failed while {at}: {shown}")
-
-
-def _crash(status: int, errors: str) -> str:
-    """Why a process ended without a result."""
-    if status < 0:
-        return f"the process crashed ({signal.Signals(-status).name})"
-    lines: Sequence[str] = errors.strip().splitlines()
-    return f"exit status {status}" + (f", {lines[-1].strip()}" if lines else "")

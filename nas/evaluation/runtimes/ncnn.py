@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from nas.evaluation.child_process import Finished, last_line
 from nas.evaluation.runtimes.base import LoadedNetwork, Runtime, read_inputs
 from search_spaces.common.errors import InputError
 
+STANDARD_ERROR = 2  # file descriptor
 _TYPES = {"float32": "f32", "int64": "i64", "int32": "i32"}
 
 
@@ -37,10 +41,11 @@ class Ncnn(Runtime):
         command += [f"ncnnparam={file}", f"ncnnbin={weights}", f"ncnnpy={folder / 'ncnn.py'}"]
         command += [f"pnnxparam={folder / 'p.param'}", f"pnnxbin={folder / 'p.bin'}"]
         command += [f"pnnxpy={folder / 'p.py'}", f"pnnxonnx={folder / 'p.onnx'}"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
-        if done.returncode:
-            signal = f"signal {-done.returncode}" if done.returncode < 0 else done.returncode
-            raise InputError(f"pnnx ended with {signal}")
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False, cwd=folder
+        )
+        if failure := Finished(done.returncode, done.stdout, done.stderr).failure:
+            raise InputError(f"pnnx {failure}")
         if not file.exists():
             raise InputError("pnnx wrote no file")
         return file
@@ -53,11 +58,8 @@ class Ncnn(Runtime):
         for half in ("fp16_packed", "fp16_storage", "fp16_arithmetic", "bf16_storage"):
             setattr(network.opt, f"use_{half}", False)
         network.opt.use_vulkan_compute = False
-        # An operator that ncnn lacks makes this fail; the program prints its name.
-        if network.load_param(str(file)) != 0:
-            raise InputError("ncnn lacks an operator of the converted network")
-        if network.load_model(str(file.with_suffix(".bin"))) != 0:
-            raise InputError("ncnn cannot read the converted weights")
+        _load(network.load_param, file, "network")
+        _load(network.load_model, file.with_suffix(".bin"), "weights")
         return _Network(network)
 
 
@@ -80,6 +82,26 @@ class _Network(LoadedNetwork):
                 raise InputError("ncnn cannot run the converted network")
             results.append(np.array(output))
         return results
+
+
+def _load(reader: Callable[[str], int], file: Path, content: str) -> None:
+    """Let ncnn read a file. What its C++ code prints meanwhile names a missing operator.
+
+    Raises:
+        InputError: it cannot.
+    """
+    with tempfile.TemporaryFile() as printed:
+        original = os.dup(STANDARD_ERROR)
+        os.dup2(printed.fileno(), STANDARD_ERROR)
+        try:
+            status = reader(str(file))
+        finally:
+            os.dup2(original, STANDARD_ERROR)
+            os.close(original)
+        printed.seek(0)
+        reason = last_line(printed.read().decode(errors="replace"))
+    if status != 0:
+        raise InputError(f"ncnn cannot read the converted {content}{reason}")
 
 
 def _pnnx() -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -131,7 +133,8 @@ def test_an_operator_without_a_kernel_is_a_failed_measurement(openvino: str) -> 
     ("script", "reason"),
     [
         ("import os; os.kill(os.getpid(), 11)", r"the process crashed \(SIGSEGV\)"),
-        ("import sys; sys.exit('no room')", "exit status 1, no room"),
+        ("import sys; sys.exit('no room')", "the process failed with exit status 1: no room"),
+        ("pass", "the process ended without a result"),
         ("import time; time.sleep(60)", "took more than 1 s"),
     ],
 )
@@ -143,6 +146,86 @@ def test_a_converter_that_crashes_or_hangs_ends_with_a_line(
     with pytest.raises(RuntimeFailure, match=f"OpenVINO failed while starting: {reason}"):
         measure_in_runtime(network(), openvino, QUICK, timeout=1.0 if "sleep" in script else 60.0)
     assert time.monotonic() - begun < 30
+
+
+@pytest.fixture
+def pnnx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Replaces ncnn's converter by a shell script."""
+    pytest.importorskip("ncnn", reason="ncnn is not installed")
+    package = tmp_path / "packages" / "pnnx"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    paths = os.pathsep.join([str(package.parent), *filter(None, sys.path)])
+    monkeypatch.setenv("PYTHONPATH", paths)
+
+    def replace(script: str) -> None:
+        program = package / "pnnx"
+        program.write_text(f"#!/bin/sh\n{FILES_OF_PNNX}\n{script}\n")
+        program.chmod(0o755)
+
+    return replace
+
+
+FILES_OF_PNNX = """
+for argument in "$@"; do
+    case $argument in ncnnparam=*) param=${argument#*=};; ncnnbin=*) weights=${argument#*=};; esac
+done
+"""
+NO_KERNEL = r"7767517\n2 2\nInput in0 0 1 in0\nMystery m 1 1 in0 out0\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        (
+            "echo 'no op Mystery' >&2; exit 1",
+            "converting: pnnx failed with exit status 1: no op Mystery",
+        ),
+        ("kill -SEGV $$", r"converting: pnnx crashed \(SIGSEGV\)"),
+        ("exit 0", "converting: pnnx wrote no file"),
+        (
+            ": > $param; : > $weights",
+            "loading: ncnn cannot read the converted network: parse magic",
+        ),
+        (
+            f"printf '{NO_KERNEL}' > $param",
+            "loading: ncnn cannot read the converted network: .*Mystery",
+        ),
+    ],
+)
+def test_what_goes_wrong_in_a_converter_of_its_own_is_said_in_a_line(
+    script: str, reason: str, pnnx: Callable[[str], None]
+) -> None:
+    pnnx(script)
+    with pytest.raises(RuntimeFailure, match=f"^ncnn failed while {reason}") as error:
+        measure_in_runtime(network(), "ncnn", QUICK)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.slow
+def test_a_converter_that_hangs_is_ended_with_what_it_started(
+    pnnx: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = f"{tmp_path}/pid"
+    pnnx(f"sleep 600 & echo $! > {own}; wait")
+    monkeypatch.setenv(measuring.TIMEOUT, "12")
+    with pytest.raises(RuntimeFailure, match=r"ncnn failed while converting: took more than 12 s"):
+        measure_in_runtime(network(), "ncnn", QUICK)
+    state = Path(f"/proc/{Path(own).read_text().strip()}/stat")
+    assert not state.exists() or ") Z " in state.read_text()
+
+
+def test_the_time_limit_of_converters_is_a_number_of_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(measuring.TIMEOUT, raising=False)
+    assert measuring.default_timeout() == measuring.TIMEOUT_S
+    monkeypatch.setenv(measuring.TIMEOUT, "90")
+    assert measuring.default_timeout() == 90
+    for text in ("soon", "0", "-1", "nan", "inf"):
+        monkeypatch.setenv(measuring.TIMEOUT, text)
+        with pytest.raises(InputError, match=rf"NAS_RUNTIME_TIMEOUT={text}: .* number of seconds"):
+            measuring.default_timeout()
 
 
 def test_outputs_are_compared_relative_to_the_largest_one() -> None:

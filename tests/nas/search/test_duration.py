@@ -13,6 +13,7 @@ import pytest
 from nas.benchmarks import load_benchmark
 from nas.comparison.runs import Budget, SearchOptions, run_measured_studies, run_studies
 from nas.evaluation.datasets import load_dataset
+from nas.evaluation.device_command import DeviceCommand
 from nas.evaluation.measurement import Measurement
 from nas.evaluation.tasks import TrainingTask
 from nas.search.duration import Duration, Workload, in_words
@@ -72,6 +73,19 @@ def test_the_estimate_from_training_steps_is_within_a_factor_of_three(tmp_path: 
     assert "left: 3 of 4 trainings" in after.sentence
     assert before.sentence in (log := (tmp_path / "search" / "nas.log").read_text())
     assert after.sentence in log
+
+
+def test_an_estimate_says_which_measurements_it_leaves_out(tmp_path: Path) -> None:
+    """A device takes its time, which only a whole evaluation tells."""
+    settings = {"warmup": 0, "runs": 1, "retries": 0}
+    board = DeviceCommand.parse("board=echo 3; : {model}", settings)
+    names = ("digits_accuracy", "board_latency_ms", "params")
+    training = TrainingTask(epochs=1)
+    measurement = Measurement(names, load_dataset("digits"), training=training, commands=(board,))
+    evaluator = MeasuredEvaluator(Widths(), measurement, tmp_path / "states")
+    before, after = search(evaluator, tmp_path / "search", 2, ",".join(names))
+    assert before.basis == "from a few training steps, without board_latency_ms"
+    assert after.basis == "as the first"
 
 
 @pytest.mark.slow
