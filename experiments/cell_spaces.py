@@ -31,8 +31,9 @@ SAMPLES = 32
 
 
 def score(predictor: str, space: str, most: int, seed: int) -> Scores:
-    """Kendall's τ on at most `most` other networks of `space`. At most `most` of each other space
-    are learned.
+    """Kendall's τ on at most `most` other networks of `space`.
+
+    At most `most` networks of each other space are learned.
     """
     from scipy.stats import kendalltau
 

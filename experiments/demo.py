@@ -36,8 +36,9 @@ QUICK_GUIDED = {"n_startup": 5, "refit_every": 5, "fresh": 40}
 def rank_unseen(
     benchmark: Benchmark, size: int, count: int, progress: Progress
 ) -> dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]:
-    """By (predictor, metric), true and predicted values (count,) after learning from `size` other
-    networks.
+    """By (predictor, metric), true and predicted values (count,).
+
+    A predictor learns `size` other networks before.
     """
     import predictors
 

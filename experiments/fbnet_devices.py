@@ -39,8 +39,9 @@ EXACT = 1e-3
 
 
 class Formulas:
-    """Latencies (n, devices) of architectures as sums over their blocks, fitted to values (n,
-    devices).
+    """Latencies (n, devices) of architectures as sums over their blocks.
+
+    The sums are fitted to values (n, devices).
     """
 
     def __init__(self, architectures: Sequence[Architecture], values: np.ndarray) -> None:
@@ -61,8 +62,9 @@ class Formulas:
 
 
 class Predicted(Evaluator):
-    """An evaluator that predicts accuracy in the small skeleton, and latencies in the published
-    one.
+    """An evaluator that predicts accuracy and latencies.
+
+    It predicts accuracy in the small skeleton, and latencies in the published one.
     """
 
     metrics = (ACCURACY, *LATENCIES)
@@ -83,8 +85,12 @@ class Predicted(Evaluator):
 
 
 def truth(path: Path) -> tuple[list[Architecture], np.ndarray, Formulas]:
-    """The table's networks, their latencies (n, devices), and formulas that are exact on its second
-    half.
+    """The table's networks, their latencies (n, devices), and formulas of these.
+
+    The formulas are fitted to the table's first half, and exact on its second half.
+
+    Raises:
+        InputError: if they are not exact.
     """
     table = load_benchmark(path, "fbnet")
     values = np.stack([table.values(metric) for metric in LATENCIES], 1)
@@ -119,8 +125,9 @@ def learned(
 
 
 def checked(predicted: np.ndarray, true: np.ndarray) -> list[dict[str, float | str]]:
-    """Per device, compare predicted with true latencies (k, devices) of the k networks on a
-    front.
+    """Per device, compare predicted with true latencies (k, devices).
+
+    The k networks are on a front.
     """
     from scipy.stats import spearmanr
 

@@ -38,8 +38,9 @@ SHOWN = {
 
 
 def markdown(compared: Compared) -> str:
-    """One table for each entry of `SHOWN`: a row per predictor, a column per size, mean ± std over
-    the seeds.
+    """One table for each entry of `SHOWN`: a row per predictor, a column per size.
+
+    Cells are mean ± std over the seeds.
     """
     rows = compared.rows()
     sizes = compared.comparison.sizes

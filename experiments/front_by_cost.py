@@ -113,8 +113,9 @@ class CostProblem(NamedTuple):
 
 
 def front_score(problem: str, policy: str, trainings: int, seed: int) -> Scores:
-    """Shares of the true hypervolume after each of `BUDGETS`, and after each cost of a full
-    training.
+    """Shares of the true hypervolume after each of `BUDGETS`.
+
+    The scores `at 1`, `at 2`, … are the shares after each cost of a full training.
     """
     import optuna
 
@@ -146,8 +147,9 @@ def front_score(problem: str, policy: str, trainings: int, seed: int) -> Scores:
 def shares_by_cost(
     result: SearchResult, reference: Reference, trainings: int, unit: float
 ) -> list[float]:
-    """Share of the true hypervolume after the cost of 1, 2, … full trainings, each of which costs
-    `unit`.
+    """Share of the true hypervolume after the cost of 1, 2, … full trainings.
+
+    unit: the cost of a full training.
     """
     trials = [
         trial for trial in result.study.get_trials(deepcopy=False) if COST_KEY in trial.user_attrs
@@ -187,8 +189,9 @@ def curve_score(predictor: str, known: int, ranked: int, seed: int) -> Scores:
 
 
 def draw(folder: Path, tasks: list[Task], rows: list[Scores]) -> None:
-    """Draw a figure per problem, such as `front-by-cost-S1.png`: mean ± one standard deviation over
-    the seeds.
+    """Draw a figure per problem, such as `front-by-cost-S1.png`.
+
+    It shows mean ± one standard deviation over the seeds.
     """
     from nas.report.plots import plot_hypervolume
 

@@ -40,8 +40,9 @@ SAMPLES = 16
 
 
 def score(predictor: str, size: int, most: int, seed: int) -> Scores:
-    """Spearman's correlation of each metric on at most `most` other networks; `a | x` is a's, given
-    x.
+    """Spearman's correlation of each metric on at most `most` other networks.
+
+    The score `a | x` is that of a, given x.
     """
     from scipy.stats import spearmanr
 
@@ -93,8 +94,9 @@ def _ridge_on_choices(
     train: np.ndarray,
     test: np.ndarray,
 ) -> dict[str, np.ndarray]:
-    """Predictions of ridge regression on one-hot choices, by metric. Cross-validation selects the
-    penalty.
+    """Predictions of ridge regression on one-hot choices, by metric.
+
+    Cross-validation selects the penalty.
     """
     from sklearn.linear_model import RidgeCV
     from sklearn.preprocessing import OneHotEncoder

@@ -37,8 +37,9 @@ SIZES, QUICK_SIZES = (15_625, 21), (60, 2)  # networks at most, and known device
 
 
 def score(predictor: str, device: str, most: int, others: int, seed: int) -> Scores:
-    """Spearman's correlation on `TEST` networks (at most `most`), given their latencies on `others`
-    other devices.
+    """Spearman's correlation on `TEST` networks (at most `most`).
+
+    Their latencies on `others` other devices are given.
     """
     from scipy.stats import spearmanr
 
@@ -105,8 +106,9 @@ def _learned(
     train: np.ndarray,
     test: np.ndarray,
 ) -> np.ndarray:
-    """Predict the new device's latencies (n,) of the rows `test`. Of the rows `train`, the first
-    ten are measured.
+    """Predict the new device's latencies (n,) of the rows `test`.
+
+    Of the rows `train`, the first ten are measured.
     """
     measured = np.where(np.arange(len(train)) < MEASURED, latency[train], np.nan)
     model.fit(

@@ -101,8 +101,9 @@ def _with_operations_on_edges(operation: Mapping[str, str]) -> Cell:
 
 
 def _with_operations_on_nodes(architecture: Architecture) -> Cell:
-    """The vertices that have edges. Edges without an alternative are no choices: the space adds
-    them.
+    """The vertices that have edges.
+
+    Edges without an alternative are no choices: the space adds them.
     """
     notation = ast.literal_eval(get_space("nasbench101").format(architecture))
     matrix = np.array(notation["matrix"])
@@ -139,8 +140,9 @@ class Siblings(nn.Module):
 
 
 class BidirectionalFeedForward(nn.Module):
-    """A feed-forward network over graphs: half of its hidden units add the nodes after a node, the
-    other half those before it.
+    """A feed-forward network over graphs.
+
+    Half of its hidden units add the nodes after a node, the other half those before it.
     """
 
     def __init__(self, width: int, hidden: int) -> None:

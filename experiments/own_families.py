@@ -27,8 +27,9 @@ QUICK_NETWORKS, QUICK_TASK = 2, {"epochs": 1}
 
 
 def _population(space: str, count: int, epochs: int) -> Population:
-    """`count` networks of a space of `own_spaces`, trained for `epochs`: with few, two trainings
-    hardly agree.
+    """`count` networks of a space of `own_spaces`, trained for `epochs`.
+
+    With few epochs, two trainings hardly agree.
     """
     file = Path(__file__).parent / "own_spaces" / f"{space.replace('-', '_')}.py"
     name = f"digits-own-{space}"

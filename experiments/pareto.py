@@ -65,8 +65,9 @@ QUICK = ("random", "nsga2", "tpe")
 
 
 def score(problem: str, name: str, evaluations: int, seed: int) -> Scores:
-    """Shares of the true hypervolume at `MARKS` and, for the plot, along the search; evaluations to
-    reach `SHARES`.
+    """Shares of the true hypervolume at `MARKS`, and evaluations to reach `SHARES`.
+
+    For the plot, there are also shares along the search.
     """
     import optuna
 
@@ -104,8 +105,9 @@ def score(problem: str, name: str, evaluations: int, seed: int) -> Scores:
 
 @lru_cache(maxsize=1)
 def load_table() -> Benchmark:
-    """NAS-Bench-201 with a lookup table instead of `to_text`, since writing texts takes a quarter
-    of a search.
+    """NAS-Bench-201 with a lookup table instead of `to_text`.
+
+    Writing texts takes a quarter of a search.
     """
     table = load_benchmark("nasbench201")
     texts = dict(zip(table.architectures, table.load_texts(), strict=True))
@@ -128,8 +130,9 @@ def _places(evaluations: int) -> list[int]:
 
 
 def draw(folder: Path, tasks: list[Task], rows: list[Scores]) -> None:
-    """Draw a figure per problem, such as `hypervolume-S1.png`: mean ± one standard deviation over
-    the seeds.
+    """Draw a figure per problem, such as `hypervolume-S1.png`.
+
+    It shows mean ± one standard deviation over the seeds.
     """
     from nas.report.plots import plot_hypervolume
 

@@ -122,9 +122,7 @@ class PrecisionNet(SearchSpace):
         return self.architecture({f"block{i}": PRECISIONS[blocks[i]] for i in self.chosen})
 
     def rows(self) -> list[str]:
-        """All assignments as strings of 0 (fp32) and 1 (int8), one for each of the twelve
-        blocks.
-        """
+        """All assignments as strings: 0 (fp32) or 1 (int8) for each of the twelve blocks."""
         options = ["01" if i in self.chosen else "0" for i in range(BLOCKS)]
         return ["".join(bits) for bits in itertools.product(*options)]
 

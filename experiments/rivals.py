@@ -293,8 +293,9 @@ def seeded(*key: int) -> Iterator[None]:
 
 
 def options_of(space: SearchSpace) -> dict[str, list[Any]]:
-    """Options of each choice, from random networks. Packages choose their numbers, since options
-    may be of any type.
+    """Options of each choice, from random networks.
+
+    Packages choose the number of an option, since options may be of any type.
     """
     rng = np.random.default_rng(0)
     samples = [space.sample(rng).as_dict() for _ in range(OPTION_SAMPLES)]
@@ -311,8 +312,9 @@ def _one_hot(architectures: Sequence[Architecture]) -> np.ndarray:
 def _log_nehvi_batch(
     points: np.ndarray, values: np.ndarray, pool: np.ndarray, size: int, seed: int
 ) -> list[int]:
-    """A batch of candidates by qLogNEHVI: rows of `pool` (k, d), given points (n, d) with values
-    (n, m).
+    """A batch of candidates by qLogNEHVI: rows of `pool` (k, d).
+
+    The given points (n, d) have values (n, m).
     """
     import torch
 

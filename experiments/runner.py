@@ -24,8 +24,9 @@ Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds.")]
 
 
 def run_command(main: Callable[..., None]) -> None:
-    """Run `main` as a command. Bad input ends it with one line on standard error and exit status
-    1.
+    """Run `main` as a command.
+
+    Bad input ends it with one line on standard error and exit status 1.
     """
     try:
         typer.run(main)

@@ -51,8 +51,9 @@ def compute(
 
 
 def _importable(score: Callable[..., Scores]) -> Callable[..., Scores]:
-    """The function by the name of its module: processes cannot import what `python -m` calls
-    `__main__`.
+    """The function by the name of its module.
+
+    Processes cannot import what `python -m` calls `__main__`.
     """
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     if score.__module__ != "__main__" or spec is None:
@@ -69,8 +70,10 @@ def _score(score: Callable[..., Scores], task: Task) -> Scores:
 
 
 def chosen(names: str, known: Sequence[str]) -> list[str]:
-    """Split comma-separated names. Raises InputError for a name that is not among the known
-    ones.
+    """Split comma-separated names.
+
+    Raises:
+        InputError: for a name that is not among the known ones.
     """
     for name in names.split(","):
         if name not in known:
@@ -87,8 +90,9 @@ def integers(numbers: str) -> list[int]:
 
 
 def summarize(tasks: Sequence[Task], rows: Sequence[Scores]) -> list[dict[str, Any]]:
-    """One row per task for all its seeds: mean and standard deviation of each score, and the number
-    of seeds.
+    """One row per task for all its seeds: mean and standard deviation of each score.
+
+    A row also has the number of seeds.
     """
     groups: dict[Task, list[Scores]] = {}
     for task, row in zip(tasks, rows, strict=True):
@@ -107,8 +111,9 @@ def summarize(tasks: Sequence[Task], rows: Sequence[Scores]) -> list[dict[str, A
 
 
 def spearman(predicted: np.ndarray, true: np.ndarray) -> float:
-    """Spearman's rank correlation of two arrays (n,), in [-1, 1]; 0 if one of them is constant or n
-    < 2.
+    """Spearman's rank correlation of two arrays (n,), in [-1, 1].
+
+    It is 0 if one of them is constant or n < 2.
     """
     from scipy.stats import spearmanr
 
@@ -122,18 +127,21 @@ Table = dict[str, dict[str, dict[str, float]]]
 
 
 def pivot(summary: Sequence[dict[str, Any]], measure: str, row: int = 0, column: int = 1) -> Table:
-    """Arrange one measure of a summary by two parts of its tasks: one becomes the rows, one the
-    columns.
+    """Arrange one measure of a summary by two parts of its tasks.
+
+    row, column: places of the parts that become the rows and the columns.
     """
     table: Table = {}
-    for found in summary:
-        table.setdefault(str(found[f"task{row}"]), {})[str(found[f"task{column}"])] = found[measure]
+    for entry in summary:
+        cells = table.setdefault(str(entry[f"task{row}"]), {})
+        cells[str(entry[f"task{column}"])] = entry[measure]
     return table
 
 
 def publish(folder: Path, table: Table, label: str, digits: int = 3) -> None:
-    """Write table.md, whose last column is each row's mean, and the figure table.png. label: name
-    of the measure.
+    """Write table.md, whose last column is each row's mean, and the figure table.png.
+
+    label: name of the measure.
     """
     from nas.report.plots import plot_scores
 

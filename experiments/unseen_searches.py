@@ -76,8 +76,9 @@ DEFAULT_PROBLEMS = ("nasbench201", "digits-nasbench101", "digits-pnas", "ofa-mbv
 
 
 def score(problem: str, version: str, name: str, trainings: int, seed: int) -> Scores:
-    """Shares of the true hypervolume after `MARKS` trainings, and how many trained networks break
-    the limit.
+    """Shares of the true hypervolume after `MARKS` trainings.
+
+    A further score is how many trained networks break the limit.
     """
     import optuna
 

@@ -42,8 +42,9 @@ class Learned(StrEnum):
 
 
 def score(predictor: str, family: str, size: int, tested: int, metric: str, seed: int) -> Scores:
-    """Kendall's τ and the median error on at most `tested` other networks, after learning `size`
-    networks.
+    """Kendall's τ and the median error on at most `tested` other networks.
+
+    They are those after learning `size` networks.
     """
     from scipy.stats import kendalltau
 

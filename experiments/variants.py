@@ -20,17 +20,16 @@ KERNEL_STEPS = 30  # half a minute with 500 examples on one core
 
 
 class FineTuned(RLM):
-    """The RLM, of which `fit` trains encoder, reader and decoder on the examples before it stores
-    them.
-    """
+    """The RLM with a `fit` that first trains encoder, reader and decoder on the examples."""
 
     def __init__(self, seed: int = 0, steps: int = STEPS, **options: Any) -> None:
         super().__init__(seed, steps=steps, **options)
 
 
 class FittedKernels(RLM):
-    """The RLM, of which `fit` fits the kernels of the reader to the examples, by their marginal
-    likelihood.
+    """The RLM with a `fit` that fits the kernels of the reader to the examples.
+
+    It does so by their marginal likelihood.
     """
 
     def __init__(self, seed: int = 0, kernel_steps: int = KERNEL_STEPS, **options: Any) -> None:
@@ -38,8 +37,9 @@ class FittedKernels(RLM):
 
 
 class Independent(RLM):
-    """The RLM with independent samples: each metric keeps its distribution, but not its relation to
-    the others.
+    """The RLM with independent samples.
+
+    Each metric keeps its distribution, but not its relation to the others.
     """
 
     def predict(
@@ -50,8 +50,9 @@ class Independent(RLM):
         samples: int = 64,
         seed: int = 0,
     ) -> Predictions:
-        """As `RLM.predict`, with each metric's samples in a random order, which all networks
-        share.
+        """As `RLM.predict`, with each metric's samples in a random order.
+
+        All networks share this order.
         """
         joint = super().predict(architectures, metrics, given, samples, seed)
         rng = np.random.default_rng((self.seed, seed))

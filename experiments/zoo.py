@@ -57,8 +57,9 @@ PENALTIES = np.logspace(-3, 3, 13)
 
 
 def score(study: str, predictor: str, every: int, seed: int) -> Scores:
-    """Scores of one predictor for one random choice of held-out families, or of ten measured
-    networks.
+    """Scores of one predictor for one random choice of held-out families.
+
+    In the study of a new device, the random choice is that of ten measured networks.
     """
     zoo = timm_zoo(every)
     if study == "new":
@@ -81,8 +82,9 @@ def held_out_networks(families: np.ndarray, seed: int) -> np.ndarray:
 
 
 def _tests(zoo: Zoo, held_out: np.ndarray, with_devices: bool) -> list[tuple[str, np.ndarray]]:
-    """Rows on which each metric is tested. If devices are given, these are rows with a value of
-    every device.
+    """Rows on which each metric is tested.
+
+    With devices, these are rows with a value of every device.
     """
     if with_devices:
         held_out = held_out & ~np.isnan([zoo.values[name] for name in SETTINGS]).any(0)
@@ -97,8 +99,9 @@ def _costs(zoo: Zoo) -> np.ndarray:
 
 
 def _plain(zoo: Zoo, name: str, metric: str, held_out: np.ndarray, seed: int) -> np.ndarray:
-    """Predictions (n,) of a baseline: costs, counts of operators or other devices, without the
-    structure.
+    """Predictions (n,) of a baseline, without the structure.
+
+    It reads costs, counts of operators, or other devices.
     """
     costs = _costs(zoo)
     if name in COSTS:
@@ -212,8 +215,9 @@ def _learned(
 
 
 def _judged(zoo: Zoo, judged: dict[str, Judged]) -> Scores:
-    """Score predictions: correlations across and within families, errors, coverage, and what the
-    novelty finds.
+    """Score predictions: correlations, errors, coverage, and what the novelty finds.
+
+    Correlations are across and within families.
     """
     scores: Scores = {}
     for name, (rows, predicted, samples, novelty) in judged.items():
@@ -249,8 +253,9 @@ def _judged(zoo: Zoo, judged: dict[str, Judged]) -> Scores:
 
 
 def _found_worst(novelty: np.ndarray, errors: np.ndarray) -> float:
-    """Area under the ROC curve of the novelty (q,) for the predictions with the largest errors
-    (q,).
+    """Area under the ROC curve of the novelty (q,) for the worst predictions.
+
+    These have the largest errors (q,).
     """
     from sklearn.metrics import roc_auc_score
 

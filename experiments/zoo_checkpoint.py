@@ -45,8 +45,9 @@ text. Made by `python -m experiments.zoo_checkpoint`; **for use, not for compari
 
 
 def joined(zoos: list[Zoo]) -> Zoo:
-    """Join tables: one row per text, with the first value of each metric and the first table's name
-    and family.
+    """Join tables: one row per text.
+
+    A row has the first value of each metric, and the first table's name and family.
     """
     place: dict[str, int] = {}
     sources, families = [], []

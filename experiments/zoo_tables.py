@@ -32,8 +32,9 @@ MIN_AIHUB_NETWORKS = 10
 
 
 class Zoo(NamedTuple):
-    """n networks: sources, compact texts, families, and values (n,) per metric, NaN where not
-    measured.
+    """n networks: sources, compact texts, families, and values (n,) per metric.
+
+    Values are NaN where not measured.
     """
 
     sources: list[str]

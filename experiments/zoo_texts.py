@@ -36,8 +36,9 @@ QUICK = 20
 
 
 class Entry(NamedTuple):
-    """A network of the zoo: its table, its source, and its published number of parameters (0 if
-    unknown).
+    """A network of the zoo: its table, its source, and its published number of parameters.
+
+    The number is 0 if it is unknown.
     """
 
     table: str
@@ -57,8 +58,9 @@ def entries() -> list[Entry]:
 
 
 def read_entry(entry: Entry) -> dict[str, Any]:
-    """Read one network: lengths, seconds and whether parameters are exact, or the `reason` why it
-    is unreadable.
+    """Read one network: lengths, seconds and whether parameters are exact.
+
+    For an unreadable network, the `reason` instead.
     """
     from predictors.rlm.tokens import tokenize
     from search_spaces.ir.costs import graph_params

@@ -213,8 +213,9 @@ def trained_heads(
 def _hidden_states(
     model: Model, folder: Path, base: str, spaces: int, draws: int
 ) -> tuple[Tensor, Tensor]:
-    """Hidden states (m, D) and targets (m,) of the queries of random tasks, from a file if it
-    exists.
+    """Hidden states (m, D) and targets (m,) of the queries of random tasks.
+
+    They are read from a file if it exists.
     """
     path = folder / f"hidden-{base}-{spaces}-{draws}.safetensors"
     if not path.exists():

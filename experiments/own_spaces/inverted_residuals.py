@@ -27,8 +27,9 @@ class Gate(nn.Module):
 
 
 class InvertedResidual(nn.Module):
-    """Expansion, depthwise convolution, optional gate and projection, with a skip connection if
-    shapes agree.
+    """Expansion, depthwise convolution, optional gate and projection.
+
+    There is a skip connection if shapes agree.
     """
 
     def __init__(
@@ -66,8 +67,9 @@ class InvertedResidual(nn.Module):
 
 
 def build(trial: Any) -> nn.Module:
-    """A network for digits: three stages of one to three blocks, each block with its own kernel and
-    ratio.
+    """A network for digits: three stages of one to three blocks.
+
+    Each block has its own kernel and ratio.
     """
     activation = trial.suggest_categorical("activation", list(ACTIVATIONS))
     width = trial.suggest_categorical("stem", [8, 16])

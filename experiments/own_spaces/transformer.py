@@ -68,8 +68,9 @@ class Transformer(nn.Module):
 
 
 def build(trial: Any) -> nn.Module:
-    """A transformer for digits: its width, patch size and depth, and heads and ratio of each
-    block.
+    """A transformer for digits.
+
+    The choices are its width, patch size and depth, and heads and ratio of each block.
     """
     width = trial.suggest_categorical("width", [16, 24, 32, 48])
     patch = trial.suggest_categorical("patch", [2, 4])

@@ -57,8 +57,9 @@ PRIORS = {
 
 
 def train(name: str, out: Path, generated: int, with_proxies: int, steps: int) -> Path:
-    """Train reader and decoder for a row, unless its checkpoint exists. Returns the folder of the
-    checkpoint.
+    """Train reader and decoder for a row, unless its checkpoint exists.
+
+    Returns the folder of the checkpoint.
     """
     from accelerate import Accelerator
 

@@ -38,8 +38,9 @@ DIGITS = len(PROXIES) + MEASURED.index("digits_accuracy")  # column of the popul
 
 
 class Trainings(NamedTuple):
-    """Inputs (n, I) of the network and normal scores (n, ACCURACIES) of the same networks, NaN if
-    unknown.
+    """Inputs (n, I) of the network and normal scores (n, ACCURACIES) of the same networks.
+
+    Scores are NaN if unknown.
     """
 
     inputs: Tensor
@@ -53,8 +54,9 @@ def pretrain_accuracies(
     seed: int,
     progress: Progress,
 ) -> None:
-    """Train the network in place, on equally likely pools of spaces, as far as they have
-    trainings.
+    """Train the network in place, on equally likely pools of spaces.
+
+    Pools without trainings are left out.
     """
     tasks = [trainings for pool in pools if (trainings := _trainings(encoder, pool))]
     optimizer = torch.optim.AdamW(

@@ -45,8 +45,9 @@ PUBLISHED_NETWORKS = 300
 
 
 class BankedSpace(NamedTuple):
-    """n networks as lines, structural targets (n, T), and proxies or measurements (n, R), NaN if
-    missing.
+    """n networks as lines, structural targets (n, T), and others (n, R).
+
+    The others are proxies or measurements, NaN if missing.
     """
 
     name: str  # of its file
@@ -80,8 +81,9 @@ def published_files(quick: bool = False) -> tuple[list[str], list[str]]:
 
 
 def build_bank(folder: Path, names: Sequence[str], progress: Progress | None = None) -> list[Path]:
-    """Write the missing files in parallel. Returns the paths of all; a space with too few networks
-    has none.
+    """Write the missing files in parallel. Returns the paths of all.
+
+    A space with too few networks has none.
     """
     missing = [
         name
@@ -178,8 +180,9 @@ Networks = list[tuple[Tokens, list[float]]]  # lines, and proxies or measurement
 
 
 def _different(graphs: Iterable[Graph], most: int) -> Iterator[tuple[int, Tokens, Graph]]:
-    """The first `most` different networks that are not too long: number of the graph, lines,
-    graph.
+    """The first `most` different networks that are not too long.
+
+    Yields the number of the graph, its lines, and the graph.
     """
     seen: set[bytes] = set()
     for number, graph in enumerate(graphs):
@@ -232,8 +235,9 @@ def _small(seed: int) -> Iterable[Graph]:
 
 
 def proxy_graphs(seed: int, most: int = PROXY_NETWORKS) -> list[Graph]:
-    """The first networks of the file of a generated space with proxies, in its order; none if it
-    has no file.
+    """The first networks of the file of a generated space with proxies, in its order.
+
+    There are none if it has no file.
     """
     graphs = [graph for _, _, graph in _different(_small(seed), most)]
     return graphs if len(graphs) >= MIN_NETWORKS else []
@@ -260,8 +264,9 @@ def _published(name: str) -> Networks:
 
 
 def _cells(number: int) -> Networks:
-    """A part of NAS-Bench-201's networks as published, with proxies of the cells in a small
-    skeleton.
+    """A part of NAS-Bench-201's networks as published.
+
+    Their proxies are those of the cells in a small skeleton.
     """
     small = get_space(CELLS, **CELL_SKELETON)
     cells = _all_cells()

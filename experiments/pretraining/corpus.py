@@ -112,8 +112,9 @@ def _population_space(name: str) -> SearchSpace:
 
 
 def random_space(rng: np.random.Generator) -> SearchSpace:
-    """A random space in its published skeleton, in that of the population trained on digits, or in
-    a random one.
+    """A random space in one of three skeletons.
+
+    These are its published one, that of the population trained on digits, and a random one.
     """
     others = [name for name in (*SKELETONS, *FIXED) if name != CELLS]
     name = CELLS if rng.random() < CELLS_SHARE else _one(rng, others)
@@ -208,8 +209,9 @@ def emphasized(corpus: Corpus, cells: int | None = None) -> Corpus:
 
 @lru_cache
 def published_texts(cells: int | None = None) -> frozenset[str]:
-    """The different texts of `nasbench201` as published: of its first `cells` architectures, or all
-    7,360.
+    """The different texts of `nasbench201` as published.
+
+    cells: how many architectures are read; None for all, which have 7,360 texts.
     """
     space = get_space(CELLS)
     return frozenset(
@@ -299,8 +301,9 @@ def _defined(scores: dict[str, float]) -> dict[str, float]:
 
 
 def _measured(each: int | None) -> Iterator[tuple[SearchSpace, Architecture, dict[str, float]]]:
-    """The first `each` networks (None: all) of each population with proxies, with proxies and
-    latency.
+    """The first `each` networks of each population with proxies, with proxies and latency.
+
+    each: None for all networks.
     """
     for population in POPULATIONS.values():
         if population.proxies:

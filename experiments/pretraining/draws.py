@@ -35,16 +35,18 @@ class Draw:
         fixed: float = 0.3,
         scopes: tuple[int, ...] = (0, 1, 1),
     ) -> Knob:
-        """A knob with 2 to 4 of the options or, with probability `fixed`, one. Its scope is one of
-        `scopes`.
+        """A knob with 2 to 4 of the options or, with probability `fixed`, one.
+
+        Its scope is one of `scopes`.
         """
         chosen = self.some(options, 1, 1) if self.chance(fixed) else self.some(options, 2, 4)
         return Knob(name, tuple(sorted(chosen) if self.chance(0.8) else chosen), self.one(*scopes))
 
 
 class Knob(NamedTuple):
-    """A property of a space's networks, constant or chosen: once (scope 0), per stage (1) or per
-    layer (2).
+    """A property of a space's networks, constant or chosen.
+
+    scope: 0 if it is chosen once, 1 per stage, 2 per layer.
     """
 
     name: str

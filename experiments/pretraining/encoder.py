@@ -80,8 +80,9 @@ class KernelRegression(nn.Module):
 
 
 def regression_heads() -> nn.ModuleList:
-    """Two heads: for structural targets, and for targets like accuracies (proxies, measurements,
-    random qualities).
+    """Two heads: for structural targets, and for targets like accuracies.
+
+    The latter are proxies, measurements and random qualities.
     """
     return nn.ModuleList(
         [KernelRegression(quality=-1.0, counts=0.0), KernelRegression(quality=0.5, counts=-1.0)]
@@ -130,8 +131,9 @@ def pretrain_encoder(
 def _loss(
     encoder: TextEncoder, heads: nn.ModuleList, space: BankedSpace, rng: np.random.Generator
 ) -> Tensor:
-    """Error of the heads' predictions, of structural targets and of targets that resemble
-    accuracies.
+    """Error of the heads' predictions.
+
+    They predict structural targets, and targets that resemble accuracies.
     """
     lines = space.lines[:MAX_NETWORKS]
     n = min(int(rng.choice(SUPPORTS)), len(lines) // 2)
@@ -140,12 +142,9 @@ def _loss(
         states = encoder(collate([lines[i] for i in rows])).float()
     structural = _usable(space.targets[rows])
     others = _usable(space.others[rows])
-    pools = (
-        structural,
-        others
-        if others.shape[1]
-        else _usable(space.targets[rows][:, DEVICES : DEVICES + QUALITIES]),
-    )
+    if not others.shape[1]:  # random qualities resemble accuracies, too
+        others = _usable(space.targets[rows][:, DEVICES : DEVICES + QUALITIES])
+    pools = (structural, others)
     loss = sum(
         (
             _regression_loss(head, states, n, pool, rng)
@@ -188,8 +187,9 @@ def _regression_loss(
 
 
 def _proxy_loss(predicted: Tensor, others: np.ndarray) -> Tensor:
-    """Mean of 1 - correlation between predicted proxies (n, P) and ranks of the first P columns of
-    others (n, R).
+    """Mean of 1 - correlation between predicted proxies (n, P) and ranks of true ones.
+
+    The true proxies are the first P columns of others (n, R).
     """
     proxies = others[:, : predicted.shape[1]]  # (n, P)
     ranks = proxies.argsort(0).argsort(0).astype(np.float32)
@@ -207,8 +207,9 @@ def _proxy_loss(predicted: Tensor, others: np.ndarray) -> Tensor:
 
 
 def _joint(states: Tensor, n: int, weights: Tensor) -> Tensor:
-    """Scale structure, quality, counts and common part as the in-context decoder does, by their
-    first n rows.
+    """Scale structure, quality, counts and common part as the in-context decoder does.
+
+    The scales are those of their first n rows.
     """
     # No neighbours: they are not learned
     *parts, _, common = states.split(TextFeatures.sizes(states.shape[1]), 1)

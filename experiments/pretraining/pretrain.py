@@ -211,8 +211,9 @@ def pretrain_context(
 
 
 def _tasks(spaces: list[SpaceStates], rng: np.random.Generator, prior: Prior) -> list[Task]:
-    """Tasks for one step, all with equal numbers of examples and queries, of spaces with enough
-    networks.
+    """Tasks for one step, of spaces with enough networks.
+
+    All have equal numbers of examples and queries.
     """
     from experiments.pretraining.random_tasks import draw_task
 

@@ -135,8 +135,9 @@ def _turned(u: Tensor, v: Tensor, angle: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _outlines(u: Tensor, v: Tensor) -> Tensor:
-    """Whether points (n, H, W) are inside a disc, a square, a triangle, a ring and a cross: (5, n,
-    H, W).
+    """Whether points (n, H, W) are inside a disc, a square, a triangle, a ring and a cross.
+
+    The shape is (5, n, H, W).
     """
     radius = (u.square() + v.square()).sqrt()
     far = torch.maximum(u.abs(), v.abs())

@@ -76,9 +76,7 @@ def main(
     together: Annotated[int, typer.Option(min=1, help="Networks trained side by side.")] = 72,
     quick: Quick = False,
 ) -> None:
-    """Train networks, on a GPU if there is one. An interrupted run loses at most the networks that
-    were in training.
-    """
+    """Train networks, on a GPU if there is one; an interruption loses at most those in training."""
     if quick:
         steps, cells, generated = 2, 2, 1
     rows = read(out)

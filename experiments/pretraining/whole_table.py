@@ -47,9 +47,7 @@ def main(
     ] = 0,
     quick: Quick = False,
 ) -> None:
-    """Train the predictor, save it, and print Kendall's τ and Spearman's ρ on the held-out
-    networks.
-    """
+    """Train the predictor, save it, and print Kendall's τ and Spearman's ρ on held-out networks."""
     import predictors
     from nas.benchmarks import load_benchmark
 

@@ -51,8 +51,9 @@ class Run(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """Medians of all runs and of two halves (every other run), which show how well measurements
-    agree.
+    """Medians of all runs and of two halves (every other run).
+
+    The halves show how well measurements agree.
     """
 
     run_time_ms: float

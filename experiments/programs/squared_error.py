@@ -17,8 +17,9 @@ WEIGHT_DECAY = 0.1
 def head_predictions(
     states: np.ndarray, scores: np.ndarray, query_states: np.ndarray, steps: int, seed: int
 ) -> np.ndarray:
-    """Predict scores (q, m) of states `query_states` (q, S) after training on states (n, S) and scores (n,
-    m).
+    """Predict scores (q, m) of states `query_states` (q, S).
+
+    The head is trained on states (n, S) and scores (n, m).
     """
     torch.manual_seed(seed)
     center = states.mean(0)

@@ -40,8 +40,9 @@ ALL = "all"
 
 
 def score(table: str, folder: str, every: int, steps: int, rival: str, seed: int) -> Scores:
-    """Correlations of a reader's predictions, or of a baseline's, on one split of every `every`-th
-    program.
+    """Correlations of predictions on one split of every `every`-th program.
+
+    The predictions are those of a reader or of a baseline.
     """
     columns = (*METRICS, *(f"{metric}_{half}" for half in HALVES for metric in METRICS))
     programs = read_text_table(Path(table), "input", columns)
@@ -68,8 +69,9 @@ def _columns(table: TextTable, suffix: str = "") -> np.ndarray:
 
 
 def _judged(tests: TextTable, answers: dict[str, np.ndarray], true: np.ndarray) -> Scores:
-    """Spearman's correlations of predictions (q, metrics) with true values, by predictor, metric
-    and language.
+    """Spearman's correlations of predictions (q, metrics) with true values.
+
+    There is one for each predictor, metric and language.
     """
     spaces = np.array(tests.spaces)
     scores: Scores = {}
@@ -86,8 +88,9 @@ def _judged(tests: TextTable, answers: dict[str, np.ndarray], true: np.ndarray) 
 def _read(
     training: TextTable, tests: TextTable, backbone: str | None, steps: int, seed: int
 ) -> dict[str, np.ndarray]:
-    """Predictions (q, metrics) of the decoder and of the head with squared error, from the same
-    states.
+    """Predictions (q, metrics) of the decoder and of the head with squared error.
+
+    Both read the same states.
     """
     import predictors
     from predictors.rlm.predictor import RLM
@@ -123,8 +126,10 @@ def _regression(training: TextTable, tests: TextTable) -> np.ndarray:
 
 
 def _costs(text: str) -> np.ndarray:
-    """Features (6,): logarithms of a text's length and three largest numbers; whether it is C or
-    C++, and C++.
+    """Features (6,) of a text.
+
+    These are logarithms of its length and of its three largest numbers, whether it
+    is C or C++, and whether it is C++.
     """
     largest = sorted((float(number) for number in re.findall(r"\d+", text)), reverse=True)
     return np.array(
@@ -166,8 +171,9 @@ def main(
 
 
 def _by_answer(summary: list[dict[str, Any]]) -> Table:
-    """Arrange a summary with a row per reader and predictor, and a column per metric and
-    language.
+    """Arrange a summary with a row per reader and predictor.
+
+    There is a column per metric and language.
     """
     table: Table = {}
     for row in summary:

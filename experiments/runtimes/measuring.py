@@ -74,8 +74,9 @@ class Candidate(NamedTuple):
 
 
 def candidates() -> Iterator[Candidate]:
-    """Distinct random networks, the spaces in turn, those that have one left; the same in every
-    call.
+    """Distinct random networks, the same in every call.
+
+    The spaces take turns, as long as they have one left.
     """
     drawn: list[Iterator[Candidate]] = []
     for name, options in SPACES.items():

@@ -83,8 +83,9 @@ class Split(NamedTuple):
 def score(
     method: str, runtime: str, measured: int, folder: str, runtimes: str, seed: int
 ) -> Scores:
-    """Spearman's correlation, median error, and share of errors below 10 %, on all networks that
-    were not measured.
+    """Spearman's correlation, median error, and share of errors below 10 %.
+
+    They are those on all networks that were not measured.
     """
     split = _split(method, runtime, measured, folder, runtimes, seed)
     predicted = _PREDICT[method](split)

@@ -38,9 +38,7 @@ def main(
     ] = "full",
     quick: Quick = False,
 ) -> None:
-    """Compare sub-networks with pruned networks at equal accuracy, and short with long
-    trainings.
-    """
+    """Compare sub-networks with pruned ones at equal accuracy, and short with long trainings."""
     import optuna
     import torch
 

@@ -426,8 +426,9 @@ class Study:
     # --- 4. ranks
 
     def ranks(self) -> dict[int, float]:
-        """Kendall's τ between the scores after few epochs and after the long training, by
-        epochs.
+        """Kendall's τ between the scores after few epochs and after the long training.
+
+        The keys are the few epochs.
         """
         rng = np.random.default_rng(self.seed)
         archs = [self.space.sample(rng) for _ in range(self.size.ranked)]
@@ -546,8 +547,9 @@ def fastest(scores: Sequence[Score], needed: float) -> float:
 
 
 def run_study(study: Study, parts: Sequence[str], only: Sequence[str] = ()) -> None:
-    """Run some of the parts, with some of the methods (all by default), and print what they
-    find.
+    """Run some of the parts, and print what they find.
+
+    only: the methods; all by default.
     """
     name = f"{study.family} {study.seed}"
     model = study.model_score

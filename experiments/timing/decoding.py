@@ -165,8 +165,9 @@ def _padding(padded: int) -> torch.Tensor:
 
 
 def _growth(counts: list[int]) -> list[dict[str, Any]]:
-    """Speed and peak memory of the process while it predicts streams of different texts, one stream
-    per count.
+    """Speed and peak memory of the process while it predicts streams of different texts.
+
+    counts: the number of texts of each stream.
     """
     rows = []
     model = predictors.create("rlm").fit(list(_variants(10)), {METRICS[0]: np.arange(10.0)})

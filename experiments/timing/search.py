@@ -55,8 +55,9 @@ def plain(table: Benchmark, path: Path | None, trials: int) -> list[float]:
 
 
 def ours(table: Benchmark, path: Path | None, trials: int) -> list[float]:
-    """The same for `nas.search`. Trials are counted, not evaluations, since a search may repeat an
-    architecture.
+    """The same for `nas.search`.
+
+    Trials are counted, not evaluations, since a search may repeat an architecture.
     """
     times: list[float] = []
 
@@ -88,8 +89,9 @@ def per_trial(side: Side, table: Benchmark, journal: bool, trials: int) -> float
 def guided(
     predictor: str, table: Benchmark, pool: int, between: tuple[int, int]
 ) -> dict[str, float]:
-    """Processor seconds per proposal and per evaluation, fits included, of a search among `pool`
-    candidates.
+    """Processor seconds per proposal and per evaluation, fits included.
+
+    pool: the number of candidates of the search.
     """
     times: list[float] = []
     first, last = between
@@ -120,9 +122,7 @@ def main(
     repeats: Annotated[int, typer.Option(min=1)] = 3,
     as_json: AsJson = False,
 ) -> None:
-    """Print a row per storage and number of trials: the median of the repeats, in milliseconds per
-    trial.
-    """
+    """Print the median milliseconds per trial, a row per storage and number of trials."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     table = load_benchmark("nasbench201")
     rows = []

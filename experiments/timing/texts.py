@@ -24,8 +24,9 @@ RESNET50 = "resnet50"
 
 
 def resnet50() -> TorchSpace:
-    """ResNet-50 of torchvision with 64 to 1,024 channels per group, for images of 224 × 224
-    pixels.
+    """ResNet-50 of torchvision with 64 to 1,024 channels per group.
+
+    Its images have 224 × 224 pixels.
     """
     import torch
 
