@@ -133,8 +133,9 @@ class _Builder:
             journal.append(self.names[i], measure(self.space, self.archs[i]))
 
     def _missing(self, journal: Journal, stage: str) -> Iterator[int]:
-        """Indices without a result, in random order, so that an incomplete journal is a random
-        sample.
+        """Indices without a result, in random order.
+
+        An incomplete journal is thus a random sample.
         """
         repetition = int(stage[-1]) if stage[-1].isdigit() else 0
         total = len(self.names)

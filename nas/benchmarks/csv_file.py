@@ -117,8 +117,9 @@ def parse_csv(
 
 
 def _check_index(name: str, cells: Sequence[str], place: int, path: Path) -> None:
-    """Warn of a nameless column of whole numbers, which is ignored; raise InputError if it holds
-    anything else.
+    """Warn of a nameless column of whole numbers, which is ignored.
+
+    Raises InputError if it holds anything else.
     """
     if not all(cell.strip().isdecimal() for cell in cells):
         raise InputError(
@@ -179,16 +180,16 @@ def _numbers(cells: Sequence[str], lines: Sequence[int], column: str, path: Path
 
 
 def _check_sign(values: np.ndarray, lines: Sequence[int], column: str, path: Path) -> None:
-    """Raise InputError for a negative time, energy or memory: -1 for a failed measurement would be
-    the best of all.
+    """Raise InputError for a negative time, energy or memory.
+
+    -1 for a failed measurement would be the best of all.
     """
-    if (
-        (values < 0).any()
-        and ":" not in column
-        and (metric := Metric.parse(column)).unit
-        and metric.kind == "measured"
-    ):
-        row = int(np.argmax(values < 0))
+    is_negative = values < 0
+    if ":" in column or not is_negative.any():
+        return
+    metric = Metric.parse(column)
+    if metric.unit and metric.kind == "measured":
+        row = int(np.argmax(is_negative))
         raise InputError(
             f"{path}, line {lines[row]}, column {column!r}: {values[row]:g} is less than zero: "
             "leave missing values empty, and give a column of differences a name without a unit"

@@ -116,8 +116,9 @@ def _verified(source: Source, base_url: str, deadline: float) -> bytes:
 
 
 def _until(deadline: float, url: str, download: Callable[[], bytes]) -> bytes:
-    """The result of `download`, which is abandoned at `deadline`, as a slow server may never reach
-    its timeout.
+    """The result of `download`, which is abandoned at `deadline`.
+
+    A slow server may never reach its timeout. Raises InputError at the deadline.
     """
     answers: Queue[bytes | Exception] = Queue()
 
@@ -141,13 +142,12 @@ def _until(deadline: float, url: str, download: Callable[[], bytes]) -> bytes:
 
 
 def _download(url: str, size: int) -> bytes:
-    """At most `size` + 1 bytes from `url`, so that a longer file fails its checksum without being
-    read to the end.
+    """At most `size` + 1 bytes from `url`.
+
+    A longer file thus fails its checksum without being read to the end.
     """
     # Imports ssl and email, which is too slow for every command
-    from http.client import (
-        HTTPException,
-    )
+    from http.client import HTTPException
     from urllib.error import HTTPError
     from urllib.parse import quote
     from urllib.request import urlopen
@@ -167,8 +167,9 @@ def _download(url: str, size: int) -> bytes:
 
 
 def _merge(contents: dict[Source, bytes]) -> Table:
-    """Merge all files into a table. The CSV files name the architectures; the `.pt` lists have the
-    same order.
+    """Merge all files into a table.
+
+    The CSV files name the architectures; the `.pt` lists have the same order.
     """
     archs: list[str] = []
     columns: dict[str, np.ndarray] = {}

@@ -71,8 +71,9 @@ def load_benchmark(
 
 @dataclass(frozen=True)
 class BenchmarkInfo:
-    """Description of a benchmark. If its table is not available, `rows` is None and `origin` says
-    how to get it.
+    """Description of a benchmark.
+
+    If its table is not available, `rows` is None and `origin` says how to get it.
     """
 
     name: str

@@ -41,8 +41,9 @@ class Population:
 
     @property
     def pretrains_rlm_base(self) -> bool:
-        """True if `rlm-base` was pretrained with the accuracies of these networks, which takes
-        their proxies, too.
+        """True if `rlm-base` was pretrained with the accuracies of these networks.
+
+        The pretraining takes their proxies, too.
         """
         return self.proxies
 
@@ -51,8 +52,9 @@ class Population:
         return get_space(self.space, **self.space_options)
 
     def architectures(self) -> list[Architecture]:
-        """One architecture per distinct text, the first in the order of enumeration, or of sampling
-        from seed 0.
+        """One architecture per distinct text.
+
+        It is the first in the order of enumeration, or of sampling from seed 0.
         """
         space = self.open_space()
         rng = np.random.default_rng(0)

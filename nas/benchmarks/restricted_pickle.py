@@ -25,8 +25,9 @@ TORCH_MAGIC = 0x1950A86A20F9469CFC6C  # first object of a file in torch's format
 
 
 def load_pickle(path: Path) -> Any:
-    """Contents of a pickle file, with numpy arrays as lists; InputError if it is damaged or not
-    plain data.
+    """Contents of a pickle file, with numpy arrays as lists.
+
+    Raises InputError if it is damaged or not plain data.
     """
     with _refusing(path), path.open("rb") as stream:
         return _Unpickler(stream).load()
@@ -60,8 +61,9 @@ def load_torch_file(path: Path) -> Any:
 
 @contextmanager
 def _refusing(path: Path) -> Iterator[None]:
-    """Turn any error from a missing, damaged or malicious file into an InputError; a bad pickle can
-    raise anything.
+    """Turn any error from a missing, damaged or malicious file into an InputError.
+
+    A bad pickle can raise anything.
     """
     try:
         yield

@@ -63,8 +63,10 @@ class Header:
 
 @dataclass(frozen=True)
 class Table:
-    """A table in memory: architecture strings (n) in the space's notation, and columns (n,) with
-    NaN for missing.
+    """A table in memory.
+
+    `archs` are n architecture strings in the space's notation; columns are (n,) with NaN for
+    missing values.
     """
 
     header: Header
@@ -212,20 +214,20 @@ class Benchmark:
         return len(self.notations)
 
     def values(self, metric: str) -> np.ndarray:
-        """A copy of one column: float64 (n,) in the unit of its name, NaN for missing
-        measurements.
+        """A copy of one column: float64 (n,) in the unit of its name.
+
+        NaN stands for missing measurements.
         """
         return self._column(metric).copy()
 
     def query(self, arch: Architecture, metrics: Iterable[str] | None = None) -> dict[str, float]:
-        """Some or, by default, all metrics of one architecture; InputError if the table lacks
-        it.
+        """Some or, by default, all metrics of one architecture.
+
+        Raises InputError if the table lacks it.
         """
         row = self._row(arch)
-        return {
-            metric: float(self._column(metric)[row])
-            for metric in (self.metrics if metrics is None else metrics)
-        }
+        requested = self.metrics if metrics is None else metrics
+        return {metric: float(self._column(metric)[row]) for metric in requested}
 
     def check_counts(self, metrics: Iterable[str]) -> None:
         """Raise InputError if a column `params` or `flops` among the metrics holds other numbers

@@ -28,8 +28,9 @@ DEFAULT_SPACE = "all"  # name of the space if the table has no column for it
 
 @dataclass(frozen=True)
 class TextTable:
-    """Distinct texts (n), the space of each (n), and their metrics, each (n,) with NaN for missing
-    values.
+    """Distinct texts (n), the space of each (n), and their metrics.
+
+    Each metric is (n,) with NaN for missing values.
     """
 
     texts: list[str]

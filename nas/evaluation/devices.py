@@ -35,8 +35,9 @@ _TAKEN = ("cpu", "cpu_int8", "cpu_prefill", "cpu_decoding", "cuda", "device", *R
 
 
 def devices_folder() -> Path:
-    """Folder of all devices, which may not exist yet: `$NAS_DEVICES`, or a folder in the user's
-    data directory.
+    """Folder of all devices, which may not exist yet.
+
+    It is `$NAS_DEVICES`, or a folder in the user's data directory.
     """
     if override := os.environ.get("NAS_DEVICES"):
         return Path(override)
@@ -224,8 +225,9 @@ class PredictedDevice:
         return _sampled(self._fitted, texts)
 
     def novelty(self, texts: Sequence[str]) -> np.ndarray:
-        """Distance (n,) of networks from the measured ones, in units of the distance between
-        measured ones.
+        """Distance (n,) of networks from the measured ones.
+
+        The unit is the distance between measured ones.
         """
         import predictors
 
@@ -234,8 +236,9 @@ class PredictedDevice:
         return predictors.create("rlm").fit(self.texts, values).novelty(texts)
 
     def leave_one_out(self) -> np.ndarray:
-        """Leave-one-out predictions (k, 3) of the measured networks in ms, in the columns of
-        `predict`.
+        """Leave-one-out predictions (k, 3) of the measured networks in ms.
+
+        The columns are those of `predict`.
         """
         drawn = []
         for i, text in enumerate(self.texts):

@@ -42,8 +42,9 @@ def largest(
 
 
 def corners(space: SearchSpace, rng: np.random.Generator) -> Iterator[Architecture]:
-    """The networks of all first and of all last options, which are often the extremes; random
-    values of continuous choices.
+    """The networks of all first and of all last options, which are often the extremes.
+
+    Continuous choices have random values. A network whose choices exclude each other is left out.
     """
     for last in (False, True):
         chooser = _End(last, rng)

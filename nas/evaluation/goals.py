@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 
 class Goal(Protocol):
-    """Loss and score of outputs (n, replicas, outputs). The score is the metric
-    `Dataset.metric`.
+    """Loss and score of outputs (n, replicas, outputs).
+
+    The score is the metric `Dataset.metric`.
     """
 
     sign: float  # 1 if lower scores are better, -1 if higher ones are

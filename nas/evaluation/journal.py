@@ -82,9 +82,7 @@ def log_to(path: Path) -> Iterator[None]:
 
 
 class _LogFile(logging.FileHandler):
-    """A log file that only one process writes, the one that holds its lock; other processes of a
-    search do not.
-    """
+    """A log file that only one process of a search writes, the one that holds its lock."""
 
     def _open(self) -> TextIOWrapper:
         file = super()._open()

@@ -27,8 +27,9 @@ def price(metric: Metric) -> Price:
 
 
 def check_metrics(metrics: Iterable[str], known: Collection[str]) -> None:
-    """Raise InputError for the first metric that is not in `known`, with the nearest name as a
-    suggestion.
+    """Raise InputError for the first metric that is not in `known`.
+
+    The error suggests the nearest name.
     """
     for metric in metrics:
         if metric not in known:

@@ -108,8 +108,9 @@ class GraphModule(nn.Module):
         }
 
     def _weights(self) -> Iterator[tuple[Node, Weight, Tensor | None]]:
-        """Node, description and tensor of each weight, in the order of the ONNX model; None for
-        unused nodes.
+        """Node, description and tensor of each weight, in the order of the ONNX model.
+
+        The tensor is None for unused nodes.
         """
         layers = dict(zip([node.outputs for node in self.nodes], self.layers, strict=True))
         for node in self.graph.nodes:
@@ -169,8 +170,9 @@ def trainable_operators() -> frozenset[str]:
 
 
 def needs_batch_size(op: str, attrs: Attrs, inputs: int) -> bool:
-    """True if the operator reads the batch size from the network's input, which then becomes its
-    last operand.
+    """True if the operator reads the batch size from the network's input.
+
+    The input then becomes its last operand.
     """
     return op == "Expand" and is_own(op, inputs) and 0 in dict(attrs)["shape"]  # type: ignore[operator]
 
@@ -196,8 +198,9 @@ class Operation(nn.Module):
 
 
 class _PerReplica(nn.Module):
-    """Runs an operator on all replicas by moving them into the batch; samples must be
-    independent.
+    """Runs an operator on all replicas by moving them into the batch.
+
+    Samples must be independent.
     """
 
     def __init__(self, inner: nn.Module, replicas: int) -> None:
@@ -240,8 +243,9 @@ def _assign(target: Tensor, value: Tensor, replicas: int) -> None:
 
 
 def _of_replica(tensor: Tensor, shape: Sequence[int], replicas: int, replica: int) -> Tensor:
-    """A copy of one replica's part of a tensor, in that shape. Scalars such as counters are shared
-    by all replicas.
+    """A copy of one replica's part of a tensor, in that shape.
+
+    Scalars such as counters are shared by all replicas.
     """
     whole = tensor.detach().cpu()
     if not whole.dim():

@@ -194,8 +194,9 @@ def _of_batch(net: GraphModule, images: Tensor, names: set[str]) -> dict[str, fl
 
 
 def _record_agreements(net: GraphModule) -> list[Tensor]:
-    """Record, in the next forward pass, for how many units of each rectifier two images agree:
-    (batch, batch) each.
+    """Record (batch, batch) agreements of each rectifier in the next forward pass.
+
+    An entry is the number of units for which two images agree.
     """
     agreements: list[Tensor] = []
     readers = Counter(v for node in net.nodes for v in node.inputs)
@@ -293,8 +294,9 @@ def _of_loss(
 
 
 def _fisher(layer: _Kernel, output: Tensor, gradient: Tensor) -> float:
-    """Sum over channels of (Σ over positions of activation · gradient)² / 2, times the weights per
-    channel.
+    """Sum over channels of (Σ over positions of activation · gradient)² / 2.
+
+    The sum is multiplied by the weights per channel.
     """
     by_channel = output * gradient
     if output.dim() > 2:
@@ -321,8 +323,9 @@ def _grasp(pairs: list[tuple[Tensor, Tensor]]) -> float:
 
 
 def _synflow(net: GraphModule, shape: tuple[int, ...]) -> float:
-    """Log of Σ weight · gradient with absolute weights and an all-one input; double, since sums
-    span 100 decades.
+    """Log of Σ weight · gradient with absolute weights and an all-one input.
+
+    It is computed in double precision, since sums span 100 decades.
     """
     for name, module in list(net.named_modules()):
         if isinstance(module, _NORMS):
@@ -370,8 +373,9 @@ def _zen(net: GraphModule, x: Tensor) -> float:
 
 
 def _record_features(net: GraphModule) -> list[Tensor]:
-    """Record the input of the last global pooling in the next forward pass, or the logits if there
-    is no pooling.
+    """Record the input of the last global pooling in the next forward pass.
+
+    If there is no pooling, the logits are recorded.
     """
     features: list[Tensor] = []
     layers = zip(net.nodes, net.layers, strict=True)

@@ -79,8 +79,9 @@ def _quantize_input(layer: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _freeze_ranges(module: nn.Module, args: tuple[Any, ...]) -> None:
-    """Observe ranges of activations in training mode only, as running statistics are; the first
-    ones always.
+    """Observe ranges of activations in training mode only, as running statistics are.
+
+    The first ones are always observed.
     """
     for layer in module.modules():
         ranges = getattr(layer, INPUT_RANGE, None)

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 
 class Subject(NamedTuple):
-    """A network to measure, as PyTorch and as ONNX or a function that makes it, and the data set to
-    train it on.
+    """A network to measure, with the data set to train it on.
+
+    `network` is its PyTorch form; `model` is its ONNX model or a function that makes it.
     """
 
     name: str
@@ -124,8 +125,9 @@ def open_space(
 
 
 def fits(space: SearchSpace, data: Dataset) -> bool:
-    """True if the space's networks take the inputs of the data set and have as many outputs, if it
-    has targets.
+    """True if the space's networks take the inputs of the data set.
+
+    If it has targets, they must also have as many outputs.
     """
     same = tuple(space.input_shape) == tuple(data.shape)
     return same and (not data.labelled or space.num_classes == data.outputs)

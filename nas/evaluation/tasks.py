@@ -73,8 +73,9 @@ class TrainingTask:
 
 
 def training_task(settings: Mapping[str, Any]) -> TrainingTask:
-    """Make a task from settings by name; InputError for an unknown setting or a value of a wrong
-    type.
+    """Make a task from settings by name.
+
+    Raises InputError for an unknown setting or a value of a wrong type.
     """
     known = [field.name for field in fields(TrainingTask)]
     for name in settings:
@@ -90,8 +91,9 @@ def training_task(settings: Mapping[str, Any]) -> TrainingTask:
 
 @dataclass(frozen=True)
 class DigitsTask(TrainingTask):
-    """Training on `train_images` digits, split by `split_seed`; `shift` and `noise` apply to
-    held-out images, too.
+    """Training on `train_images` digits, split by `split_seed`.
+
+    `shift` and `noise` apply to held-out images, too.
     """
 
     train_images: int = 512

@@ -79,8 +79,9 @@ class Trainable:
 
     @property
     def identity(self) -> str:
-        """What distinguishes the network from others: its text and, if it inherits weights, which
-        ones.
+        """What distinguishes the network from others.
+
+        It is its text and, if it inherits weights, which ones.
         """
         return self.text + self.label
 
@@ -127,8 +128,9 @@ class Trainable:
         return {name: tensor.detach().cpu().clone() for name, tensor in module.state_dict().items()}
 
     def last_state(self, module: nn.Module) -> State:
-        """The tensors of `state` of a module that is not trained any further: without a copy of
-        those on the CPU.
+        """The tensors of `state` of a module that is not trained any further.
+
+        Those on the CPU are not copied.
         """
         from nas.evaluation.module import GraphModule
 

@@ -33,8 +33,9 @@ def augment(
 
 
 def _shifted(images: np.ndarray, corners: np.ndarray, shift: int) -> np.ndarray:
-    """Windows of the images padded by `shift`, whose upper left corners (n, 2) are in pixels of the
-    padded image.
+    """Windows of the images padded by `shift` pixels, in their original size.
+
+    The windows' upper left corners (n, 2) are in pixels of the padded image.
     """
     count, channels, height, width = images.shape
     border = (shift, shift)

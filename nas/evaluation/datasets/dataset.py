@@ -55,8 +55,9 @@ def _sha256(*parts: np.ndarray | str) -> str:
 
 
 class Scale(NamedTuple):
-    """Mean and standard deviation that values were normalized with; both broadcast to one
-    sample.
+    """Mean and standard deviation that values were normalized with.
+
+    Both broadcast to one sample.
     """
 
     mean: np.ndarray
@@ -120,8 +121,9 @@ class Dataset:
 
     @property
     def metric(self) -> str:
-        """Name of the validation score: accuracy in %, or root mean square error in the targets'
-        unit.
+        """Name of the validation score.
+
+        It is the accuracy in %, or the root mean square error in the targets' unit.
         """
         return f"{self.name}_{'rmse' if self.is_regression else 'accuracy'}"
 
@@ -131,8 +133,9 @@ class Dataset:
         return f"{self.name}_test_{'rmse' if self.is_regression else 'accuracy'}"
 
     def with_validation(self, share: float) -> Dataset:
-        """This data set if it has a validation part; else a copy that takes a fixed random share of
-        `train` for it.
+        """This data set if it has a validation part.
+
+        Else a copy that takes a fixed random share of `train` for it.
         """
         return self if self.validation is not None else _split_off(self, share)
 

@@ -58,8 +58,9 @@ def load_dataset(source: str | Path, shape: Shape | None = None, seed: int = 0) 
 
 
 def _unscaled(data: Dataset) -> Dataset:
-    """A data set whose inputs are as in its files, for models that normalize them, or were trained
-    without.
+    """A data set whose inputs are as in its files.
+
+    It is for models that normalize them, or were trained without.
     """
     scale = data.input_scale
     if scale is None:
@@ -71,9 +72,13 @@ def _unscaled(data: Dataset) -> Dataset:
 
     validation = None if data.validation is None else part(data.validation)
     return replace(
-        data, train=part(data.train), test=part(data.test), validation=validation, input_scale=None,
+        data,
+        train=part(data.train),
+        test=part(data.test),
+        validation=validation,
+        input_scale=None,
         source=f"{RAW}{data.source}",
-    )  # fmt: skip
+    )
 
 
 def _dataset(path: Path, name: str, parts: dict[str, Part], seed: int) -> Dataset:

@@ -56,8 +56,9 @@ class _Network(LoadedNetwork):
 
 
 def _in_order(details: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Inputs or outputs in the order of the module's; the converter numbers them in their names,
-    as `serving_default_args_1:0`.
+    """Inputs or outputs in the order of the module's.
+
+    The converter numbers them in their names, as `serving_default_args_1:0`.
     """
 
     def number(entry: dict[str, Any]) -> int:
