@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 
 
 class Benchmark(benchmarks.Benchmark):
-    """A table of measured architectures (`nas.benchmarks.Benchmark`), from which a search can take
-    its values.
+    """A table of measured architectures, from which a search can take its values.
+
+    See `nas.benchmarks.Benchmark`.
     """
 
     def problem(

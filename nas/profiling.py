@@ -66,8 +66,10 @@ class Profile:
 
     @property
     def table(self) -> pd.DataFrame:
-        """By metric: minimum and maximum of all networks that were looked at, median of the random
-        ones, and their number.
+        """Statistics by metric.
+
+        They are the minimum and maximum of all networks that were looked at, the median of the
+        random ones, and the number of the random ones with a finite value.
         """
         import pandas as pd
 

@@ -61,7 +61,9 @@ class RankedNetworks(NamedTuple):
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per network: name, probability of the front, and of each metric median and 90 %
+        """One row per network.
+
+        It has the name, the probability of the front, and of each metric the median and 90 %
         interval.
         """
         import pandas as pd
@@ -205,8 +207,9 @@ def _own_measurements(path: Path) -> OwnMeasurements:
 
 
 def _extend(model: Predictor, own: OwnMeasurements) -> list[str]:
-    """Add the user's measurements to the examples, and list device metrics that can be covariates
-    of a new device.
+    """Add the user's measurements to the examples.
+
+    Returns the device metrics that can be covariates of a new device.
     """
     before = model.examples_of(own.texts)
     for name, values in own.columns.items():

@@ -74,9 +74,7 @@ def compare(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Rank unseen architectures with every predictor: Kendall's τ against the number of examples,
-    paired over seeds.
-    """
+    """Compare predictors on unseen architectures: Kendall's τ by training size, paired by seed."""
     from nas.benchmarks import load_benchmark
     from nas.comparison.compare import Comparison
     from nas.comparison.compare import compare as run

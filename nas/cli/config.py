@@ -40,8 +40,10 @@ def _read(context: typer.Context, path: Path | None) -> Path | None:
 
 
 def _checked(path: Path, key: str, value: object, option: TyperOption) -> object:
-    """The value as the option takes it: text, numbers and flags, or a list of these if the option
-    is repeatable.
+    """The value as the option takes it.
+
+    Options take text, numbers and flags, or a list of these if they are repeatable. Raises
+    InputError for anything else.
     """
     values = value if isinstance(value, list) else [value]
     if not all(isinstance(one, str | int | float | bool) for one in values):
@@ -51,13 +53,11 @@ def _checked(path: Path, key: str, value: object, option: TyperOption) -> object
             f"{path}: {key} = {value!r}: give one value; commas separate several names"
         )
     if isinstance(value, bool) != option.is_flag:
-        raise InputError(
-            f"{path}: {key} = {value!r}: "
-            f"{'give true or false' if option.is_flag else 'give a value'}"
-        )
-    return (
-        [str(one) for one in values] if option.multiple else value if option.is_flag else str(value)
-    )
+        remedy = "give true or false" if option.is_flag else "give a value"
+        raise InputError(f"{path}: {key} = {value!r}: {remedy}")
+    if option.multiple:
+        return [str(one) for one in values]
+    return value if option.is_flag else str(value)
 
 
 def _options(context: typer.Context) -> dict[str, TyperOption]:

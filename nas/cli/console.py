@@ -46,8 +46,9 @@ def print_sentence(sentence: str) -> None:
 
 
 def warn_if_seen(benchmark: str, predictors: Iterable[str]) -> None:
-    """Warn on standard error if the RLM's pretraining has seen the accuracies of a shipped
-    population.
+    """Warn on standard error if the RLM's pretraining has seen a benchmark's accuracies.
+
+    Only shipped populations may have been seen.
     """
     from nas.benchmarks.populations import POPULATIONS
 
@@ -65,8 +66,9 @@ def warn_if_seen(benchmark: str, predictors: Iterable[str]) -> None:
 
 
 def warn_of_directions(objectives: str) -> None:
-    """Warn on standard error of objectives that are minimized only because their names say
-    nothing.
+    """Warn on standard error of objectives that are minimized only by default.
+
+    Their names do not suggest a direction.
     """
     from nas.search.objectives import unclear_directions
 
@@ -78,8 +80,9 @@ def warn_of_directions(objectives: str) -> None:
 
 
 def with_arrows(row: dict[str, Any], objectives: Iterable[Metric]) -> dict[str, Any]:
-    """The row with the direction of each objective behind its name: ↑ if it is maximized, ↓ if it
-    is minimized.
+    """The row with the direction of each objective behind its name.
+
+    ↑ stands for a maximized objective, ↓ for a minimized one.
     """
     arrows = {o.name: f"{o.name} {'↑' if o.direction == 'maximize' else '↓'}" for o in objectives}
     return {arrows.get(name, name): value for name, value in row.items()}

@@ -170,20 +170,22 @@ def device_commands(given: Mapping[str, Any]) -> tuple[DeviceCommand, ...]:
 
 
 def declare_objectives(objectives: str, commands: Sequence[DeviceCommand]) -> str:
-    """Objectives with the directions that commands and stored devices declare, where they state
-    none themselves.
+    """Objectives with the directions that commands and stored devices declare.
+
+    An objective that states a direction keeps it.
     """
     from nas.evaluation.devices import PredictedDevice, list_devices
 
     declared = [PredictedDevice(name).declared for name in list_devices()]
     declared += [metric for command in commands for metric in command.metrics]
-    known = {metric.name: str(metric) for metric in declared}
-    return ",".join(known.get(part.strip(), part) for part in objectives.split(","))
+    with_direction = {metric.name: str(metric) for metric in declared}
+    return ",".join(with_direction.get(part.strip(), part) for part in objectives.split(","))
 
 
 def warn_of_missing_weights(studies: Studies, folder: Path) -> None:
-    """Warn on standard error of networks on the front whose trained weights are damaged or on
-    another machine.
+    """Warn on standard error of networks on the front without their trained weights.
+
+    The files are damaged or on another machine.
     """
     from nas.search.study.files import missing_weights
 

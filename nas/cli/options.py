@@ -302,8 +302,9 @@ def _whole_numbers(text: str, option: str) -> list[int]:
 
 
 def parse_settings(arguments: list[str] | None, option: str) -> dict[str, Any]:
-    """Parse NAME=VALUE arguments of an option. Values are Python literals; anything else is a
-    string.
+    """Parse NAME=VALUE arguments of an option.
+
+    Values are Python literals; anything else is a string.
     """
     options = {}
     for argument in arguments or ():
@@ -352,8 +353,9 @@ def parse_numbers(text: str, option: str) -> list[float]:
 
 
 def output_folder(source: str, out: Path | None) -> Path:
-    """Folder for figures and reports: `out`, or `source` if that is a folder; InputError if neither
-    exists.
+    """Folder for figures and reports: `out`, or `source` if that is a folder.
+
+    Raises InputError if neither exists.
     """
     if "://" not in source and not Path(source).exists():
         raise InputError(f"{source}: no such file or folder")

@@ -149,26 +149,25 @@ def _warn(networks: list[str], examples: str, novelty: dict[str, np.ndarray]) ->
             )
 
 
-def _note_measured(networks: list[str], known: dict[str, np.ndarray], metrics: list[str]) -> None:
-    """Name the networks that are examples of the checkpoint; predictions do not use their measured
-    values.
+def _note_measured(
+    networks: list[str], examples: dict[str, np.ndarray], metrics: list[str]
+) -> None:
+    """Print the networks that are examples of the checkpoint, with their measurements.
+
+    Predictions do not use their measured values.
     """
     for i, source in enumerate(networks):
         measured = {
             name: values[i]
-            for name, values in known.items()
+            for name, values in examples.items()
             if name in metrics and not np.isnan(values[i])
         }
         if measured:
-            some = ", ".join(
-                f"{name} {value:.4g}" for name, value in list(measured.items())[:MEASURED_SHOWN]
-            )
-            more = (
-                f" and {len(measured) - MEASURED_SHOWN} more"
-                if len(measured) > MEASURED_SHOWN
-                else ""
-            )
-            print(f"{source}: the checkpoint has measurements: {some}{more} (`nas rank` uses them)")
+            texts = [f"{name} {value:.4g}" for name, value in measured.items()]
+            shown = ", ".join(texts[:MEASURED_SHOWN])
+            if len(texts) > MEASURED_SHOWN:
+                shown += f" and {len(texts) - MEASURED_SHOWN} more"
+            print(f"{source}: the checkpoint has measurements: {shown} (`nas rank` uses them)")
 
 
 def _known_value(argument: str) -> tuple[str, float]:

@@ -76,8 +76,9 @@ def rank(
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of the table: predicted medians with 90 % intervals, measured values, and exact
-    counts.
+    """A row of the table, as text.
+
+    It has predicted medians with 90 % intervals, measured values, and exact counts.
     """
     from predictors.metrics import EXACT
 

@@ -36,9 +36,7 @@ def report(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Report on searches or Optuna studies: report.html, front.csv, networks, figures and
-    summary.json.
-    """
+    """Report on searches or Optuna studies: a page, front.csv, networks, figures, summary.json."""
     from nas import api
     from nas.cli.measured import warn_of_missing_weights
 

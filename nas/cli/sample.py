@@ -21,9 +21,7 @@ def sample(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Sample random architectures, show their costs, and optionally write them as ONNX files and
-    texts.
-    """
+    """Sample random architectures, show their costs, and write ONNX files and texts with --out."""
     import numpy as np
 
     from search_spaces import get_space

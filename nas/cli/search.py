@@ -322,9 +322,7 @@ def search(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Search for the Pareto front of several objectives, in a benchmark table or by measuring a
-    space's networks.
-    """
+    """Search for the Pareto front of several objectives, in a table or by measuring networks."""
     from nas.benchmarks import load_benchmark
     from nas.cli.measured import (
         declare_objectives,
@@ -535,9 +533,7 @@ def _result_folder(
 
 
 def _check_limits(context: typer.Context, by_cost: bool) -> None:
-    """Raise InputError if the command line has an option that does not apply to this kind of
-    search.
-    """
+    """Raise InputError for an option that does not apply to this kind of search."""
     set_options = [name for name in context.params if is_given(context, name)]
     if not by_cost and "cost" in set_options:
         raise InputError("--cost is the unit of --budget: it needs --fidelities and --budget")

@@ -136,8 +136,9 @@ def train(
 
 
 def _check_out(out: Path) -> None:
-    """Raise InputError if the folder has files of a checkpoint's names that are none of this
-    project's.
+    """Raise InputError if the folder has files that a checkpoint would overwrite.
+
+    Files of one of this project's checkpoints may be overwritten.
     """
     from predictors.checkpoint import FILES, FORMAT
 

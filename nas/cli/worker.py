@@ -77,9 +77,7 @@ def worker(
     trust: Trust = False,
     quiet: Quiet = False,
 ) -> None:
-    """Join searches that were started elsewhere, until all their evaluations are done, or for a
-    share of them.
-    """
+    """Join searches started elsewhere, until all their evaluations are done or for some of them."""
     import optuna
 
     from nas.search.joining import join

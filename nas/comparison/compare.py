@@ -129,8 +129,9 @@ Task = tuple[str, int, int]
 
 @dataclass(frozen=True)
 class Compared:
-    """All scores of a comparison, and each predictor's predictions for the largest training size
-    and first seed.
+    """All scores of a comparison, and some predictions.
+
+    `predicted` has each predictor's predictions for the largest training size and first seed.
     """
 
     comparison: Comparison
@@ -368,12 +369,14 @@ def _score(
 
 
 def _split(values: np.ndarray, size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows for training, the first `size` of a permutation of those with a value, and all other
-    rows.
+    """Rows for training, and all other rows.
+
+    Training takes the first `size` of a permutation of the rows with a value.
     """
-    known = np.isfinite(values)
-    order = np.flatnonzero(known)[np.random.default_rng(seed).permutation(int(known.sum()))]
-    return order[:size], np.concatenate([order[size:], np.flatnonzero(~known)])
+    measured = np.flatnonzero(np.isfinite(values))
+    missing = np.flatnonzero(~np.isfinite(values))
+    order = measured[np.random.default_rng(seed).permutation(len(measured))]
+    return order[:size], np.concatenate([order[size:], missing])
 
 
 def _ranking(predicted: np.ndarray, truth: np.ndarray, sign: float) -> dict[str, float]:
@@ -395,8 +398,9 @@ def _ranking(predicted: np.ndarray, truth: np.ndarray, sign: float) -> dict[str,
 def _correlation(
     measure: Callable[[np.ndarray, np.ndarray], Any], a: np.ndarray, b: np.ndarray
 ) -> float:
-    """The correlation of a (n,) and b (n,), or 0 if it is undefined because all values of one are
-    equal.
+    """The correlation of a (n,) and b (n,).
+
+    It is 0 if it is undefined because all values of one are equal.
     """
     return float(measure(a, b).statistic) if len(a) > 1 and np.ptp(a) and np.ptp(b) else 0.0
 

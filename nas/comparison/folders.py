@@ -97,8 +97,9 @@ def chosen_folder(
 
 
 def _make(folder: Path) -> list[Path]:
-    """Create a folder with its parents, and list the created ones, innermost first; none if the
-    folder exists.
+    """Create a folder with its parents, and list the created ones, innermost first.
+
+    The list is empty if the folder exists.
     """
     missing = [one for one in (folder, *folder.parents) if not one.exists()]
     try:
@@ -187,8 +188,9 @@ def _write(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def _write_first(folder: Path, record: Mapping[str, Any]) -> bool:
-    """Write a folder's first record. Returns False if another process has written one in the
-    meantime.
+    """Write a folder's first record.
+
+    Returns False if another process has written one in the meantime.
     """
     # Process ids are not unique across machines and threads
     aside = folder / f".{RECORD}-{uuid.uuid4().hex}"
@@ -208,8 +210,9 @@ def _write_first(folder: Path, record: Mapping[str, Any]) -> bool:
 
 
 def check_free(folder: Path, studies: Iterable[optuna.Study] = ()) -> None:
-    """Raise InputError if a folder holds a search other than these, whose results would be
-    overwritten.
+    """Raise InputError if a folder holds a search other than these.
+
+    Its results would be overwritten.
     """
     record = _read(folder)
     if record is None:
@@ -236,8 +239,9 @@ def _is_unused(folder: Path) -> bool:
 
 
 def searched_table(folder: Path) -> dict[str, Any]:
-    """Arguments of `load_benchmark` for the table that a folder's searches use; {} if they use
-    none.
+    """Arguments of `load_benchmark` for the table that a folder's searches use.
+
+    {} if they use none.
     """
     record = _read(folder)
     source = record["begun_with"]["source"] if record else {}

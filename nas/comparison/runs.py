@@ -355,11 +355,14 @@ def _truth(
 
 
 def _where(kept: np.ndarray | None, values: np.ndarray) -> np.ndarray:
-    """The finite rows of values (n, m) for which the mask `kept` (n,) is True; all finite rows if
-    there are none.
+    """The finite rows of values (n, m) for which the mask `kept` (n,) is True.
+
+    All finite rows if there are none, or without a mask.
     """
     finite = np.isfinite(values).all(axis=1)
-    return values[finite & kept] if kept is not None and (finite & kept).any() else values[finite]
+    if kept is not None and (finite & kept).any():
+        return values[finite & kept]
+    return values[finite]
 
 
 def _against_best(
@@ -419,8 +422,9 @@ class _Goal:
 
 
 def _labels(samplers: Sequence[str], by_cost: bool, objectives: int) -> list[str]:
-    """The samplers' names in results. Raises InputError for an unusable sampler and for a repeated
-    name.
+    """The samplers' names in results.
+
+    Raises InputError for an unusable sampler and for a repeated name.
     """
     for sampler in samplers:
         if by_cost:

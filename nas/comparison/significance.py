@@ -43,8 +43,9 @@ class Difference(NamedTuple):
     seeds: int
 
     def sentence(self, unit: str) -> str:
-        """The difference as a sentence, the better one first. `unit` names the values; higher is
-        better.
+        """The difference as a sentence, the better one first.
+
+        `unit` names the values; higher is better.
         """
         first, second = (self.first, self.second) if self.mean >= 0 else (self.second, self.first)
         p = f"p = {self.p:.2g}" if self.p >= MIN_SHOWN_P else f"p < {MIN_SHOWN_P:.4f}"

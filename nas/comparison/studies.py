@@ -55,8 +55,9 @@ class Studies:
 
     @cached_property
     def distinct(self) -> list[DistinctNetwork]:
-        """The distinct networks of all searches together, the front first, with all metrics of the
-        benchmark.
+        """The distinct networks of all searches together, the front first.
+
+        They have all metrics of the benchmark.
         """
         networks = distinct_networks(
             (
@@ -87,8 +88,9 @@ class Studies:
 
     @property
     def front(self) -> pd.DataFrame:
-        """The Pareto front of all searches together, one row per network, sorted by the first
-        objective.
+        """The Pareto front of all searches together, one row per network.
+
+        Rows are sorted by the first objective.
         """
         return networks_table(self.front_networks, self.objectives)
 
@@ -142,8 +144,9 @@ class Studies:
         }
 
     def _curve(self, result: SearchResult) -> np.ndarray:
-        """Hypervolume ratio (evaluations,) after each evaluation; one value for a search without
-        any.
+        """Hypervolume ratio (evaluations,) after each evaluation.
+
+        It is one value for a search without any.
         """
         curve = self.reference.curve(result.feasible_values)
         return curve[-1:] if result.prior.all() else curve[~result.prior]
@@ -167,8 +170,9 @@ class Studies:
         return rows
 
     def _volumes(self, sampler: str) -> np.ndarray:
-        """Hypervolume (seeds,) with respect to the reference point, in the product of the metrics'
-        units.
+        """Hypervolume (seeds,) with respect to the reference point.
+
+        The unit is the product of the metrics' units.
         """
         assert self.point is not None
         return np.array(
@@ -211,8 +215,9 @@ class Studies:
 
     @property
     def front_rows(self) -> list[dict[str, Any]]:
-        """The front of all searches together as rows: a network, its measured metrics, and where it
-        comes from.
+        """The front of all searches together as rows.
+
+        A row has a network, its measured metrics, and where it comes from.
         """
         return [network.summary(self.objectives) for network in self.front_networks]
 
@@ -238,8 +243,9 @@ def _finite(value: float) -> float | None:
 
 
 def _mean_std(values: np.ndarray) -> str:
-    """Mean, with standard deviation if there are several values: three decimals, or five digits if
-    large.
+    """Mean, with standard deviation if there are several values.
+
+    Numbers have three decimals, or five digits if they are large.
     """
     text = _number(values.mean())
     return f"{text} ± {_number(values.std(ddof=1))}" if len(values) > 1 else text

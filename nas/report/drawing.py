@@ -88,8 +88,9 @@ def _label(item: Item) -> str:
 
 
 def _layout(edges: Sequence[tuple[int, int]], labels: Sequence[str]) -> list[Spot]:
-    """Place nodes in layers by the longest path from an input, sorted within a layer by the mean
-    position of inputs.
+    """Place nodes in layers, sorted by the mean position of their inputs.
+
+    A node's layer is the length of the longest path from an input.
     """
     # 1. The nodes that each node takes values of.
     before: list[list[int]] = [[] for _ in labels]

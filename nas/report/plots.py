@@ -461,8 +461,9 @@ def plot_predicted(path: str | Path, panels: Mapping[str, np.ndarray]) -> None:
 
 
 def plot_parallel(path: str | Path, front: np.ndarray, objectives: Sequence[Metric]) -> None:
-    """Plot a front (k, m) of many objectives in parallel coordinates, a line per network; up is
-    better on each axis.
+    """Plot a front (k, m) of many objectives in parallel coordinates.
+
+    A network is a line; up is better on each axis.
     """
     losses = to_losses(front, objectives)
     low = losses.min(axis=0)

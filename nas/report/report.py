@@ -21,8 +21,9 @@ _SCRIPTS = ("networks.js", "charts.js", "scatter.js", "tables.js", "page.js")
 
 
 def write_report(path: Path, studies: Studies, prospects: Prospects | None = None) -> None:
-    """Write the page to `path`. ONNX models of `SearchResult.save` are read from `front/` beside
-    it.
+    """Write the page to `path`.
+
+    ONNX models of `SearchResult.save` are read from `front/` beside it.
     """
     data = json.dumps(
         page_data(studies, path.parent / "front", prospects or Prospects.of(studies)),
