@@ -84,11 +84,10 @@ def choose_batch(
 def choose_by_thompson(
     samples: np.ndarray, weights: np.ndarray, front: np.ndarray, reference: np.ndarray, size: int
 ) -> list[int]:
-    """Choose a batch by Thompson sampling (Thompson 1933); arguments and result as in
-    `choose_batch`.
+    """Choose a batch by Thompson sampling (Thompson 1933).
 
-    Each choice has the largest hypervolume improvement in one sample. Successive choices use
-    different samples.
+    Arguments and result are as in `choose_batch`. Each choice has the largest hypervolume
+    improvement in one sample. Successive choices use different samples.
     """
     candidate_count, sample_count, _ = samples.shape
     chosen: list[int] = []
@@ -118,8 +117,9 @@ def choose_by_ratio(
     rest_costs: np.ndarray,
     count: int,
 ) -> tuple[list[int], np.ndarray]:
-    """Choose networks greedily by improvement per cost; each chosen one counts as fully trained for
-    the next choice.
+    """Choose networks greedily by improvement per cost.
+
+    Each chosen one counts as fully trained for the next choice.
 
     Args:
         losses: (n, s, m) losses of samples at the last fidelity.
@@ -275,10 +275,10 @@ def free_boxes(front: np.ndarray, reference: np.ndarray) -> np.ndarray:
 
 
 def cut(boxes: np.ndarray, point: np.ndarray) -> np.ndarray:
-    """Remove from disjoint boxes (b, 2, m) the region that `point` (m,) dominates: all that exceeds
-    it in every loss.
+    """Remove from disjoint boxes (b, 2, m) the region that `point` (m,) dominates.
 
-    A box consists of its lower corner, which may be -inf, and its upper corner.
+    The region is all that exceeds the point in every loss. A box consists of its lower corner,
+    which may be -inf, and its upper corner.
 
     Returns:
         Disjoint boxes (b', 2, m).

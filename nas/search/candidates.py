@@ -145,10 +145,10 @@ def without_repetitions(
 
 
 def repeat_exactly(results: Iterable[tuple[Hashable, Sequence[float] | np.ndarray]]) -> bool:
-    """True if duplicates were trained and always reached equal accuracies, so that training another
-    is useless.
+    """True if duplicates were trained and always reached equal accuracies.
 
-    Accuracies that differ by `ROUNDING` are equal: another machine may have computed them.
+    Training another duplicate is then useless. Accuracies that differ by `ROUNDING` are equal:
+    another machine may have computed them.
 
     Args:
         results: for each training, a key that duplicates share, and its accuracies (k,) in %.

@@ -93,8 +93,10 @@ class Evaluator:
 
     @property
     def source(self) -> dict[str, Any]:
-        """What the study stores about the evaluator, as plain values: if another process can open
-        it, all that it needs for that (`nas.search.joining.open_evaluator`).
+        """What the study stores about the evaluator, as plain values.
+
+        If another process can open the evaluator, they are all that it needs for that
+        (`nas.search.joining.open_evaluator`).
         """
         return {"evaluator": dict(self.settings)} if self.settings else {}
 
@@ -259,11 +261,11 @@ def _refuse_devices(metrics: Sequence[str], available: Sequence[str], reason: st
 
 
 class TableEvaluator(Evaluator):
-    """Looks values up in a benchmark's table. Accuracies count as trained, the other metrics as
-    measured, unless `cheap` names the measured ones.
+    """Looks values up in a benchmark's table.
 
-    With `cheap`, a guided search looks up these metrics of `MAX_PER_TRAINING` networks before it
-    chooses one, as if they were measured. Without, only what is evaluated is looked up.
+    Accuracies count as trained, the other metrics as measured, unless `cheap` names the measured
+    ones. With `cheap`, a guided search looks up these metrics of `MAX_PER_TRAINING` networks before
+    it chooses one, as if they were measured. Without, only what is evaluated is looked up.
 
     Columns such as `accuracy@12` or `accuracy_12epochs` are lower fidelities: the first is a point
     of the learning curve of a full training, the second the result of a separate training of 12
@@ -368,8 +370,9 @@ class TableEvaluator(Evaluator):
 
 
 class PredictionEvaluator(Evaluator):
-    """Predicts values as the medians of a fitted predictor's samples. Parameters and FLOPs are
-    counted.
+    """Predicts values as the medians of a fitted predictor's samples.
+
+    Parameters and FLOPs are counted.
 
     Args:
         predictor: the fitted predictor.

@@ -75,8 +75,10 @@ class Feasibility:
         return self._model.predict_proba(self._inputs(architectures))[:, 1]
 
     def doubts(self, architectures: Sequence[Architecture]) -> np.ndarray:
-        """A penalty (n,) for ranks: 0 for networks that more likely succeed than fail, rising to 1
-        for those that certainly fail. It adds to a relative violation of constraints.
+        """A penalty (n,) for ranks, which adds to a relative violation of constraints.
+
+        It is 0 for networks that more likely succeed than fail, rising to 1 for those that
+        certainly fail.
         """
         return np.maximum(1 - 2 * self(architectures), 0.0)
 

@@ -27,14 +27,14 @@ def initial_design(
     texts: Texts | None = None,
     predictor: Predictor | None = None,
 ) -> list[Architecture]:
-    """Choose up to `size` distinct architectures; fewer if the space is smaller, or if some cannot
-    be built.
+    """Choose up to `size` distinct architectures.
 
-    Networks that the space itself proposes come first (`SearchSpace.initial_designs`). The others
-    are drawn: random architectures are sorted by their ranks in FLOPs and in the number of
-    operators, and split into as many groups as are missing. From the half of each group with the
-    higher predicted proxies and accuracies of short trainings, the architecture is chosen whose
-    state is farthest from those chosen before.
+    There are fewer if the space is smaller, or if some cannot be built. Networks that the space
+    itself proposes come first (`SearchSpace.initial_designs`). The others are drawn: random
+    architectures are sorted by their ranks in FLOPs and in the number of operators, and split into
+    as many groups as are missing. From the half of each group with the higher predicted proxies and
+    accuracies of short trainings, the architecture is chosen whose state is farthest from those
+    chosen before.
 
     Args:
         space: the search space.

@@ -394,8 +394,9 @@ class ImprovementPerCost:
         return [*measured, *added]
 
     def _fit_feasibility(self, runs: Runs) -> None:
-        """Learn from the networks that failed. Those that were only measured count as successes as
-        long as no training has failed.
+        """Learn from the networks that failed.
+
+        Those that were only measured count as successes as long as no training has failed.
         """
         failed = [run for run in runs.runs.values() if run.failed]
         has_failed_training = any(not run.ruled_out for run in failed)
@@ -408,8 +409,9 @@ class ImprovementPerCost:
         self._feasibility.fit(succeeded, [run.architecture for run in failed])
 
     def _examples(self, runs: Runs) -> list[Run]:
-        """Networks with values that the predictor learns from: of those that were only measured,
-        the latest while there are few examples.
+        """Networks with values that the predictor learns from.
+
+        Of those that were only measured, these are the latest while there are few examples.
         """
         examples = []
         only_measured = []

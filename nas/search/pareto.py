@@ -78,14 +78,14 @@ def joined(front: np.ndarray, point: np.ndarray) -> np.ndarray | None:
 
 
 def hypervolume(losses: np.ndarray, reference: Sequence[float] | np.ndarray) -> float:
-    """Volume that losses (n, m) dominate, up to the reference point (m,). Higher is better; 0 for
-    no points.
+    """Volume that losses (n, m) dominate, up to the reference point (m,).
 
-    It is exact for up to `MAX_EXACT_OBJECTIVES` objectives, as the time of exact algorithms grows
-    exponentially: 60 points take ten seconds with ten objectives, and days with more. With more
-    objectives it is an estimate by `HYPERVOLUME_RAYS` fixed rays from the reference point (Deng and
-    Zhang 2019), within about 1 % of the exact value for 6 to 10 objectives. As all calls use the
-    same rays, a better front never has a lower estimate.
+    Higher is better; 0 for no points. It is exact for up to `MAX_EXACT_OBJECTIVES` objectives, as
+    the time of exact algorithms grows exponentially: 60 points take ten seconds with ten
+    objectives, and days with more. With more objectives it is an estimate by `HYPERVOLUME_RAYS`
+    fixed rays from the reference point (Deng and Zhang 2019), within about 1 % of the exact value
+    for 6 to 10 objectives. As all calls use the same rays, a better front never has a lower
+    estimate.
     """
     import moocore
 
@@ -213,10 +213,10 @@ class Reference:
         return self._hypervolume(scaled) / self._true_hypervolume
 
     def igd_plus(self, values: np.ndarray) -> float:
-        """IGD+: mean distance from the true front to values (n, m), in units of the front's span.
-        Lower is better.
+        """IGD+: mean distance from the true front to values (n, m); lower is better.
 
-        It is infinite if no row of the values is finite and within the floor.
+        The unit is the front's span. IGD+ is infinite if no row of the values is finite and within
+        the floor.
         """
         import moocore
 

@@ -90,8 +90,9 @@ class Planner(ABC):
 
     @abstractmethod
     def segment(self, trial: optuna.Trial) -> Segment | None:
-        """The part of a training that a trial is for; None for a whole training. Raises InputError
-        if the trial is none of this search.
+        """The part of a training that a trial is for; None for a whole training.
+
+        Raises InputError if the trial is none of this search.
         """
 
     @abstractmethod
@@ -133,8 +134,10 @@ class Planner(ABC):
 
     @abstractmethod
     def done_in(self, trials: Sequence[FrozenTrial]) -> int:
-        """The first number of `done`, from the trials of all processes. Another thread may call it, so
-        it reads no architecture: the user's `build` must not run in two threads.
+        """The first number of `done`, from the trials of all processes.
+
+        Another thread may call it, so it reads no architecture: the user's `build` must not run in
+        two threads.
         """
 
     def _interrupted(self) -> optuna.Trial | None:

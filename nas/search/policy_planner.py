@@ -56,8 +56,9 @@ if TYPE_CHECKING:
 
 
 class PolicyPlanner(Planner):
-    """Trials of a search with fidelities: a policy starts, continues and stops trainings until the
-    budget is spent.
+    """Trials of a search with fidelities.
+
+    A policy starts, continues and stops trainings until the budget is spent.
 
     Args:
         space, reader, evaluator: of the search.
@@ -308,10 +309,10 @@ def _fidelities(result: SearchResult) -> Fidelities:
 
 
 def _continues(result: SearchResult) -> bool:
-    """True if trainings resume where they paused, as the study tells (`Fidelities.continues`): a
-    continued segment then costs only its own epochs.
+    """True if trainings resume where they paused, as the study tells.
 
-    Also True where the cost is not in epochs, or where no training has been continued.
+    A continued segment then costs only its own epochs (`Fidelities.continues`). Also True where the
+    cost is not in epochs, or where no training has been continued.
     """
     if result.settings["cost"] != EPOCHS:
         return True

@@ -40,8 +40,9 @@ def add_prior_observations(
     metrics: Sequence[str],
     evaluator: Evaluator | None = None,
 ) -> None:
-    """Store prior observations as finished trials, except for architectures that the study has
-    already evaluated.
+    """Store prior observations as finished trials.
+
+    Architectures that the study has already evaluated are left out.
 
     Args:
         metrics: the metrics of the observations' values, in their order.
@@ -129,8 +130,9 @@ def _identity(space: SearchSpace, architecture: Architecture) -> dict[str, Any]:
 def read_prior_observations(
     path: Path, space: SearchSpace, metrics: Sequence[str], measured: Sequence[str] = ()
 ) -> dict[Architecture, list[float]]:
-    """Read prior observations from a CSV file. Incomplete rows are skipped, except for what can be
-    measured.
+    """Read prior observations from a CSV file.
+
+    Incomplete rows are skipped, except for what can be measured.
 
     Args:
         path: a file with a column `architecture` or `arch`, in the space's notation, and a column

@@ -89,11 +89,11 @@ class GrowingFront:
         return better is not None
 
     def _added(self, front: np.ndarray, point: np.ndarray) -> float:
-        """Hypervolume that a point (m,) adds to a front (k, m): its own, less the part that the
-        front dominates.
+        """Hypervolume that a point (m,) adds to a front (k, m).
 
-        That part is the hypervolume of the front clipped at the point. Clipping makes most of its
-        points dominated, so this is much faster than the hypervolume of the whole front.
+        It is the point's own hypervolume, less the part that the front dominates. That part is the
+        hypervolume of the front clipped at the point. Clipping makes most of its points dominated,
+        so this is much faster than the hypervolume of the whole front.
         """
         inside, corner = self._framed(np.maximum(front, point))
         alone, _ = self._framed(point[None])
@@ -118,8 +118,9 @@ Report = Callable[[SearchProgress], None]
 
 @contextmanager
 def watched(progress: Report | None, look: Callable[[], SearchProgress]) -> Iterator[Report | None]:
-    """A context whose function reports progress. In between, a thread does, as soon as other
-    processes finish more.
+    """A context whose function reports progress.
+
+    In between, a thread does, as soon as other processes finish more.
 
     Args:
         progress: called with the progress, also by the thread; None to report nothing.

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 class RowSpace:
-    """A search space restricted to the rows of a table. `sample`, `mutate` and `crossover` return
-    rows.
+    """A search space restricted to the rows of a table.
 
-    All other attributes are those of the search space.
+    `sample`, `mutate` and `crossover` return rows. All other attributes are those of the search
+    space.
     """
 
     def __init__(self, space: SearchSpace, rows: Sequence[Architecture]) -> None:

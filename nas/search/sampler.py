@@ -102,8 +102,10 @@ class _History(NamedTuple):
 
     @property
     def succeeded(self) -> list[Architecture]:
-        """Architectures that did not fail. Those that were only measured count as long as no
-        training has failed: nobody knows how theirs would have ended.
+        """Architectures that did not fail.
+
+        Those that were only measured count as long as no training has failed: nobody knows how
+        theirs would have ended.
         """
         has_failed_training = any(self.failed.values())
         measured = () if has_failed_training else self.partial
@@ -112,8 +114,9 @@ class _History(NamedTuple):
 
     @property
     def examples(self) -> dict[Architecture, np.ndarray]:
-        """Values (M,) that a predictor learns from, NaN where unknown: all evaluations, and the
-        latest of the others while there are few.
+        """Values (M,) that a predictor learns from, NaN where unknown.
+
+        They are those of all evaluations, and of the latest of the others while there are few.
         """
         space_left = max(0, MAX_PARTIAL_EXAMPLES - len(self.evaluated))
         first = max(0, len(self.partial) - space_left)
@@ -122,18 +125,17 @@ class _History(NamedTuple):
 
 
 class PredictorSampler(ReplaySampler):
-    """Chooses architectures for `space.choose(trial)` in any Optuna study, including distributed
-    and resumed ones.
+    """Chooses architectures for `space.choose(trial)` in any Optuna study.
 
-    The first `n_startup` architectures are promising ones of all sizes
-    (`nas.search.initial_design`). Then the sampler refits a predictor to all evaluations every
-    `refit_every` trials, and less often later. Evolution on the predictor's estimates adds `fresh`
-    candidates. The candidates with the highest expected hypervolume improvement are evaluated next;
-    once an evaluation has failed, weighted by the probability of success
-    (`nas.search.feasibility`). The `pool` best candidates are kept, so that each is built and read
-    once. No architecture is chosen twice in a study. An architecture with the text of an evaluated
-    one is another training of the same network. It may be chosen as long as such trainings have
-    reached different accuracies.
+    The study may be distributed or resumed. The first `n_startup` architectures are promising ones
+    of all sizes (`nas.search.initial_design`). Then the sampler refits a predictor to all
+    evaluations every `refit_every` trials, and less often later. Evolution on the predictor's
+    estimates adds `fresh` candidates. The candidates with the highest expected hypervolume
+    improvement are evaluated next; once an evaluation has failed, weighted by the probability of
+    success (`nas.search.feasibility`). The `pool` best candidates are kept, so that each is built
+    and read once. No architecture is chosen twice in a study. An architecture with the text of an
+    evaluated one is another training of the same network. It may be chosen as long as such
+    trainings have reached different accuracies.
 
     Example:
 
@@ -221,10 +223,9 @@ class PredictorSampler(ReplaySampler):
         return super().__getstate__() | {"shortlist": None}
 
     def propose(self, study: Study) -> dict[Architecture, dict[str, list[float]]]:
-        """The next choices for a study, best first, with predicted mean and standard deviation per
-        metric.
+        """The next choices for a study, best first.
 
-        The study gets no trial.
+        Each has a predicted mean and standard deviation per metric. The study gets no trial.
         """
         with self._lock:
             history = self._read(study)
@@ -424,8 +425,9 @@ class PredictorSampler(ReplaySampler):
         return [candidate for candidate, text in text_of.items() if text in allowed]
 
     def _rank(self, architectures: Sequence[Architecture]) -> np.ndarray:
-        """Predicted rank (n,) of n architectures by their point estimates, lower is better. Those
-        that more likely fail than not rank as if they violated a constraint.
+        """Predicted rank (n,) of n architectures by their point estimates, lower is better.
+
+        Those that more likely fail than not rank as if they violated a constraint.
         """
         estimates = self._surrogate.estimates(architectures)  # (n, M)
         violations = self._reader.violation(estimates) + self._feasibility.doubts(architectures)

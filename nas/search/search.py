@@ -451,8 +451,10 @@ class _Loop:
     def _measure(
         self, trial: optuna.Trial, architecture: Architecture, logger: TrialLogger
     ) -> dict[str, float]:
-        """Values of the metrics that need no training: measured now, or taken over from the entry of
-        a network that was measured before it was chosen.
+        """Values of the metrics that need no training.
+
+        They are measured now, or taken over from the entry of a network that was measured before it
+        was chosen.
         """
         if (entry := self.history.measured.get(architecture)) is not None:
             for key in {NETWORK_KEY, SPREAD_KEY} & entry.keys():
@@ -466,8 +468,9 @@ class _Loop:
         return observed
 
     def _broken(self, observed: Mapping[str, float]) -> str:
-        """The constraint that measured values break, with the value; "" if there is none, or if the
-        search trains nothing that ruling out the network would save.
+        """The constraint that measured values break, with the value; "" if there is none.
+
+        It is also "" if the search trains nothing that ruling out the network would save.
         """
         return self.reader.broken(observed) if self.saves_training else ""
 
@@ -529,8 +532,10 @@ class _Loop:
     # --- what all processes have told
 
     def _sync(self) -> bool:
-        """Handle the trials that any process has finished since the last call: weights, log,
-        callbacks. True if there are any with results.
+        """Handle the trials that any process has finished since the last call.
+
+        It settles their weights, logs them and calls the callbacks. Returns True if any has a
+        result.
         """
         finished = self.history.update()
         for trial in finished:

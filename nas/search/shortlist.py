@@ -108,8 +108,9 @@ class Shortlist:
         self.per_training = per_training
 
     def size(self, batch: int, predictor: Predictor | None) -> int:
-        """Networks of a shortlist from which `batch` trainings are chosen; `batch` for no
-        shortlist.
+        """Networks of a shortlist from which `batch` trainings are chosen.
+
+        It is `batch` without a shortlist.
 
         Args:
             batch: number of trainings.

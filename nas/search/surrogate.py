@@ -116,8 +116,9 @@ class Surrogate:
         return self._cached(architectures, self._sampled, SAMPLES, draw)
 
     def estimates(self, architectures: Sequence[Architecture]) -> np.ndarray:
-        """Point estimates (n, m) of the metrics of n architectures. They cost far less than
-        samples. What has been observed of an architecture is not estimated.
+        """Point estimates (n, m) of the metrics of n architectures.
+
+        They cost far less than samples. What has been observed of an architecture is not estimated.
         """
 
         def estimate(predictor: Predictor, new: Sequence[Architecture]) -> np.ndarray:
@@ -186,8 +187,10 @@ class Surrogate:
         return self.texts.inputs(self.fitted, architectures)
 
     def _conditions(self, architectures: Sequence[Architecture]) -> dict[str, np.ndarray]:
-        """Values (n,) by metric that condition the predictions of n architectures: exact ones, and
-        those measured for at least one of them, NaN where unknown.
+        """Values (n,) by metric that condition the predictions of n architectures.
+
+        They are exact values, and those measured for at least one of the architectures, NaN where
+        unknown.
         """
         conditions = self._exact_metrics(architectures)
         if not self._measured:

@@ -269,8 +269,10 @@ class Runs:
 
     @property
     def trained(self) -> list[Run]:
-        """Networks that the search trains: no prior observations, and none that was only measured
-        or that a constraint ruled out before its training.
+        """Networks that the search trains.
+
+        Left out are prior observations and networks that were only measured or that a constraint
+        ruled out before their training.
         """
         return [
             run

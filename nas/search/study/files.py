@@ -75,11 +75,11 @@ def _link_or_copy(file: Path, copy: Path) -> None:
 
 
 class WeightFolder:
-    """A folder with the weights of a study's trials, `NUMBER.safetensors`, and their quantized
-    networks, `NUMBER.int8.onnx`, if a metric needs these.
+    """A folder with the weights of a study's trials, `NUMBER.safetensors`.
 
-    Several processes may share it. Each removes files of finished trials only, and all agree on
-    which to remove.
+    If a metric needs them, it also has their quantized networks, `NUMBER.int8.onnx`. Several
+    processes may share it. Each removes files of finished trials only, and all agree on which to
+    remove.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -93,10 +93,10 @@ class WeightFolder:
         return path
 
     def settle(self, architecture: Architecture, number: int, losses: np.ndarray | None) -> None:
-        """Update the front with a finished trial and remove the weights of networks that are not on
-        it.
+        """Update the front with a finished trial.
 
-        If an architecture has two trials, the first counts, as in `SearchResult`.
+        The weights of networks that are not on it are removed. If an architecture has two trials,
+        the first counts, as in `SearchResult`.
 
         Args:
             architecture: the trial's architecture.
@@ -208,9 +208,9 @@ def write_network(
     values: Mapping[str, Any],
     weights: Weights | None,
 ) -> None:
-    """Write `STEM.onnx`, `STEM.txt` and, with trained weights, `STEM.safetensors`, beside which
-    `STEM.int8.onnx` stands if the file of the weights has a quantized network beside it.
+    """Write `STEM.onnx`, `STEM.txt` and, with trained weights, `STEM.safetensors`.
 
+    `STEM.int8.onnx` is written, too, if the file of the weights has a quantized network beside it.
     Without trained weights, the ONNX model has random ones. Its metadata name the kind of weights
     (`weights`), the measured values (`values`, JSON) and, for trained weights, the normalization of
     inputs. A model that an ONNX file cannot hold is left out. The weights are a hard link to the
@@ -235,8 +235,9 @@ def write_network(
 
 
 def trained_module(network: DistinctNetwork, folder: Path) -> nn.Module:
-    """An evaluated network as a PyTorch module in evaluation mode, with its trained weights if
-    these were stored.
+    """An evaluated network as a PyTorch module in evaluation mode.
+
+    It has its trained weights if these were stored.
 
     Args:
         network: the network.

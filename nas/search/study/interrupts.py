@@ -16,11 +16,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def termination_as_interrupt() -> Iterator[None]:
-    """A context in which SIGTERM, as sent by `kill`, job schedulers and containers, raises
-    KeyboardInterrupt.
+    """A context in which SIGTERM raises KeyboardInterrupt.
 
-    A further one within the same clean-up is as a second Ctrl-C. Other threads than the main one
-    cannot set this.
+    `kill`, job schedulers and containers send this signal. A further one within the same clean-up
+    is as a second Ctrl-C. Other threads than the main one cannot set this.
     """
     before = signal.getsignal(signal.SIGTERM)
     if threading.current_thread() is not threading.main_thread() or before != signal.SIG_DFL:

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 
 
 class RecordedSpace(SearchSpace):
-    """Stands for a space whose code is missing or not trusted. Its architectures are choices that
-    cannot be built.
+    """Stands for a space whose code is missing or not trusted.
+
+    Its architectures are choices that cannot be built.
 
     Attributes:
         reason: why not, and the remedy, in one line.

@@ -238,9 +238,9 @@ def networks_table(
     objectives: Sequence[Metric],
     untrained: Sequence[UntrainedNetwork] = (),
 ) -> pd.DataFrame:
-    """Networks as rows: `architecture` in the space's notation, metrics, and where the network
-    comes from. Networks that were measured and not trained come last.
+    """Networks as rows; those that were measured and not trained come last.
 
+    Columns are `architecture` in the space's notation, metrics, and where the network comes from.
     Missing values are NaN. Test scores and later measurements (`METRIC_again`) are those of the
     front only. A metric named like one of `ORIGIN_COLUMNS` takes its place.
     """

@@ -293,8 +293,9 @@ def is_unused(study: optuna.Study) -> bool:
 def check_same(
     where: str, stored: Mapping[str, Any], present: Mapping[str, Any], is_worker: bool = False
 ) -> None:
-    """Check that this run may continue a stored search. Differences that do no harm are logged as
-    warnings.
+    """Check that this run may continue a stored search.
+
+    Differences that do no harm are logged as warnings.
 
     Args:
         where: folder or storage that holds the search.
@@ -339,10 +340,10 @@ def _differences(
 def _source_differences(
     stored: Mapping[str, Any], present: Mapping[str, Any], has_moved: bool
 ) -> list[Difference]:
-    """Differences between two sources of values. File names are ignored if the files' checksums are
-    equal.
+    """Differences between two sources of values.
 
-    has_moved: this is another processor.
+    File names are ignored if the files' checksums are equal. `has_moved` is true on
+    another processor.
     """
     changes = [change for change in _changes(stored, present) if not _is_older(change)]
     if stored.keys() == present.keys() and not any(key.endswith("sha256") for key, _, _ in changes):
@@ -472,8 +473,9 @@ _IGNORED = {"__pycache__"}
 
 
 def content_hashes(paths: Iterable[str | Path]) -> dict[str, str]:
-    """SHA-256 of the contents by absolute path; of a folder, of all files in it by relative name
-    and content.
+    """SHA-256 of the contents by absolute path.
+
+    That of a folder covers all files in it by relative name and content.
 
     Raises:
         InputError: a path does not exist or cannot be read.

@@ -165,11 +165,10 @@ class SearchResult:
 
     @property
     def failures(self) -> list[dict[str, Any]]:
-        """Failed trials in their order: choices, reason, and how many trials failed with these
-        choices.
+        """Failed trials in their order: choices, reason, and number of trials with these choices.
 
-        They include trials that another program or an earlier version stored with values that are
-        not valid.
+        Trials that another program or an earlier version stored with values that are not valid
+        failed, too.
 
         Trials that fail before `build` has made all choices have the choices so far. A proposal of
         a network whose evaluation failed before is no further failure.
@@ -205,14 +204,16 @@ class SearchResult:
 
     @property
     def networks(self) -> pd.DataFrame:
-        """All evaluated networks with finite objectives, one row each, the front first, then those
-        that were measured and not trained. Columns as in `front`.
+        """All evaluated networks with finite objectives, one row each; columns as in `front`.
+
+        The front comes first, networks that were measured and not trained last.
         """
         return networks_table(self.distinct, self.objectives, self.untrained)
 
     def model(self, place: int, folder: str | Path = ".") -> nn.Module:
-        """A network of the front as a `torch.nn.Module` in evaluation mode, with its trained
-        weights if it has some.
+        """A network of the front as a `torch.nn.Module` in evaluation mode.
+
+        It has its trained weights if there are some.
 
         Args:
             place: row of `front`, from 0.
@@ -228,15 +229,17 @@ class SearchResult:
 
     @property
     def ruled_out(self) -> list[UntrainedNetwork]:
-        """The networks that broke a constraint by their measured metrics, so that they were not
-        trained, in the order of their trials.
+        """The networks that broke a constraint by their measured metrics, in trial order.
+
+        They were not trained.
         """
         return [network for network in self.untrained if network.reason]
 
     @property
     def measured_only(self) -> list[UntrainedNetwork]:
-        """The networks that were measured before a choice and not chosen
-        (`nas.search.shortlist`), in the order of their trials.
+        """The networks that were measured before a choice and not chosen, in trial order.
+
+        See `nas.search.shortlist`.
         """
         return [network for network in self.untrained if not network.reason]
 
@@ -325,10 +328,10 @@ class SearchResult:
 
     @property
     def front_rows(self) -> list[dict[str, Any]]:
-        """The Pareto front as rows, sorted by the first objective: a network in the space's
-        notation, and objectives.
+        """The Pareto front as rows, sorted by the first objective.
 
-        A network that was evaluated several times, also as a duplicate, is one row with the means.
+        A row has the network in the space's notation, and objectives. A network that was evaluated
+        several times, also as a duplicate, is one row with the means.
         """
         return [network.row(self.objectives) for network in self.distinct if network.on_front]
 
@@ -373,11 +376,11 @@ class SearchResult:
 
     @property
     def predicted(self) -> dict[str, np.ndarray]:
-        """For each objective (k, 3): predicted mean, standard deviation and measured value of k
-        guided choices.
+        """Predictions and measurements (k, 3) of k guided choices, for each objective.
 
-        Values that were counted instead of predicted, such as parameters, are left out: their
-        standard deviation is 0.
+        The columns are predicted mean, standard deviation and measured value. Values that were
+        counted instead of predicted, such as parameters, are left out: their standard deviation is
+        0.
         """
         predictions: dict[str, np.ndarray] = {}
         for column, objective in enumerate(self.objectives):
@@ -476,11 +479,10 @@ class SearchResult:
         return hypervolume(to_losses(values, self.objectives), to_losses(point, self.objectives))
 
     def save(self, folder: str | Path) -> None:
-        """Write `front.csv`, `networks.csv`, `summary.json` and the front's networks
-        (`nas.search.study.files`).
+        """Write `front.csv`, `networks.csv`, `summary.json` and the front's networks.
 
-        Everything is written to a temporary folder first, so that the folder never holds half a
-        result.
+        `nas.search.study.files` writes the networks. Everything is written to a temporary folder
+        first, so that the folder never holds half a result.
 
         Raises:
             InputError: the files cannot be written.

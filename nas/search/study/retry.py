@@ -63,12 +63,11 @@ def set_timeout(seconds: float) -> None:
 
 @lru_cache
 def patient(kind: type[Storage]) -> type[Storage]:
-    """Subclass a storage so that its methods retry, with growing pauses, while the database does
-    not answer.
+    """Subclass a storage so that its methods retry while the database does not answer.
 
-    Methods raise StorageError if the database does not answer for `timeout_seconds()`, and at once
-    if waiting does not help, as with a full disk. The attribute `place` names the storage in
-    messages.
+    The pauses between calls grow. Methods raise StorageError if the database does not answer for
+    `timeout_seconds()`, and at once if waiting does not help, as with a full disk. The attribute
+    `place` names the storage in messages.
     """
     public = [
         name

@@ -129,11 +129,10 @@ def _size_of_whole_lines(file: Any) -> int:
 
 
 class _Database(RDBStorage):
-    """Optuna's database storage, in which only one process can start or finish a trial, also in an
-    SQLite file.
+    """Optuna's database storage, in which only one process can start or finish a trial.
 
-    Optuna reads a trial's state and then writes the new one. SQLite would lock the file at the
-    write only.
+    This also holds in an SQLite file. Optuna reads a trial's state and then writes the new one.
+    SQLite would lock the file at the write only.
     """
 
     def set_trial_state_values(
@@ -161,8 +160,9 @@ def _disk_error(path: Path, error: OSError) -> StorageError:
 
 
 def open_storage(storage: str | Path | BaseStorage | None, existing: bool = False) -> BaseStorage:
-    """Open an Optuna storage. Calls wait during an outage of a database or proxy
-    (`nas.search.study.retry`).
+    """Open an Optuna storage.
+
+    Calls wait during an outage of a database or proxy (`nas.search.study.retry`).
 
     Args:
         storage: None for memory, a path for a journal or an existing SQLite file, a URL for a

@@ -104,11 +104,11 @@ class TrialLogger(EvaluationLogger):
                 self.identify(Trainable.of(space, architecture))
 
     def report(self, epoch: int, metrics: Mapping[str, float]) -> bool:
-        """Record values after an epoch. False if one is not valid, as when the training has
-        diverged.
+        """Record values after an epoch.
 
-        The trial's user attribute `nas:epoch:N` stores them. The first value is also the trial's
-        intermediate value, which Optuna's plots show.
+        Returns False if one is not valid, as when the training has diverged. The trial's user
+        attribute `nas:epoch:N` stores them. The first value is also the trial's intermediate value,
+        which Optuna's plots show.
 
         Raises:
             EvaluatorError: the epoch is no whole number, which would damage a journal, or the
@@ -143,8 +143,9 @@ class TrialLogger(EvaluationLogger):
         weights: Weights | None = None,
         int8: bytes | None = None,
     ) -> Path | None:
-        """Store further values, trained weights or a copy of their file, and the quantized network
-        beside them.
+        """Store further values, trained weights or a copy of their file.
+
+        A quantized network beside them is stored, too.
 
         Returns:
             The path of the weights; None if there are none or no folder is given.
@@ -159,8 +160,9 @@ class TrialLogger(EvaluationLogger):
 
 
 def plain_number(metric: str, value: Any) -> float:
-    """A user's value of a metric: a number, or a NumPy array, PyTorch tensor or the like with one
-    element.
+    """A user's value of a metric, as a number.
+
+    The value may be a NumPy array, PyTorch tensor or the like with one element.
 
     Raises:
         InputError: for anything else, such as None or a text; the message names metric, value and

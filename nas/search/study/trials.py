@@ -161,8 +161,9 @@ class TrialReader:
         return broken_constraint(self.constraints, values)
 
     def summary(self, samples: np.ndarray) -> dict[str, list[float]]:
-        """Mean and standard deviation by metric of samples (s, metrics) of one network. The standard
-        deviation of a known value, which is equal in all samples, is exactly 0.
+        """Mean and standard deviation by metric of samples (s, metrics) of one network.
+
+        The standard deviation of a known value, which is equal in all samples, is exactly 0.
         """
         means = samples.mean(axis=0).tolist()
         deviations = np.where(np.ptp(samples, axis=0) > 0, samples.std(axis=0), 0.0).tolist()
@@ -180,11 +181,11 @@ class TrialReader:
         return np.stack(columns, axis=-1)
 
     def violation(self, values: np.ndarray, without: Sequence[str] = ()) -> np.ndarray:
-        """Largest violation (...) of a constraint by metric values (..., metrics), relative to its
-        bound.
+        """Largest violation (...) of a constraint by metric values (..., metrics).
 
-        It is 0 if all constraints are satisfied, and 0.5 if a value is one and a half times its
-        upper bound. A bound of 0 counts as 1. Constraints on the metrics `without` do not count.
+        It is relative to the constraint's bound. It is 0 if all constraints are satisfied, and 0.5
+        if a value is one and a half times its upper bound. A bound of 0 counts as 1. Constraints on
+        the metrics `without` do not count.
         """
         counts = [constraint.metric not in without for constraint in self.constraints]
         return self.violations(values)[..., counts].max(axis=-1, initial=0.0)

@@ -254,8 +254,9 @@ def _unwarned() -> Iterator[None]:
 
 @dataclass
 class Share:
-    """What a worker may still evaluate. It is used up by all searches that the worker joins, one
-    after the other.
+    """What a worker may still evaluate.
+
+    It is used up by all searches that the worker joins, one after the other.
 
     Attributes:
         evaluations: number of evaluations that are left; in a search with fidelities, of training
