@@ -313,8 +313,9 @@ def report(
     space_options: Mapping[str, Any] | None = None,
     trust: bool = False,
 ) -> Studies:
-    """Write a page about searches: `report.html`, with the front's networks, CSV files and figures
-    beside it.
+    """Write a page about searches, `report.html`.
+
+    The front's networks, CSV files and figures are written beside it.
 
     Args:
         source: a result folder of searches, or a storage.
@@ -360,8 +361,9 @@ def retrain(
     int8_epochs: int | None = None,
     calibration: str | None = None,
 ) -> dict[str, Any]:
-    """Train a network of the front again, with the search's data, split and seed and usually more
-    epochs, and perhaps quantize it to 8-bit integers.
+    """Train a network of the front again, with the search's data, split and seed.
+
+    The training usually has more epochs. The network is perhaps quantized to 8-bit integers.
 
     Args:
         source: the result folder of a search.

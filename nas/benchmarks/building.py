@@ -68,10 +68,10 @@ def build(
 
 
 def _accuracy(population: Population) -> Measure:
-    """Measures test accuracy in % of each seed, its mean over seeds after each epoch, and seconds
-    per epoch.
+    """Measures test accuracy in %, and seconds per epoch.
 
-    Seconds are CPU time of all seeds together, which other processes do not affect.
+    Accuracies are those of each seed, and their mean over seeds after each epoch. Seconds are CPU
+    time of all seeds together, which other processes do not affect.
     """
     import torch
 

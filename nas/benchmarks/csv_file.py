@@ -63,8 +63,9 @@ def parse_csv(
     ignore: Container[str] = (),
     only: Container[str] | None = None,
 ) -> CsvTable:
-    """Parse a CSV table, which may be gzip-compressed. An index that pandas wrote is ignored with a
-    warning.
+    """Parse a CSV table, which may be gzip-compressed.
+
+    An index that pandas wrote is ignored with a warning.
 
     Args:
         data: contents of the file.

@@ -57,11 +57,10 @@ def fetch(
     progress: Progress | None = None,
     sources: Sequence[Source] | None = None,
 ) -> Benchmark:
-    """Download the pinned source files of a benchmark, verify them, and merge them into the cached
-    table.
+    """Download the pinned source files of a benchmark.
 
-    Verified files are kept and not downloaded again, so that a call that ran into `MAX_SECONDS` can
-    be repeated.
+    They are verified and merged into the cached table. Verified files are kept and not downloaded
+    again, so that a call that ran into `MAX_SECONDS` can be repeated.
 
     nasbench201 has these columns, in the order of the official index: validation and test accuracy
     in % after 200 epochs (mean over seeds) on CIFAR-10 (the "cifar10-valid" setting), CIFAR-100 and

@@ -54,8 +54,9 @@ def import_file(path: str | Path, progress: Progress | None = None) -> Benchmark
 
 
 def read_hwnasbench(path: Path, progress: Progress | None = None) -> Table:
-    """Read `<device>_latency_ms` and `<device>_energy_mj` of the CIFAR-10 networks (arXiv
-    2103.10584).
+    """Read `<device>_latency_ms` and `<device>_energy_mj` of the CIFAR-10 networks.
+
+    Paper: arXiv 2103.10584.
 
     Layout of the file: {"nasbench201": {"cifar10": {"edgegpu_latency": (n), "config": [{"arch_str":
         …}, …], …}, …}, …}.

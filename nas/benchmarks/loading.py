@@ -148,8 +148,9 @@ def _population(name: str) -> Benchmark:
 
 
 def _from_csv(path: Path, header: Header, hint: str = "") -> Benchmark:
-    """The compact table of a CSV file, converted unless the cache has it for the same contents and
-    space.
+    """The compact table of a CSV file.
+
+    It is converted unless the cache has it for the same contents and space.
 
     Args:
         path: the CSV file.

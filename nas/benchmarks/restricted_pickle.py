@@ -34,11 +34,10 @@ def load_pickle(path: Path) -> Any:
 
 
 def load_torch_file(path: Path) -> Any:
-    """Contents of a file of plain data that `torch.save` wrote, in its zip format or the format
-    before.
+    """Contents of a file of plain data that `torch.save` wrote.
 
-    The unpickler is written in C: 4.7 GB of NAS-Bench-201 take half a minute instead of ten with
-    `torch.load(weights_only=True)`.
+    The file is in its zip format or the format before. The unpickler is written in C: 4.7 GB of
+    NAS-Bench-201 take half a minute instead of ten with `torch.load(weights_only=True)`.
 
     Raises:
         InputError: the file is damaged or not plain data.

@@ -230,10 +230,10 @@ class Benchmark:
         return {metric: float(self._column(metric)[row]) for metric in requested}
 
     def check_counts(self, metrics: Iterable[str]) -> None:
-        """Raise InputError if a column `params` or `flops` among the metrics holds other numbers
-        than the counts.
+        """Raise InputError if a column `params` or `flops` holds other numbers than the counts.
 
-        Predictors count both, and would mix the counts with the column's numbers.
+        Only columns among the metrics are checked. Predictors count both, and would mix the counts
+        with the column's numbers.
         """
         for metric in COUNTS.keys() & set(self.metrics) & set(metrics):
             column = self._column(metric)

@@ -119,19 +119,15 @@ class _Warnings(logging.Handler):
 
 
 def main() -> None:
-    """Entry point. Bad input and errors in user code print one line on standard error; the exit
-    status is 2.
+    """Entry point of the command line.
 
-    Ctrl-C and SIGTERM end a command in order, with status 130: what was being evaluated is given
-    back.
+    Bad input and errors in user code print one line on standard error; the exit status is 2. Ctrl-C
+    and SIGTERM end a command in order, with status 130: what was being evaluated is given back.
     """
     if sys.stderr is None:  # closed by the caller (`2>&-`)
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # until the process ends
     # A terminal that is not UTF-8 cannot show the lines of tables
-    for stream in (
-        sys.stdout,
-        sys.stderr,
-    ):
+    for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
     warnings = _Warnings(logging.WARNING)

@@ -93,10 +93,10 @@ def is_given(context: typer.Context, name: str) -> bool:
 
 
 def written(context: typer.Context) -> str:
-    """The TOML file that repeats a command: the options that the user gave, on the command line or
-    in a file.
+    """The TOML file that repeats a command.
 
-    Passwords in URLs are left out.
+    It has the options that the user gave, on the command line or in a file. Passwords in URLs are
+    left out.
     """
     lines = [
         f"{flag} = {_toml(context.params[str(option.name)])}"

@@ -261,21 +261,22 @@ def model_options(
     outputs: str | None,
     precision: str | None = None,
 ) -> list[str]:
-    """The options of the space of a model's sub-networks, as `--option` takes them; none without a
-    model.
+    """The options of the space of a model's sub-networks, as `--option` takes them.
+
+    There are none without a model.
 
     Raises:
         InputError: if an option needs --model, or is no list of numbers.
     """
+    widths = None if width is None else parse_numbers(width, "--width")
+    kernels: bool | list[int] | None = None
+    if kernel is not None:
+        kernels = True if kernel == "all" else _whole_numbers(kernel, "--kernel")
     options = given_only(
         weights=None if weights is None else str(weights.absolute()),
-        width=None if width is None else parse_numbers(width, "--width"),
+        width=widths,
         depth=depth,
-        kernel=None
-        if kernel is None
-        else True
-        if kernel == "all"
-        else _whole_numbers(kernel, "--kernel"),
+        kernel=kernels,
         round_to=round_to,
         keep=keep,
         precision=None if precision is None else split_names(precision),

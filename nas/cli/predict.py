@@ -132,11 +132,10 @@ def _shown(name: str, value: Any) -> Any:
 
 
 def _warn(networks: list[str], examples: str, novelty: dict[str, np.ndarray]) -> None:
-    """Name the networks that are far from all examples with a metric, by the novelty (n,) per
-    metric.
+    """Name the networks that are far from all examples with a metric.
 
-    Errors of such predictions are larger on average. The note does not say that the others are
-    right.
+    The novelty (n,) per metric measures this. Errors of such predictions are larger on average. The
+    note does not say that the others are right.
     """
     for i, source in enumerate(networks):
         far = {name: float(values[i]) for name, values in novelty.items() if values[i] > FAR}

@@ -43,11 +43,11 @@ class _State:
 
     @property
     def left(self) -> str:
-        """Time left, from the mean duration of all units so far, since single units of a search
-        differ greatly.
+        """Time left, from the mean duration of all units so far.
 
-        Between two units it counts down. If a unit takes longer than the mean, the mean counts it
-        as well, so that the estimate does not jump when it ends.
+        Single units of a search differ greatly. Between two units the time counts down. If a unit
+        takes longer than the mean, the mean counts it as well, so that the estimate does not jump
+        when it ends.
         """
         steps = self.done - self._first
         remaining = self.total - self.done
@@ -70,8 +70,9 @@ def _clock(seconds: float) -> str:
 
 @contextmanager
 def progress_bar(label: str, quiet: bool = False) -> Iterator[Progress]:
-    """Show progress on standard error: a bar on a terminal, else lines at the start, at the end and
-    in between.
+    """Show progress on standard error.
+
+    It is a bar on a terminal, else lines at the start, at the end and in between.
 
     Args:
         label: name of the task.

@@ -57,8 +57,9 @@ def show_search(
     as_json: bool,
     durations: list[Duration],
 ) -> None:
-    """Print the summary and the front; exit with JSON, or if no network satisfies the
-    constraints.
+    """Print the summary and the front, or JSON.
+
+    The command exits after JSON, or if no network satisfies the constraints.
 
     Args:
         durations: estimates that were announced, which JSON has, too.
@@ -104,10 +105,10 @@ def show_search(
 
 
 def _shown_front(studies: Studies) -> list[dict[str, Any]]:
-    """Rows for display: networks by file name, because their choices may be long, and where each
-    comes from.
+    """Rows for display.
 
-    A single search needs no sampler and seed, and a front without repeated evaluations no number of
+    They name networks by file, because their choices may be long, and say where each comes from. A
+    single search needs no sampler and seed, and a front without repeated evaluations no number of
     evaluations.
     """
     from nas.search.study.files import network_name

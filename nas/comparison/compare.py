@@ -76,8 +76,9 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Score:
-    """Scores of one predictor, training size and seed on all architectures that it was not trained
-    on.
+    """Scores of one predictor, training size and seed.
+
+    They are over all architectures that the predictor was not trained on.
 
     Attributes:
         predictor: its name.
@@ -114,8 +115,9 @@ class Score:
 
 
 class Predicted(NamedTuple):
-    """Predictions of `train_metric` (n,) for n unseen architectures, with true values (n,) of it
-    (NaN for missing) and of `test_metric`.
+    """Predictions of `train_metric` (n,) for n unseen architectures, and true values.
+
+    True values (n,) are those of `train_metric` (NaN for missing) and of `test_metric`.
     """
 
     predicted: np.ndarray

@@ -526,8 +526,10 @@ def _forecast(
     folder: Path,
     options: SearchOptions,
 ) -> list[DurationForecast]:
-    """What announces how long the searches (sampler, name, seed) will take, after a first estimate;
-    [] if they are only prepared, or if their budget says it.
+    """Forecasts that announce how long the searches (sampler, name, seed) will take.
+
+    They do so after a first estimate. There are none if the searches are only prepared, or if
+    their budget says it.
     """
     budget = options.budget
     work = workload(

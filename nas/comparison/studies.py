@@ -125,10 +125,10 @@ class Studies:
         return [failure for result in self.searches for failure in result.failures]
 
     def curves(self) -> dict[str, np.ndarray]:
-        """Hypervolume ratios (seeds, evaluations) of each sampler: share of the reference's
-        hypervolume, 0 to 1.
+        """Hypervolume ratios (seeds, evaluations) of each sampler.
 
-        Prior observations count for the hypervolume, but not as evaluations.
+        A ratio is the share of the reference's hypervolume, 0 to 1. Prior observations count for
+        the hypervolume, but not as evaluations.
         """
         curves = {
             name: [self._curve(result) for result in results]

@@ -26,8 +26,9 @@ class Finished(NamedTuple):
 
     @property
     def failure(self) -> str:
-        """How it failed, to follow the program's name: `crashed (SIGSEGV)`, or `failed with exit
-        status 1: LAST LINE`; "" if it did not.
+        """How it failed, to follow the program's name; "" if it did not.
+
+        For example: `crashed (SIGSEGV)`, or `failed with exit status 1: LAST LINE`.
         """
         if not self.status:
             return ""

@@ -43,8 +43,9 @@ def check_energy() -> None:
 
 
 def measure_energy(model: onnx.ModelProto, task: LatencyTask) -> Latency:
-    """Energy of one inference in mJ, above that of the idle machine: median, smallest and largest
-    value of `WINDOWS` windows.
+    """Energy of one inference in mJ, above that of the idle machine.
+
+    Returns the median, smallest and largest value of `WINDOWS` windows.
 
     Raises:
         InputError: this machine does not tell, or ONNX Runtime cannot run the model.

@@ -23,8 +23,10 @@ CLIMB = 100  # mutations towards fewer or more FLOPs
 def smallest(
     space: SearchSpace, drawn: Sequence[Architecture], rng: np.random.Generator
 ) -> Architecture:
-    """A network with few FLOPs: from the best of some networks and of the corners of the space, by
-    mutations that do not make it worse.
+    """A network with few FLOPs.
+
+    It comes from the best of some networks and of the corners of the space, by mutations that do
+    not make it worse.
 
     Args:
         space: the space.

@@ -27,10 +27,10 @@ class Goal(Protocol):
         """Mean loss. Targets are (n, replicas) or (n, replicas, outputs)."""
 
     def terms(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Score of each sample before averaging: (n, replicas) double, NaN where an output is not
-        finite.
+        """Score (n, replicas) of each sample before averaging, in double precision.
 
-        Targets are (n,) or (n, outputs), the same for all replicas.
+        It is NaN where an output is not finite. Targets are (n,) or (n, outputs), the same for all
+        replicas.
         """
 
     def score(self, mean: float) -> float:
@@ -55,8 +55,9 @@ class Classification:
 
 @dataclass(frozen=True)
 class Regression:
-    """Mean squared error of normalized targets, and root mean square error in the targets' own
-    unit.
+    """Mean squared error of normalized targets.
+
+    The score is the root mean square error in the targets' own unit.
 
     Args:
         std: (outputs,) standard deviations that the targets were divided by.

@@ -20,8 +20,9 @@ LOG_NAME = "nas.log"
 
 
 class Journal:
-    """Results by name, in memory and in a file. A line that a killed process left incomplete is
-    ignored.
+    """Results by name, in memory and in a file.
+
+    A line that a killed process left incomplete is ignored.
 
     Raises:
         InputError: a complete line is none of a journal.

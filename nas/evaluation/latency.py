@@ -205,8 +205,9 @@ def _is_enough(windows: Sequence[tuple[float, float]], least: int) -> bool:
 
 
 def _steadiest(windows: Sequence[tuple[float, float]], least: int) -> np.ndarray:
-    """Logarithms of the ratios (w,) of windows during which the machine's speed stayed; at least
-    `least`, those of the smallest change.
+    """Logarithms of the ratios (w,) of windows during which the machine's speed stayed.
+
+    At least `least` are returned, those of the smallest change.
     """
     ordered = sorted(windows, key=lambda window: window[1])
     steady = [ratio for ratio, change in ordered if change <= STEADY]
@@ -414,10 +415,10 @@ def open_session(
 
 
 def random_inputs(session: onnxruntime.InferenceSession, batch: int) -> dict[str, np.ndarray]:
-    """Random values for every input of a session: Gaussian noise for floats, zeros for integers and
-    booleans.
+    """Random values for every input of a session.
 
-    The first dimension of each input is the batch.
+    Floats are Gaussian noise, integers and booleans are zeros. The first dimension of each input is
+    the batch.
 
     Raises:
         InputError: an input has another fixed batch size, a symbolic size beyond the batch, or a

@@ -158,8 +158,9 @@ def relative_samples(
     samples: int = 64,
     seed: int = 0,
 ) -> np.ndarray:
-    """Sample the latencies of q networks on a new device by a `RatioModel`, whose covariates are
-    scaled by these networks, too.
+    """Sample the latencies of q networks on a new device by a `RatioModel`.
+
+    The model's covariates are scaled by these networks, too.
 
     Args:
         model, texts, values, known: see `RatioModel`.

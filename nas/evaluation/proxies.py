@@ -306,8 +306,10 @@ def _fisher(layer: _Kernel, output: Tensor, gradient: Tensor) -> float:
 
 
 def _grasp(pairs: list[tuple[Tensor, Tensor]]) -> float:
-    """Minus weight · Hessian · gradient of pairs of a weight and its gradient, on a logarithmic
-    scale. The Hessian times a constant gradient is the gradient of its product with the gradient.
+    """Minus weight · Hessian · gradient, on a logarithmic scale.
+
+    Weights and gradients are paired. The Hessian times a constant gradient is the gradient of its
+    product with the gradient.
     """
     product = torch.stack([(g.detach() * g).sum() for _, g in pairs]).sum()
     weights = [w for w, _ in pairs]
@@ -346,11 +348,10 @@ def _synflow(net: GraphModule, shape: tuple[int, ...]) -> float:
 
 @torch.no_grad()
 def _zen(net: GraphModule, x: Tensor) -> float:
-    """Log of the change of the last feature map under 1 % noise, as it would be without batch
-    normalization.
+    """Log of the change of the last feature map under 1 % noise.
 
-    The result is corrected by the scale that each normalization removes, except in branches that
-    carry only zeros.
+    It is the change as it would be without batch normalization. The result is corrected by the
+    scale that each normalization removes, except in branches that carry only zeros.
     """
     scales: list[Tensor] = []
     for module in net.modules():

@@ -36,8 +36,9 @@ _WEIGHT = re.compile(r"parametrizations\.(\w+)\.original$")
 
 
 def with_fake_quantization(module: nn.Module) -> nn.Module:
-    """Make convolutions and linear layers of a module compute on 8-bit inputs and weights, in
-    place.
+    """Make convolutions and linear layers of a module compute on 8-bit inputs and weights.
+
+    The module is changed in place.
 
     Args:
         module: the module with the weights to start from.

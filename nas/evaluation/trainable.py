@@ -139,8 +139,9 @@ class Trainable:
         return {name: tensor.detach().cpu() for name, tensor in module.state_dict().items()}
 
     def trained(self, state: Mapping[str, Tensor]) -> tuple[Graph, dict[int, list[np.ndarray]]]:
-        """The network with trained tensors, as `search_spaces.ir.onnx.to_model` takes it: a graph
-        and its weights.
+        """The network with trained tensors: a graph and its weights.
+
+        `search_spaces.ir.onnx.to_model` takes it.
 
         Raises:
             InputError: the state belongs to another network.

@@ -79,8 +79,9 @@ _WORDS = {
 
 
 def metric_label(metric: str, prefix: str = "", unit: str = "") -> str:
-    """Axis label with the unit: `cifar10_validation_accuracy` becomes `CIFAR-10 validation accuracy
-    (%)`.
+    """Axis label with the unit.
+
+    That of `cifar10_validation_accuracy` is `CIFAR-10 validation accuracy (%)`.
 
     Args:
         metric: name of the metric.
@@ -112,10 +113,10 @@ def _with_arrow(metric: Metric) -> str:
 
 
 def plot_studies(folder: Path, studies: Studies, kind: str = "png") -> list[Path]:
-    """Write the figures `hypervolume`, `pareto` (two objectives) or `parallel` (more), and
-    `predicted`.
+    """Write the figures `hypervolume`, `pareto` or `parallel`, and `predicted`.
 
-    `predicted` needs a first search with a predictor.
+    `pareto` is for two objectives, `parallel` for more. `predicted` needs a first search with a
+    predictor.
 
     Args:
         folder: for the figures.
@@ -228,8 +229,9 @@ def plot_hypervolume(
     yardstick: str = "true front",
     unit: str = "True evaluations",
 ) -> None:
-    """Plot the hypervolume ratio over evaluations or cost: mean over seeds with a band of ± one
-    standard deviation.
+    """Plot the hypervolume ratio over evaluations or cost.
+
+    The line is the mean over seeds, with a band of ± one standard deviation.
 
     Args:
         path: of the figure.
@@ -266,8 +268,9 @@ def plot_hypervolume(
 
 
 def plot_learning_curves(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Plot Kendall's τ over the number of training architectures, with a band of ± one standard
-    deviation.
+    """Plot Kendall's τ over the number of training architectures.
+
+    The band is ± one standard deviation.
 
     Args:
         path: of the figure.
@@ -343,11 +346,10 @@ def plot_scores(
 def plot_kendall(
     path: str | Path, panels: Mapping[tuple[str, str], tuple[np.ndarray, np.ndarray]]
 ) -> None:
-    """Plot predicted against true values, one panel per predictor and metric, with Kendall's τ in
-    its title.
+    """Plot predicted against true values, one panel per predictor and metric.
 
-    All predictors of a metric share a view, which omits the outermost 2 % of values on each side. τ
-    covers all pairs.
+    Kendall's τ is in the panel's title. All predictors of a metric share a view, which omits the
+    outermost 2 % of values on each side. τ covers all pairs.
 
     Args:
         path: of the figure.
@@ -394,11 +396,11 @@ def plot_ranks(
     metric: str,
     bins: int = 20,
 ) -> None:
-    """Plot predicted against true ranks as a heat map, one panel per predictor, with Kendall's τ in
-    its title.
+    """Plot predicted against true ranks as a heat map, one panel per predictor.
 
-    Ranks are in % of all networks, with the best at the lower left. Colour is the number of
-    networks in a cell, in multiples of the number for a random ranking.
+    Kendall's τ is in the panel's title. Ranks are in % of all networks, with the best at the lower
+    left. Colour is the number of networks in a cell, in multiples of the number for a random
+    ranking.
 
     Args:
         path: of the figure.
@@ -435,8 +437,9 @@ def plot_ranks(
 
 
 def plot_predicted(path: str | Path, panels: Mapping[str, np.ndarray]) -> None:
-    """Plot predictions of a search for its evaluated networks, ± one standard deviation, against
-    measured values.
+    """Plot predictions of a search for its evaluated networks against measured values.
+
+    Bars are ± one standard deviation.
 
     Args:
         path: of the figure.

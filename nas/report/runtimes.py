@@ -23,10 +23,10 @@ _TITLES = {
 
 
 def compare_runtimes(networks: Sequence[Network]) -> list[dict[str, Any]]:
-    """A row for each runtime in which the networks were measured, the fastest first; none for less
-    than two runtimes.
+    """A row for each runtime in which the networks were measured, the fastest first.
 
-    Only the n networks count that all of these runtimes have measured. A row has
+    There are none for less than two runtimes. Only the n networks count that all of these runtimes
+    have measured. A row has
 
         runtime   its name
         median    median latency in ms

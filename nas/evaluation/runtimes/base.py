@@ -41,8 +41,10 @@ class LoadedNetwork(ABC):
 
 
 class Runtime(ABC):
-    """Converts and runs networks. Converters may crash or hang, so that only a child process calls
-    these methods (`nas.evaluation.runtimes.child`).
+    """Converts and runs networks.
+
+    Converters may crash or hang, so that only a child process calls these methods
+    (`nas.evaluation.runtimes.child`).
 
     Attributes:
         name: metrics begin with it, as `openvino_latency_ms`.
@@ -86,8 +88,9 @@ class Runtime(ABC):
             )
 
     def prepare(self, model: Path, folder: Path) -> Path:
-        """The ONNX file that is converted, and that ONNX Runtime runs for comparison: the model
-        itself, unless the runtime needs another one of the same computation.
+        """The ONNX file that is converted, and that ONNX Runtime runs for comparison.
+
+        It is the model itself, unless the runtime needs another one of the same computation.
         """
         return model
 

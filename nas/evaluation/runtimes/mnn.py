@@ -22,8 +22,10 @@ class MNN(Runtime):
     packages = ("MNN",)
 
     def prepare(self, model: Path, folder: Path) -> Path:
-        """With strides: the converter takes a missing attribute for 0, and the process ends by an
-        illegal instruction where it divides by it.
+        """A copy of the model in which strides are written out.
+
+        The converter takes a missing attribute for 0, and the process ends by an illegal
+        instruction where it divides by it.
         """
         import onnx
 

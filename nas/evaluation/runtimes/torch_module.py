@@ -111,8 +111,9 @@ class _Network(LoadedNetwork):
 
 
 def module_of(model: Any) -> nn.Module:
-    """The module of an ONNX model that `to_model` wrote, with its weights; it returns a tuple of
-    all outputs.
+    """The module of an ONNX model that `to_model` wrote, with its weights.
+
+    It returns a tuple of all outputs.
 
     Raises:
         InputError: the model is of another origin, or PyTorch lacks an operator.
