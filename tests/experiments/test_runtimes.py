@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from experiments.runtimes import measuring, study
 from experiments.runtimes.__main__ import main
 from experiments.runtimes.measuring import TABLE, candidates, measure_table, read_table
 from nas.evaluation.journal import Journal
+from nas.evaluation.latency import Latency, LatencyTask
 from search_spaces.common.errors import InputError
 
 RUNTIMES = ["onnxruntime", "openvino", "ncnn"]
@@ -93,3 +96,46 @@ def test_a_measured_table_continues_and_keeps_crashes(
     low, median, high = (measured["ms"][i] for i in (1, 0, 2))
     assert 0 < low <= median <= high
     assert steps == ["nasbench201, openvino", "", ""]
+
+
+# A worker's process: it keeps the file that it gets and its job, and claims a time.
+KEEPS_FILES = """
+import json, pathlib, shutil, sys
+for line in sys.stdin:
+    folder = pathlib.Path(line.strip())
+    job = json.loads((folder / "job.json").read_text())
+    kept = pathlib.Path(sys.argv[1])
+    shutil.copy(job["models"][0], kept / "openvino.onnx")
+    (kept / "job.json").write_text(json.dumps(job))
+    result = {"latency_ms": [1, 0.9, 1.1, ""], "difference": 0, "fallback_ops": 0, "size_mb": 1}
+    temporary = folder / "written"
+    temporary.write_text(json.dumps(result))
+    temporary.rename(folder / "result.json")
+"""
+
+
+@pytest.mark.parametrize("suffix", ["", "-int8"])
+def test_columns_of_int8_time_the_quantized_file(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("openvino", reason="OpenVINO is not installed")
+    timed: list[bytes] = []
+
+    def time_serialized(models: list[bytes], task: LatencyTask) -> list[Latency]:
+        timed.extend(models)
+        return [Latency(2.0, 1.9, 2.1)]
+
+    monkeypatch.setattr(measuring, "time_serialized", time_serialized)
+    monkeypatch.setattr(measuring, "CHILD", [sys.executable, "-c", KEEPS_FILES, str(tmp_path)])
+    columns = [f"onnxruntime{suffix}", f"openvino{suffix}"]
+    measure_table(tmp_path, 1, columns, lambda *step: None)
+
+    stored = {key.split()[0]: row["ms"][0] for key, row in Journal(tmp_path / TABLE).known.items()}
+    assert stored == {columns[0]: 2.0, columns[1]: 1.0}
+    (of_onnxruntime,) = timed
+    of_openvino = (tmp_path / "openvino.onnx").read_bytes()
+    for serialized in (of_onnxruntime, of_openvino):
+        operators = {node.op_type for node in onnx.load_from_string(serialized).graph.node}
+        assert ("QuantizeLinear" in operators) == bool(suffix)
+    # Where both runtimes round, outputs differ by more than between floats.
+    assert ("tolerance" in json.loads((tmp_path / "job.json").read_text())) == bool(suffix)
