@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from nas.evaluation.runtimes import RUNTIME_METRICS, RUNTIMES
 from nas.search.objectives import to_losses
 from nas.search.pareto import non_dominated
 from predictors.metrics import Metric
@@ -88,18 +89,27 @@ def metric_label(metric: str, prefix: str = "", unit: str = "") -> str:
         prefix: words before it.
         unit: the metric's unit, if its name does not say it.
     """
-    # 1. The last word may be a unit, unless it stands behind "per".
-    *words, last = metric.split("_")
+    # 1. A runtime has its own name, as it writes it.
+    title = ""
+    quantity = metric
+    if metric in RUNTIME_METRICS:
+        runtime, quantity = RUNTIME_METRICS[metric]
+        title = RUNTIMES[runtime].title
+
+    # 2. The last word may be a unit, unless it stands behind "per".
+    *words, last = quantity.split("_")
     is_divisor = not words or words[-1] == "per"
     of_name = None if is_divisor else _UNITS.get(last.lower())
     if of_name is None:
         words.append(last)
         of_name = unit or ("%" if "accuracy" in words else "")
 
-    # 2. The words, with the names of data sets as they are written.
+    # 3. The words, with the names of data sets as they are written.
     spelled = [_WORDS.get(word, word) for word in words]
-    label = " ".join([*prefix.split(), *spelled])
+    label = " ".join([*prefix.split(), *title.split(), *spelled])
     behind = f" ({of_name})" if of_name else ""
+    if title and not prefix:
+        return label + behind
     return label[:1].upper() + label[1:] + behind
 
 

@@ -72,10 +72,10 @@ function measurement(network, metric) {
   return withError(network.values[metric], (high - low) / 2);
 }
 
-/** Name of a metric within a sentence: `CPU latency`, `digits accuracy`. */
+/** Name of a metric within a sentence: `CPU latency`, `digits accuracy`, `OpenVINO latency`. */
 function inWords(metric) {
   const words = metrics[metric].label.replace(/ \([^)]*\)$/, "");
-  return /^[A-Z][a-z]/.test(words) ? words[0].toLowerCase() + words.slice(1) : words;
+  return /^[A-Z][a-z]+\b/.test(words) ? words[0].toLowerCase() + words.slice(1) : words;
 }
 
 const withArrow = (metric) => `${metrics[metric].label} ${metrics[metric].sign > 0 ? "↓" : "↑"}`;

@@ -45,6 +45,9 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[matplotlib.figure.
         ("energy_mJ", "Energy (mJ)"),
         ("peak_memory_mb", "Peak memory (MB)"),
         ("images_per_s", "Images per s"),
+        ("openvino_latency_ms", "OpenVINO latency (ms)"),
+        ("ncnn_size_mb", "ncnn size (MB)"),
+        ("torch_compile_latency_ms", "torch.compile latency (ms)"),
     ],
 )
 def test_axis_labels_carry_units(metric: str, label: str) -> None:
