@@ -65,11 +65,10 @@ def ceiling(space: str) -> float:
 
 @cache
 def _population(space: str, most: int) -> tuple[list[str], np.ndarray]:
-    """Texts (n) and accuracies (n,) in % of the first `most` networks, or of all if there are
-    fewer.
+    """Texts (n) and accuracies (n,) in % of the first `most` networks.
 
-    The texts of a whole table are cached on disk. Those of a part are written here, since that is
-    faster.
+    They are those of all networks if there are fewer. The texts of a whole table are cached on
+    disk. Those of a part are written here, since that is faster.
     """
     table = load_benchmark(f"digits-{space}")
     few = most < len(table)

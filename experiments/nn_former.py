@@ -66,8 +66,9 @@ class Cell(NamedTuple):
 
 
 def cell_graph(architecture: Any) -> Cell:
-    """The graph of a cell from its choices: operations of edges (NAS-Bench-201), or of nodes
-    (NAS-Bench-101).
+    """The graph of a cell from its choices.
+
+    These are the operations of edges (NAS-Bench-201) or of nodes (NAS-Bench-101).
 
     Raises:
         InputError: for an architecture with other choices.
@@ -224,8 +225,9 @@ class Network(nn.Module):
 
 
 def relations(is_node: Tensor, adjacency: Tensor) -> Tensor:
-    """What each head sees (n, H, T, T): itself, the readout, and one kind of relatives; the readout
-    sees all nodes.
+    """What each head sees (n, H, T, T): itself, the readout, and one kind of relatives.
+
+    The readout sees all nodes.
 
     Args:
         is_node: (n, L).

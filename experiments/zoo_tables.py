@@ -66,8 +66,9 @@ def timm_source(row: dict[str, str]) -> str:
 
 @lru_cache(maxsize=2)
 def timm_zoo(every: int = 1, everything: bool = False) -> Zoo:
-    """Networks of timm: top-1 of weights trained on ImageNet-1k alone, and latencies on six
-    devices.
+    """Networks of timm, with top-1 and latencies on six devices.
+
+    The top-1 is that of weights trained on ImageNet-1k alone.
 
     Args:
         every: read every so many-th architecture only.
@@ -97,11 +98,10 @@ def _top1(rows: list[dict[str, str]], trained_on: str) -> np.ndarray:
 
 
 def aihub_zoo() -> Zoo:
-    """Image networks of AI Hub that torchvision or timm have, with their latencies. Each model is
-    its own family.
+    """Image networks of AI Hub that torchvision or timm have, with their latencies.
 
-    There is one metric for each device, precision and runtime with at least `MIN_AIHUB_NETWORKS`
-    measured networks.
+    Each model is its own family. There is one metric for each device, precision and runtime with at
+    least `MIN_AIHUB_NETWORKS` measured networks.
     """
     rows = [row for row in zoo_rows("aihub") if row["torchvision_name"] or row["timm_name"]]
     place = {model: i for i, model in enumerate(dict.fromkeys(row["model"] for row in rows))}

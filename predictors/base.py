@@ -92,11 +92,11 @@ class Predictions:
 
 
 class Predictor(ABC):
-    """Base class of predictors. A predictor learns metrics from architectures and ignores which
-    direction is better.
+    """Base class of predictors.
 
-    The same seed and inputs give the same predictions. Methods use one thread, which is faster for
-    inputs as small as these, unless the user has chosen a number
+    A predictor learns metrics from architectures and ignores which direction is better. The same
+    seed and inputs give the same predictions. Methods use one thread, which is faster for inputs as
+    small as these, unless the user has chosen a number
     (`search_spaces.common.threads.few_threads`).
 
     Args:
@@ -193,25 +193,26 @@ class Predictor(ABC):
         return self.predict(architectures, metrics, given, samples=ESTIMATE_SAMPLES).median
 
     def novelty(self, architectures: Inputs, metrics: Sequence[str] = ()) -> np.ndarray:
-        """Distance (n,) of architectures from the training examples, relative to the distances
-        among the examples.
+        """Distance (n,) of architectures from the training examples.
 
-        Above 1, it is farther than 95 % of the examples from their nearest other one. If metrics
-        are named, only examples that have them count. NaN if the predictor cannot tell.
+        It is relative to the distances among the examples. Above 1, it is farther than 95 % of the
+        examples from their nearest other one. If metrics are named, only examples that have them
+        count. NaN if the predictor cannot tell.
         """
         return np.full(len(architectures), np.nan)
 
     def examples_of(self, architectures: Inputs) -> dict[str, np.ndarray]:
-        """Stored values (n,) per metric of n architectures; NaN for architectures that are not
-        among the examples.
+        """Stored values (n,) per metric of n architectures.
 
-        Empty if the predictor keeps no examples.
+        They are NaN for architectures that are not among the examples. The result is empty if the
+        predictor keeps no examples.
         """
         return {}
 
     def extend(self, architectures: Inputs, metrics: Metrics) -> None:
-        """Add further examples, possibly with new metrics, to those of `fit`; same arguments as
-        `fit`.
+        """Add further examples, possibly with new metrics, to those of `fit`.
+
+        The arguments are those of `fit`.
 
         Raises:
             InputError: if the predictor does not keep its examples.

@@ -350,10 +350,10 @@ def _out_of_bag(forest: RandomForestRegressor, inputs: np.ndarray) -> MeansAndDe
 
 
 class TextGP(RegressionPredictor):
-    """A Gaussian process on features of the text: Matérn-5/2 kernel and noise, of maximum marginal
-    likelihood.
+    """A Gaussian process on features of the text.
 
-    Samples are independent between metrics.
+    Its Matérn-5/2 kernel and noise are of maximum marginal likelihood. Samples are
+    independent between metrics.
     """
 
     kind = "gp"

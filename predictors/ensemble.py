@@ -14,10 +14,10 @@ from search_spaces.common.errors import InputError
 
 
 class Ensemble(Predictor):
-    """Predictors fitted to the same examples; their samples are pooled and their estimates
-    averaged.
+    """Predictors fitted to the same examples.
 
-    Subclasses, which `joined` creates, set `members`.
+    Their samples are pooled and their estimates averaged. Subclasses, which `joined`
+    creates, set `members`.
 
     Args:
         seed: seed of every member.

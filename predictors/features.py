@@ -117,11 +117,11 @@ def select_features(texts: Sequence[str]) -> list[str]:
 
 @lru_cache(maxsize=_CACHED_TEXTS)
 def features(text: str) -> dict[str, float]:
-    """Features of an architecture by name: log2 of costs, and counts of paths of 1 to `PATH_NODES`
-    operators.
+    """Features of an architecture by name: log2 of costs, and counts of paths.
 
-    A path such as `x > Conv > Relu` counts how often operators of these kinds follow each other
-    within a block, times the number of runs of the block. `x` is the block's input, `y` its output.
+    A path has 1 to `PATH_NODES` operators. A path such as `x > Conv > Relu` counts how often
+    operators of these kinds follow each other within a block, times the number of runs of the
+    block. `x` is the block's input, `y` its output.
 
     Raises:
         InputError: if it is not the text of an architecture.

@@ -188,8 +188,9 @@ def _registered(name: str) -> type[Predictor]:
 
 
 def version(name: str | None = None) -> str:
-    """Version of a predictor's results: `RESULT_VERSION`, followed by a digest of the file for a
-    plug-in.
+    """Version of a predictor's results: `RESULT_VERSION`.
+
+    For a plug-in, a digest of the file follows.
 
     Args:
         name: name of a predictor; None for the version of this package.

@@ -146,8 +146,9 @@ def second_moments(errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def shrink_correlation(correlation: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Shrink estimated correlations towards 0 by the size that chance alone explains (positive-part
-    James-Stein).
+    """Shrink estimated correlations towards 0 by the size that chance alone explains.
+
+    This is the positive-part James-Stein estimator.
 
     Args:
         correlation: (m, m) estimates.
@@ -187,8 +188,7 @@ def widening_factors(
     groups: np.ndarray,
     seed: int = 0,
 ) -> dict[str, float]:
-    """Factors by which `widen` must widen the samples of each metric to cover networks of new
-    groups.
+    """Factors by which `widen` must widen the samples of each metric for networks of new groups.
 
     Cross-conformal calibration: groups are split into `FOLDS`, and each fold is predicted from the
     others. With its factor, the central interval of nominal coverage `COVERAGE` covers that share

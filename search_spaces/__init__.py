@@ -63,8 +63,9 @@ __all__ = [
 
 
 def to_text(model: ModelProto) -> str:
-    """The compact text of an ONNX model: no weights, canonical names and order, repeated blocks as
-    functions.
+    """The compact text of an ONNX model.
+
+    It has no weights, canonical names and order, and repeated blocks as functions.
 
     Raises:
         InputError: if the text cannot express the model.
@@ -87,8 +88,9 @@ def params(model: ModelProto) -> int:
 
 
 def flops(model: ModelProto) -> int:
-    """Multiply-accumulates of an ONNX model for one input; see `graph_flops` for the operators that
-    count.
+    """Multiply-accumulates of an ONNX model for one input.
+
+    See `graph_flops` for the operators that count.
 
     Raises:
         InputError: if a size is open, or it is not known what an operator costs; the message names

@@ -124,8 +124,7 @@ class ParameterNames:
         return parameter
 
     def other_parameter(self, name: str, options: Domain) -> str | None:
-        """The other name for a choice that Optuna refused to store under its plain name; None if
-        there is none.
+        """The other name for a choice that Optuna refused to store under its plain name, or None.
 
         In a study, another process may have stored the name with other options since the study was
         read. A trial without a study, such as a `FixedTrial`, knows one of the names only.

@@ -221,8 +221,9 @@ class SearchSpace:
         return self._chosen(choosers.TrialChooser(trial))
 
     def sample(self, rng: np.random.Generator) -> Architecture:
-        """A random architecture: every choice is drawn uniformly, and all are drawn again if they
-        are infeasible.
+        """A random architecture, of which every choice is drawn uniformly.
+
+        If the choices are infeasible, all are drawn again.
 
         Raises:
             Infeasible: if `MAX_REFUSED_DRAWS` draws in a row are infeasible.
@@ -230,8 +231,7 @@ class SearchSpace:
         return self._first_feasible(lambda: choosers.RandomChooser(rng))
 
     def initial_designs(self, count: int) -> list[Architecture]:
-        """Networks that a search of this space had better start with, up to `count`; none by
-        default.
+        """At most `count` networks that a search should start with; none by default.
 
         Override this where something is known before the first evaluation, such as the networks
         that pruning proposes (`Subnetworks`). Guided samplers evaluate them first.
@@ -239,10 +239,10 @@ class SearchSpace:
         return []
 
     def mutate(self, arch: Architecture, rng: np.random.Generator) -> Architecture:
-        """The architecture with one random choice changed; choices that exist only after the change
-        are random.
+        """The architecture with one random choice changed.
 
-        Returns the architecture itself if no feasible change is found.
+        Choices that exist only after the change are random. Returns the architecture itself if no
+        feasible change is found.
         """
         parent = arch.as_dict()
         replay = choosers.ReplayChooser(parent)
@@ -285,8 +285,7 @@ class SearchSpace:
     # --- notation of the literature; published spaces override both
 
     def parse(self, native: str) -> Architecture:
-        """Read an architecture from the space's notation, by default a Python dictionary of
-        choices.
+        """Read an architecture from the space's notation, by default a dictionary of choices.
 
         Raises:
             InputError: if it is not the notation of an architecture of this space.

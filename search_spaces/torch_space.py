@@ -38,8 +38,9 @@ def no_example(name: str, owner: str = "") -> InputError:
 
 
 class TorchSpace(SearchSpace):
-    """A space whose `build(trial)` returns a `torch.nn.Module`: either a function with an example
-    input,
+    """A space whose `build(trial)` returns a `torch.nn.Module`.
+
+    Either `build` is a function with an example input,
 
         def build(trial):
             width = trial.suggest_int("width", 16, 64, step=16)

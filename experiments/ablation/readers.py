@@ -54,10 +54,10 @@ BATCH = 32  # texts per progress step
 def stored_states(
     folder: Path, reader: str, base: str, family: str, most: int
 ) -> dict[str, np.ndarray]:
-    """States (n, S) of the first `most` networks of a family's table as "states", and their values
-    (n,) per metric.
+    """States (n, S) and values (n,) of the first `most` networks of a family's table.
 
-    They are read from a file in `folder`, which is written if it does not exist.
+    The states are stored as "states", the values by metric. They are read from a file in `folder`,
+    which is written if it does not exist.
     """
     path = folder / f"{reader.replace(' ', '-')}-{base}-{family}-{most}.npz"
     if not path.exists():

@@ -145,10 +145,10 @@ def _read(
 
 
 def smoothed(states: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """Results (n, ACCURACIES) of all networks, of which some are known, by Gaussian processes on
-    states (n, S).
+    """Results (n, ACCURACIES) of all networks, of which some are known.
 
-    The one for many steps also reads what is predicted for few steps, of which more are known.
+    They are predicted by Gaussian processes on states (n, S). The one for many steps also reads
+    what is predicted for few steps, of which more are known.
     """
     # 1. Principal axes of the states.
     none = np.zeros((len(states), 0))

@@ -63,11 +63,10 @@ def generated_files(generated: int, with_proxies: int) -> list[str]:
 
 
 def published_files(quick: bool = False) -> tuple[list[str], list[str]]:
-    """File names of published spaces and shipped populations, and of NAS-Bench-201's cells with
-    proxies.
+    """File names of published spaces, shipped populations, and NAS-Bench-201's cells with proxies.
 
-    The files contain no numbers of a published benchmark. `digits201` is left out, since most
-    experiments test on it.
+    The files contain no numbers of a published benchmark.
+    `digits201` is left out, since most experiments test on it.
     """
     from nas.benchmarks.populations import POPULATIONS
 

@@ -191,8 +191,9 @@ def build_corpus(
 
 
 def emphasized(corpus: Corpus, cells: int | None = None) -> Corpus:
-    """The corpus with the published networks of `nasbench201` twice, so that they are a half of it,
-    not a third.
+    """The corpus with the published networks of `nasbench201` twice.
+
+    This way they are a half of it, not a third.
 
     cells: the corpus's own.
     """

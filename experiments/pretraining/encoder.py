@@ -98,11 +98,11 @@ def pretrain_encoder(
     progress: Progress | None = None,
     rate: float = LEARNING_RATE,
 ) -> None:
-    """Train the encoder in place. An interrupted training resumes from `checkpoint`, written every
-    `SAVE_EVERY` steps.
+    """Train the encoder in place.
 
-    Each step uses one space of one pool. Pools are equally likely. Half of the steps use a space
-    with proxies or measurements, if the pool has one.
+    An interrupted training resumes from `checkpoint`, written every `SAVE_EVERY` steps. Each step
+    uses one space of one pool. Pools are equally likely. Half of the steps use a space with proxies
+    or measurements, if the pool has one.
     """
     heads = regression_heads()
     parameters = [*encoder.parameters(), *heads.parameters()]
@@ -162,10 +162,10 @@ def _loss(
 def _regression_loss(
     head: nn.Module, states: Tensor, n: int, pool: np.ndarray, rng: np.random.Generator
 ) -> Tensor:
-    """Error of predicted random functions of a pool (n + q, T) in its last q rows, from noisy
-    values in the first n.
+    """Error of predicted random functions of a pool (n + q, T) in its last q rows.
 
-    One half of the loss is the logarithm of the error, so that easy targets count as well.
+    They are predicted from noisy values in the first n. One half of the loss is the logarithm of
+    the error, so that easy targets count as well.
     """
     # 1. Random functions (n + q, TARGETS), and noisy values of them.
     noise = np.exp(rng.uniform(-4, 0, TARGETS // TARGETS_PER_NOISE))

@@ -79,10 +79,10 @@ class SpaceStates:
         return cls(states, targets, others, *axes)
 
     def coordinates(self, states: np.ndarray, n: int, weights: np.ndarray) -> np.ndarray:
-        """Coordinates (m, d) of states (m, S), in which random functions are drawn, the last ones
-        of neighbours.
+        """Coordinates (m, d) of states (m, S), in which random functions are drawn.
 
-        The parts are scaled to unit mean square in the first n rows, then by `weights` (4,).
+        The last ones are those of neighbours. The parts are scaled to unit mean square in the first
+        n rows, then by `weights` (4,).
         """
         # 1. The common numbers, standardized; equal ones tell nothing.
         *parts, common = TextFeatures.split(states)

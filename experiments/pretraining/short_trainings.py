@@ -99,10 +99,10 @@ def main(
 
 
 def train(graphs: Sequence[Graph], steps: int, device: str = "cpu") -> list[tuple[float, float]]:
-    """Train networks of one space side by side, with fresh weights, by gradient descent with
-    momentum.
+    """Train networks of one space side by side, with fresh weights.
 
-    The rate rises linearly, then falls linearly.
+    They are trained by gradient descent with momentum. The rate rises linearly,
+    then falls linearly.
 
     Returns:
         Accuracy and cross-entropy of each on the test images; infinite cross-entropy if its

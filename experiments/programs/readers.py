@@ -23,8 +23,9 @@ def as_bytes(text: str) -> str:
 
 
 def random_t5gemma(texts: Sequence[str], folder: Path, seed: int) -> str:
-    """Save a small T5Gemma with random weights, and a byte-pair tokenizer trained on the texts,
-    unless they exist.
+    """Save a small T5Gemma with random weights, and a tokenizer, unless they exist.
+
+    The byte-pair tokenizer is trained on the texts.
 
     Returns:
         The folder's path.

@@ -168,11 +168,10 @@ class Network(nn.Module):
 
 
 class FlowLayer(nn.Module):
-    """Directed graph flow plus graph attention, in both directions of the edges, with a residual
-    connection.
+    """Directed graph flow plus graph attention, with a residual connection.
 
-    Flow: sigmoid(G) * (A X W) + X W with the gate G of the node's kind and A normalized by degree.
-    Attention: one head as in GAT (arXiv 1710.10903).
+    Both follow both directions of the edges. Flow: sigmoid(G) * (A X W) + X W with the gate G of
+    the node's kind and A normalized by degree. Attention: one head as in GAT (arXiv 1710.10903).
     """
 
     def __init__(self, config: Config) -> None:

@@ -45,12 +45,12 @@ _BATCH = 128  # texts encoded at once: larger batches exceed a core's cache
 
 
 class GNN(SamplingPredictor):
-    """Directed graph flow and graph attention on the blocks of the ONNX graph (FLAN, Akhauri and
-    Abdelfattah 2024).
+    """Directed graph flow and graph attention on the blocks of the ONNX graph.
 
-    An ensemble, initialized with the weights of the base, learns metrics as normal scores. Samples
-    are the members' predictions plus normal errors with the covariance measured on held-out
-    architectures. Where a metric is given, the errors of the others are conditioned on its error.
+    The layers are those of FLAN (Akhauri and Abdelfattah 2024). An ensemble, initialized with the
+    weights of the base, learns metrics as normal scores. Samples are the members' predictions plus
+    normal errors with the covariance measured on held-out architectures. Where a metric is given,
+    the errors of the others are conditioned on its error.
 
     Args:
         seed: seed of weights, batches and samples.
@@ -330,11 +330,10 @@ def held_out_folds(
     folds: int,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Mask (K, n) of the architectures that a member is not trained on: one fold each, none if n <
-    2 * folds.
+    """Mask (K, n) of the architectures that a member is not trained on.
 
-    Two members share a fold, so that their difference there measures the variance among members on
-    unseen data.
+    These are one fold each, and none if n < 2 * folds. Two members share a fold, so that their
+    difference there measures the variance among members on unseen data.
     """
     fold = np.full(n, -1)  # in no fold
     if n >= 2 * folds:

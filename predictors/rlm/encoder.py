@@ -351,12 +351,12 @@ def _sums(
 
 
 class T5GemmaReader:
-    """A frozen, pretrained T5Gemma encoder; a text's state is the mean of the last hidden states of
-    its tokens.
+    """A frozen, pretrained T5Gemma encoder.
 
-    This is the backbone of arXiv 2509.26476. Any T5Gemma (arXiv 2504.06225) works: a folder, or a
-    name on the Hugging Face hub such as `google/t5gemma-b-b-ul2`, whose licence must be accepted
-    there once. Only safetensors are read, and no code is loaded from a model.
+    A text's state is the mean of the last hidden states of its tokens. This is the backbone of
+    arXiv 2509.26476. Any T5Gemma (arXiv 2504.06225) works: a folder, or a name on the Hugging Face
+    hub such as `google/t5gemma-b-b-ul2`, whose licence must be accepted there once. Only
+    safetensors are read, and no code is loaded from a model.
 
     Args:
         name: folder or hub name.

@@ -289,12 +289,12 @@ class ContextAttention(nn.Module):
 
 
 class LeastSquares(nn.Module):
-    """Ridge regression as attention: queries read its prediction from the examples' keys to their
-    values.
+    """Ridge regression as attention.
 
-    After the mesa layer (arXiv 2309.05858). Examples read leave-one-out predictions. Examples and
-    queries also read their leverage, a measure of their distance from the (other) examples. The
-    cost of a query does not depend on n.
+    Queries read its prediction from the examples' keys to their values. After the mesa layer
+    (arXiv 2309.05858). Examples read leave-one-out predictions. Examples and queries also read
+    their leverage, a measure of their distance from the (other) examples. The cost of a query
+    does not depend on n.
     """
 
     def __init__(self, config: ContextConfig) -> None:

@@ -47,13 +47,13 @@ MAX_HALF = float(np.finfo(np.float16).max)
 
 
 class RLM(SamplingPredictor):
-    """Reads ONNX text and decodes metrics digit by digit, accuracies first, then latencies, from
-    labelled examples.
+    """Reads ONNX text and decodes metrics digit by digit, given labelled examples.
 
-    `fit` stores the examples and, unless `steps` or `kernel_steps` is set, takes no gradient step.
-    A query attends to the examples, and its metrics are decoded in turn, each conditioned on those
-    before. Given metrics become features of examples and queries. After "Regression Language Models
-    for Code" (arXiv 2509.26476), in context as in TabPFN (arXiv 2207.01848).
+    Accuracies are decoded first, then latencies. `fit` stores the examples and, unless `steps` or
+    `kernel_steps` is set, takes no gradient step. A query attends to the examples, and its metrics
+    are decoded in turn, each conditioned on those before. Given metrics become features of examples
+    and queries. After "Regression Language Models for Code" (arXiv 2509.26476), in context as in
+    TabPFN (arXiv 2207.01848).
 
     Args:
         seed: seed of samples and of fine-tuning.
@@ -195,11 +195,10 @@ class RLM(SamplingPredictor):
         self._fitted = before.extended(names, states, values)
 
     def examples_of(self, architectures: Inputs) -> dict[str, np.ndarray]:
-        """Stored values (n,) per metric of n architectures; NaN for those that are not among the
-        examples.
+        """Stored values (n,) per metric of n architectures.
 
-        An architecture is known by its text: states differ in their last digits from one processor
-        to another.
+        They are NaN for architectures that are not among the examples. An architecture is known by
+        its text: states differ in their last digits from one processor to another.
         """
         texts = as_texts(architectures)
         if self._fitted is None:
@@ -207,11 +206,10 @@ class RLM(SamplingPredictor):
         return self._fitted.values_of([fingerprint(text) for text in texts])
 
     def calibrate(self, architectures: Inputs, groups: Sequence[str]) -> Self:
-        """Widen predictions so that their 90 % intervals hold for groups, such as families, without
-        examples.
+        """Widen predictions so that their 90 % intervals hold for groups without examples.
 
-        If exact costs are known of all examples of a device metric, its intervals hold for
-        predictions with given costs.
+        Such groups are families, for example. If exact costs are known of all examples of a device
+        metric, its intervals hold for predictions with given costs.
 
         Args:
             architectures: the n examples of `fit`.
@@ -255,8 +253,9 @@ class RLM(SamplingPredictor):
         return self._read(as_texts(architectures))
 
     def proxies(self, architectures: Inputs) -> np.ndarray:
-        """Predicted proxies and accuracies of short trainings (n, PROXIES + ACCURACIES), comparable
-        within a space.
+        """Predicted proxies and accuracies of short trainings (n, PROXIES + ACCURACIES).
+
+        They are comparable within a space.
 
         Raises:
             InputError: if a backbone replaces the encoder.
@@ -266,13 +265,12 @@ class RLM(SamplingPredictor):
         return self.states(architectures)[:, -COMMON:-TEXT_NUMBERS]
 
     def novelty(self, architectures: Inputs, metrics: Sequence[str] = ()) -> np.ndarray:
-        """Distance (n,) of each architecture to its nearest example, relative to the distances
-        among the examples.
+        """Distance (n,) of each architecture to its nearest example.
 
-        Distances are those of the states' structure. The unit is the 95th percentile of the
-        examples' distances to their nearest other example, so that 1 is farther than 95 % of these.
-        Only examples that have a metric count for it; of several metrics, the largest distance
-        counts.
+        It is relative to the distances among the examples. Distances are those of the states'
+        structure. The unit is the 95th percentile of the examples' distances to their nearest other
+        example, so that 1 is farther than 95 % of these. Only examples that have a metric count for
+        it; of several metrics, the largest distance counts.
 
         Raises:
             InputError: if there are no examples, or a metric is unknown.
@@ -343,11 +341,10 @@ class RLM(SamplingPredictor):
         metrics: Sequence[str],
         given: Metrics | None = None,
     ) -> np.ndarray:
-        """Point estimates (n, m): the median of each metric, decoded without conditioning on the
-        others.
+        """Point estimates (n, m): the median of each metric.
 
-        This is cheaper than `predict`, which reads a query several times for all but the first
-        metric.
+        It is decoded without conditioning on the others. This is cheaper than `predict`, which
+        reads a query several times for all but the first metric.
         """
         texts = as_texts(architectures)
         medians = [np.zeros((len(texts), 0))]

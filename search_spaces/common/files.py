@@ -14,10 +14,9 @@ from search_spaces.common.errors import InputError
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary file that replaces `path` if the block succeeds, and is removed if it
-    fails.
+    """Yield a temporary file that replaces `path` if the block succeeds.
 
-    Missing folders are created.
+    If the block fails, the file is removed. Missing folders are created.
 
     Raises:
         InputError: if a folder or file cannot be created or written.

@@ -33,8 +33,9 @@ def absolute(reference: str) -> str:
 
 
 def from_file(reference: str, base: type, what: str) -> type[Any]:
-    """The subclass of `base` that `file.py:Class` names; `:Class` may be omitted if the file has
-    only one.
+    """The subclass of `base` that `file.py:Class` names.
+
+    `:Class` may be omitted if the file has only one.
 
     Args:
         reference: the reference.
@@ -48,8 +49,9 @@ def from_file(reference: str, base: type, what: str) -> type[Any]:
 
 
 def function_from_file(reference: str, what: str) -> Callable[..., Any]:
-    """The function that `file.py:function` names; `:function` may be omitted if the file has only
-    one.
+    """The function that `file.py:function` names.
+
+    `:function` may be omitted if the file has only one.
 
     Args:
         reference: the reference.
@@ -176,8 +178,7 @@ def installed(group: str) -> list[str]:
 
 
 def from_package(group: str, name: str, base: type) -> type[Any] | None:
-    """The subclass of `base` behind an installed package's entry point; None if there is no such
-    entry point.
+    """The subclass of `base` behind an installed package's entry point; None without such a point.
 
     Raises:
         InputError: if it cannot be imported, or is not a subclass of `base`.

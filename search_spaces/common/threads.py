@@ -33,11 +33,10 @@ Result = TypeVar("Result")
 
 
 def set_default_threads() -> None:
-    """Use one thread in this process and its children, and let idle threads sleep, unless the user
-    set the variables.
+    """Use one thread in this process and its children, and let idle threads sleep.
 
-    Call it before torch is imported, which reads the variables on import. Numpy is loaded already
-    and is limited.
+    Variables that the user set stay as they are. Call it before torch is imported, which reads the
+    variables on import. Numpy is loaded already and is limited.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if VARIABLE not in os.environ:
@@ -48,8 +47,7 @@ def set_default_threads() -> None:
 
 @contextmanager
 def few_threads() -> Iterator[None]:
-    """Use one thread within the block, as the command line does, unless the user has chosen a
-    number.
+    """Use one thread within the block, as the command line does, unless the user chose a number.
 
     The user's choice is one of the environment variables `OMP_NUM_THREADS`, `OPENBLAS_NUM_THREADS`
     and `MKL_NUM_THREADS`, or a call of `torch.set_num_threads` with another number than torch's
@@ -107,11 +105,10 @@ def threads_for(multiply_adds: float) -> Iterator[None]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Use one thread in torch and linear algebra, since the last digits of sums depend on the
-    number of threads.
+    """Use one thread in torch and linear algebra.
 
-    A limit applies to loaded libraries only, so they are imported first, unless they begin with one
-    thread anyway.
+    The last digits of sums depend on the number of threads. A limit applies to loaded libraries
+    only, so they are imported first, unless they begin with one thread anyway.
     """
     from threadpoolctl import threadpool_limits
 
@@ -147,12 +144,12 @@ def _default_numbers() -> frozenset[int]:
 
 
 class _ThreadPools:
-    """The thread pools of linear algebra, which blocks of `few_threads` in any thread limit to one
-    thread.
+    """The thread pools of linear algebra, which blocks of `few_threads` limit to one thread.
 
-    The first block limits them and the last one restores them. A block within others limits them
-    again only if a library with pools was imported since. To search all loaded libraries for pools
-    takes milliseconds, so the result is kept as long as no further one was imported.
+    These blocks may be in any thread. The first block limits them and the last one restores them.
+    A block within others limits them again only if a library with pools was imported since. To
+    search all loaded libraries for pools takes milliseconds, so the result is kept as long as no
+    further one was imported.
     """
 
     def __init__(self) -> None:

@@ -165,10 +165,10 @@ class Network:
         inputs: tuple[Tensor, ...],
         *settings: Hashable,
     ) -> Tensor:
-        """Build a block that a network has many times; the same as `build(net, *inputs,
-        *settings)`, but faster.
+        """Build a block that a network has many times.
 
-        `build` runs once for equal settings and input shapes; later its nodes are copied.
+        The result is that of `build(net, *inputs, *settings)`, but it is faster. `build` runs once
+        for equal settings and input shapes; later its nodes are copied.
 
         Args:
             name: name of the block, see `block`.
@@ -381,10 +381,9 @@ class Network:
         stride: int = 1,
         ceil: bool = False,
     ) -> Tensor:
-        """Maximum over kernel × kernel windows; odd kernels are padded to keep the size at stride
-        1.
+        """Maximum over kernel × kernel windows.
 
-        `ceil` adds a last, partial window.
+        Odd kernels are padded to keep the size at stride 1. `ceil` adds a last, partial window.
         """
         return self.op("MaxPool", x, attrs=_pool_attrs(kernel, stride, ceil))
 
@@ -422,8 +421,9 @@ class Network:
         *,
         gate: Literal["hard_sigmoid", "sigmoid"] = "hard_sigmoid",
     ) -> Tensor:
-        """Squeeze-and-excitation (arXiv 1709.01507): a two-layer network weights the channels by
-        their means.
+        """Squeeze-and-excitation (arXiv 1709.01507).
+
+        A two-layer network weights the channels by their means.
 
         Args:
             x: (N, channels, height, width).

@@ -22,10 +22,10 @@ def graph_params(graph: Graph) -> int:
 
 
 def graph_flops(graph: Graph) -> int:
-    """Multiply-accumulates of all operators that multiply more than element by element, see
-    `multiply_accumulates`.
+    """Multiply-accumulates of all operators that multiply more than element by element.
 
-    The count is for one input, or for the batch size that the graph fixes.
+    See `multiply_accumulates` for these operators. The count is for one input, or for the batch
+    size that the graph fixes.
 
     Raises:
         InputError: if a size is not a number, or it is not known what an operator costs.

@@ -27,10 +27,9 @@ MAX_NODES = 10_000  # of a network from a file, with functions and control flow 
 
 
 class Typed(tuple[Dim, ...]):
-    """The shape of a value with another element type than float, for example `Typed((BATCH, 16),
-    "int64")`.
+    """The shape of a value with another element type than float.
 
-    A plain tuple is the shape of a float value.
+    An example is `Typed((BATCH, 16), "int64")`. A plain tuple is the shape of a float value.
     """
 
     element: str

@@ -215,8 +215,7 @@ def factorized_reduce(
     channels: int,
     affine: bool = True,
 ) -> Tensor:
-    """Halve the size: half of the channels read the even rows and columns, the other half the odd
-    ones.
+    """Halve the size: half of the channels read even rows and columns, the others odd ones.
 
     At odd sizes, the odd rows and columns are padded with zeros, as in NDS.
     """

@@ -52,12 +52,11 @@ BLOCKS: dict[str, tuple[tuple[Step, ...], tuple[int, ...]]] = {
 
 @register_space("hiaml")
 class HiAML(Family):
-    """HiAML: a stem with stride 2 and 64 channels, four stages of two equal blocks, classifier; 14⁴
-    networks.
+    """HiAML: a stem, four stages of two equal blocks, and a classifier; 14⁴ networks.
 
-    The first blocks of the second and fourth stage double the channels and halve the size. The
-    notation is a list of the four blocks' names, `['hiaml_z', 'hiaml_a22', 'hiaml_src0',
-    'hiaml_t31']`.
+    The stem has stride 2 and 64 channels. The first blocks of the second and fourth stage double
+    the channels and halve the size. The notation is a list of the four blocks' names, `['hiaml_z',
+    'hiaml_a22', 'hiaml_src0', 'hiaml_t31']`.
     """
 
     default_channels = 64

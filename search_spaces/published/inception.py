@@ -61,13 +61,13 @@ class Path(NamedTuple):
 
 @register_space("inception")
 class Inception(Family):
-    """GENNAPE's Inception: stem (32 channels), four stages of 2-6 equal blocks, 3×3 convolution
-    (512), classifier.
+    """GENNAPE's Inception: a stem, four stages of 2-6 equal blocks, and a classifier.
 
-    Stages two to four begin by doubling the channels and halving the size. A block concatenates 1-4
-    paths, restores the stage's width by a 1×1 convolution if needed, and is residual if it keeps
-    the shape. A path is 1-6 operations, at most one of them a supplement. Its first convolution has
-    the stride. Between the first and the last operation that can change channels, its width may be
+    The stem has 32 channels; a 3×3 convolution (512 channels) precedes the classifier. Stages two
+    to four begin by doubling the channels and halving the size. A block concatenates 1-4 paths,
+    restores the stage's width by a 1×1 convolution if needed, and is residual if it keeps the
+    shape. A path is 1-6 operations, at most one of them a supplement. Its first convolution has the
+    stride. Between the first and the last operation that can change channels, its width may be
     halved or doubled. As published, convolutions have a bias before batch normalization; the
     convolution that changes the channels for a depthwise one has neither bias nor normalization.
 

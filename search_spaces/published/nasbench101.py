@@ -51,13 +51,12 @@ class Cell(NamedTuple):
 
 @register_space("nasbench101")
 class NASBench101(SearchSpace):
-    """NAS-Bench-101: stem, three stacks of `modules` cells, max-pooling and twice the channels in
-    between.
+    """NAS-Bench-101: a stem, three stacks of cells with max-pooling in between, and a classifier.
 
-    The choices are the operations of a 7 × 7 matrix, `none` for a missing vertex, and its edges
-    `source->target`. Edges are restricted so that every vertex is on a path from input to output
-    and the cell has at most nine edges: every combination is a valid cell, and every cell can be
-    chosen.
+    After each pooling, there are twice the channels. The choices are the operations of a 7 × 7
+    matrix, `none` for a missing vertex, and its edges `source->target`. Edges are restricted so
+    that every vertex is on a path from input to output and the cell has at most nine edges: every
+    combination is a valid cell, and every cell can be chosen.
 
     Vertices that feed the output share its channels; the first of them get the remainder. By
     default the order is that of the matrix, so isomorphic matrices may differ by some parameters,
@@ -213,8 +212,9 @@ def _cell(
     channels: tuple[int, ...],
     canonical: bool,
 ) -> Cell:
-    """The cell with its vertices' channels, in an order that isomorphic cells with equal channels
-    share.
+    """The cell with its vertices' channels.
+
+    Isomorphic cells with equal channels share the order.
 
     Args:
         edges: edges of the 7 × 7 matrix.
@@ -247,11 +247,10 @@ def _cell(
 
 
 def _ordered(cell: Cell) -> Cell:
-    """The isomorphic cell that comes first in the benchmark's enumeration of graphs, which is the
-    one it trained.
+    """The isomorphic cell that comes first in the benchmark's enumeration of graphs.
 
-    Matrices are ordered as binary numbers, column by column, with the first entry the least
-    significant; equal matrices by their labels.
+    This is the one that the benchmark trained. Matrices are ordered as binary numbers, column by
+    column, with the first entry the least significant; equal matrices by their labels.
     """
     edges = []
     for target, sources in enumerate(cell.sources):
@@ -318,11 +317,10 @@ def _module(
     stack: int,
     channels: int,
 ) -> Tensor:
-    """Build a cell: inner vertices add their predecessors, the output concatenates them;
-    projections add the input.
+    """Build a cell: inner vertices add their predecessors, the output concatenates them.
 
-    Projections are outside of the body, which is then the same whether or not the cell changes the
-    number of channels.
+    Projections add the input. They are outside of the body, which is then the same whether or not
+    the cell changes the number of channels.
     """
     inner = [label[1 + stack] for label in cell.labels]
     widths = [int(x.shape[1]), *inner, channels]

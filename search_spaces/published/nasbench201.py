@@ -28,8 +28,7 @@ Edges = dict[tuple[int, int], str]
 
 @register_space("nasbench201")
 class NASBench201(SearchSpace):
-    """NAS-Bench-201: stem, three stages of `cells` cells with residual reduction blocks in between,
-    classifier.
+    """NAS-Bench-201: stem, three stages of cells, residual reduction blocks in between, classifier.
 
     Edges that have no effect on any value are omitted: `none` and pooled zeros add nothing, and
     `skip_connect` adds the terms of its source. Operations with unused results are kept, since

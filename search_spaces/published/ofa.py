@@ -48,8 +48,9 @@ def divisible(channels: float) -> int:
 
 
 class _OnceForAll(SearchSpace):
-    """Sub-networks of a supernet. `lists` are those of the notation: length, and type of the
-    entries.
+    """Sub-networks of a supernet.
+
+    `lists` are those of the notation: length, and type of the entries.
 
     Args:
         resolution: height and width of the input; None to make it a choice.
@@ -144,8 +145,9 @@ class Stage(NamedTuple):
 
 
 class _MobileNet(_OnceForAll):
-    """Stages of 2-4 inverted residual layers, each with its own kernel (3, 5, 7) and expansion (3,
-    4, 6).
+    """Stages of 2-4 inverted residual layers.
+
+    Each layer has its own kernel (3, 5, 7) and expansion (3, 4, 6).
 
     Args:
         resolution: height and width of the input; None to make it a choice.
@@ -235,10 +237,9 @@ def _inverted_residual(
 
 @register_space("ofa-mbv3")
 class OFAMobileNetV3(_MobileNet):
-    """MobileNetV3-Large with elastic kernel, expansion, depth and resolution; released with width
-    1.0 and 1.2.
+    """MobileNetV3-Large with elastic kernel, expansion, depth and resolution.
 
-    Dropout is omitted: it has no effect in evaluation mode.
+    It was released with width 1.0 and 1.2. Dropout is omitted: it has no effect in evaluation mode.
     """
 
     lists: ClassVar = {"ks": (20, int), "e": (20, int), "d": (5, int)}
@@ -268,11 +269,10 @@ class OFAMobileNetV3(_MobileNet):
 
 @register_space("ofa-proxyless")
 class OFAProxyless(_MobileNet):
-    """ProxylessNAS's skeleton of MobileNetV2 layers (ReLU6, no squeeze-and-excitation); released
-    with width 1.3.
+    """ProxylessNAS's skeleton of MobileNetV2 layers (ReLU6, no squeeze-and-excitation).
 
-    The last of the six stages has one layer. Batch normalization has epsilon 1e-5 instead of the
-    authors' 1e-3, and dropout is omitted.
+    It was released with width 1.3. The last of the six stages has one layer. Batch normalization
+    has epsilon 1e-5 instead of the authors' 1e-3, and dropout is omitted.
     """
 
     lists: ClassVar = {"ks": (21, int), "e": (21, int), "d": (6, int)}

@@ -42,13 +42,12 @@ MAX_OPERATIONS = 3
 
 @register_space("two-path")
 class TwoPath(Family):
-    """Two-Path: two concatenated paths of 2-4 blocks after the stem, 3×3 convolution (512
-    channels), classifier.
+    """Two-Path: two concatenated paths of 2-4 blocks between a stem and a classifier.
 
-    A block is 1-3 operations, at most one of them a supplement. In two blocks of each path, the
-    first convolution halves the size and doubles the channels; the other blocks are residual. The
-    notation is a dictionary with the operations of each path's blocks, and the positions of the two
-    blocks that reduce:
+    A 3×3 convolution (512 channels) precedes the classifier. A block is 1-3 operations, at most one
+    of them a supplement. In two blocks of each path, the first convolution halves the size and
+    doubles the channels; the other blocks are residual. The notation is a dictionary with the
+    operations of each path's blocks, and the positions of the two blocks that reduce:
 
         {'path1': [['conv3x3'], ['maxpool3x3', 'conv5x5']], 'path1_reduce_inds': [0, 1], 'path2': …}
     """

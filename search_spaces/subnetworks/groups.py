@@ -142,8 +142,7 @@ def find_groups(
     reading: Reading,
     coupling: Coupling,
 ) -> tuple[list[Group], dict[str, str]]:
-    """The groups of channels and heads, in the order of the module's parameters, and what stays
-    whole.
+    """The groups of channels and heads in the order of the parameters, and what stays whole.
 
     Of a product, the slowest atom that is not fixed is offered: of heads and their channels, the
     heads.
@@ -331,11 +330,10 @@ def tie(coupling: Coupling, groups: Sequence[Group]) -> list[Group]:
 
 
 def find_blocks(reading: Reading, coupling: Coupling, module: nn.Module) -> list[Block]:
-    """The residual blocks: layers whose result is their input plus something, and may be replaced
-    by the input.
+    """The residual blocks: layers whose result is their input plus something.
 
-    Of layers inside each other, the members of containers (`nn.Sequential`, `nn.ModuleList`) are
-    preferred, and of these the smallest.
+    Their input may replace them. Of layers inside each other, the members of containers
+    (`nn.Sequential`, `nn.ModuleList`) are preferred, and of these the smallest.
     """
     # 1. All layers that may be left out.
     search = _BlockSearch(reading, coupling)

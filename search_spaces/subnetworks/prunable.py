@@ -276,11 +276,10 @@ class Prunable:
     # --- trials
 
     def _drop_what_fails(self) -> None:
-        """Keep the choices with which the module runs and has the computed graph; name the
-        others.
+        """Keep the choices with which the module runs and has the computed graph.
 
-        Attributes of a module may hold sizes under any name, and its code may have sizes of its own.
-        Nobody can read that from outside, so it is tried.
+        The others are named. Attributes of a module may hold sizes under any name, and its code may
+        have sizes of its own. Nobody can read that from outside, so it is tried.
         """
         choices = self.choices
         everything: list[Option] = [*choices.groups, *choices.blocks, *choices.kernels]

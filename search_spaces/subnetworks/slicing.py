@@ -494,8 +494,9 @@ def _set_kernel(layer: Any, kernel: Kernel, size: int) -> None:
 
 
 def kept_of(sizes: Mapping[Atom, int], order: Mapping[Atom, np.ndarray]) -> dict[Atom, np.ndarray]:
-    """The positions that stay: the most important ones, in their order; atoms that stay whole are
-    left out.
+    """The positions that stay: the most important ones, in their order.
+
+    Atoms that stay whole are left out.
 
     Args:
         sizes: numbers of positions.

@@ -36,8 +36,7 @@ BISECTIONS = 8  # which find a share to less than 1 %
 
 
 class Subnetworks(TorchSpace):
-    """The sub-networks of a trained model: fewer channels and attention heads, blocks left out,
-    smaller kernels.
+    """The sub-networks of a trained model: fewer channels, heads and blocks, smaller kernels.
 
         space = nas.Subnetworks(net, torch.zeros(1, 3, 224, 224), weights="trained.safetensors")
         smaller = space.module(space.sample(np.random.default_rng(0)))  # an nn.Module with the model's weights
@@ -211,11 +210,10 @@ class Subnetworks(TorchSpace):
         return self.architecture(choices)
 
     def ranked(self, share: float) -> Architecture:
-        """The sub-network with this share of all channels, by one threshold of importance for all
-        groups.
+        """The sub-network with this share of all channels.
 
-        Groups of less important channels become narrower, as in global pruning; no block is left
-        out.
+        There is one threshold of importance for all groups. Groups of less important channels
+        become narrower, as in global pruning; no block is left out.
 
         Raises:
             InputError: if the share is not above 0 and at most 1.
@@ -224,8 +222,9 @@ class Subnetworks(TorchSpace):
         return self._resized(self._prunable.ranked(share))
 
     def uniform(self, share: float) -> Architecture:
-        """The sub-network with this share of the channels of every group, as near as its sizes
-        come.
+        """The sub-network with this share of the channels of every group.
+
+        Each share is as near as the group's sizes come.
 
         Raises:
             InputError: if the share is not above 0 and at most 1.
@@ -380,10 +379,10 @@ class Subnetworks(TorchSpace):
         return self._last[1]
 
     def module(self, arch: Architecture) -> nn.Module:
-        """The sub-network: a copy of the model, in evaluation mode, with the weights of the
-        channels that stay.
+        """The sub-network: a copy of the model with the weights of the channels that stay.
 
-        With `start="fresh"`, its layers are initialized anew from torch's random generator.
+        It is in evaluation mode. With `start="fresh"`, its layers are initialized anew from
+        torch's random generator.
         """
         module = self._prunable.sub_module(self._choice(arch))
         if self.start == "fresh":

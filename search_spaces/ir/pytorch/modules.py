@@ -305,11 +305,10 @@ def associative_scan(
     dim: int,
     **_: Any,
 ) -> tuple[Tensor, ...]:
-    """All prefixes of an associative function along a dimension, by doubling (Hillis and Steele,
-    1986).
+    """All prefixes of an associative function along a dimension.
 
-    After step k, element t combines the elements t - 2^k + 1 to t, so log2 of the length many steps
-    are enough.
+    They are computed by doubling (Hillis and Steele, 1986). After step k, element t combines the
+    elements t - 2^k + 1 to t, so log2 of the length many steps are enough.
 
     Args:
         combine: function of two tuples of tensors, the earlier one first.

@@ -170,8 +170,9 @@ def _adaptive(
     pool: str,
     reduction: str,
 ) -> Tensor:
-    """Pooling to a fixed size: one pooling operator if all windows are equal, otherwise window by
-    window.
+    """Pooling to a fixed size.
+
+    This is one pooling operator if all windows are equal, otherwise window by window.
 
     Args:
         r: the recorder.

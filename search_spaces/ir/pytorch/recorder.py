@@ -461,10 +461,10 @@ class Recorder(TorchFunctionMode):
         return frozenset(p for p, times in self._uses.items() if times > 1)
 
     def owned_shape(self, x: Tensor) -> tuple[int, ...] | None:
-        """The shape of a weight that a layer can own; None for shared weights, values and
-        constants.
+        """The shape of a weight that a layer can own.
 
-        A computed weight can be owned if it has as many elements as one of its parameters.
+        None for shared weights, values and constants. A computed weight can be owned if it has as
+        many elements as one of its parameters.
         """
         if not self.weights.is_weight(x):
             return None

@@ -129,8 +129,9 @@ def _onnx_weights(
     weights: Sequence[Tensor],
     directions: int,
 ) -> list[Numbers]:
-    """The weights of a layer in ONNX's form: gates in ONNX's order, directions stacked, biases
-    concatenated.
+    """The weights of a layer in ONNX's form.
+
+    Gates are in ONNX's order, directions are stacked, and biases are concatenated.
 
     Args:
         r: the recorder.

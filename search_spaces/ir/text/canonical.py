@@ -85,11 +85,11 @@ def commutes(op: str) -> bool:
 
 
 def canonical(raw: RawBlock) -> CanonicalBlock:
-    """The canonical form: equal for blocks that differ only in the order of items and of
-    commutative operands.
+    """The canonical form of a block.
 
-    At most `_MAX_LEAVES` ways to break ties are tried, fewer for a block of hundreds of lines.
-    Further ties that are not symmetries keep the given order.
+    It is equal for blocks that differ only in the order of items and of commutative operands. At
+    most `_MAX_LEAVES` ways to break ties are tried, fewer for a block of hundreds of lines. Further
+    ties that are not symmetries keep the given order.
     """
     # Whole networks seldom recur.
     if raw.ordered_inputs or len(raw.items) > _MAX_CACHED_LINES:

@@ -62,8 +62,9 @@ new_item: Callable[[tuple[str, tuple[int, ...], ItemAttrs, int]], Item] = partia
 
 
 class Block(NamedTuple):
-    """A sequence of items. Values 0 to `inputs - 1` are the inputs; the outputs of the items follow
-    in order.
+    """A sequence of items.
+
+    Values 0 to `inputs - 1` are the inputs; the outputs of the items follow in order.
 
     Attributes:
         inputs: number of inputs.
@@ -228,8 +229,9 @@ def _bind(attrs: ItemAttrs, arguments: Attrs) -> Attrs:
 
 
 def expand(program: Program) -> Graph:
-    """The flat graph of a program: each call is replaced by the body of its function, and names the
-    scope.
+    """The flat graph of a program.
+
+    Each call is replaced by the body of its function, and names the scope.
 
     Raises:
         InputError: if the program is recursive, too large, or not well-formed.

@@ -30,8 +30,9 @@ Path = tuple[Hashable, ...]
 
 @dataclass(eq=False, slots=True)
 class Line:
-    """A node of a graph. Value numbers are relative to the first output of the node, so `inputs`
-    are negative.
+    """A node of a graph.
+
+    Value numbers are relative to the first output of the node, so `inputs` are negative.
 
     Attributes:
         reads: each distinct input, and how often the node reads it.

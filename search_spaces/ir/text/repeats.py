@@ -86,11 +86,10 @@ _WORTH = [(times, _least_lines(times)) for times in range(2, 6)]
 
 
 def _promising(blocks: tuple[Block, ...], labels: list[list[_Label]]) -> bool:
-    """False if no function can save lines; a necessary condition that looks at the labels of
-    neighbours alone.
+    """False if no function can save lines.
 
-    The lines of a function are connected, and each occurs at least as often as the function is
-    called.
+    This is a necessary condition that looks at the labels of neighbours alone. The lines of a
+    function are connected, and each occurs at least as often as the function is called.
     """
     lines: Counter[_Label] = Counter()
     links: Counter[tuple[_Label, _Label]] = Counter()

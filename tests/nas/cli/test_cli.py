@@ -91,7 +91,9 @@ def test_spaces_and_samples_as_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert run(monkeypatch, "spaces", "--json") == 0
-    assert "nasbench201" in {row["space"] for row in json.loads(capsys.readouterr().out)}
+    about = {row["space"]: row["about"] for row in json.loads(capsys.readouterr().out)}
+    assert "nasbench201" in about
+    assert all(sentence.endswith(".") for sentence in about.values())  # none is cut at a line
     assert (
         run(
             monkeypatch,
