@@ -344,7 +344,9 @@ def search(
     from search_spaces.registry import SUPERNET
 
     set_timeout(storage_timeout)
-    seconds = 0.0 if prepare else None if hours is None else 3600 * hours
+    seconds = None if hours is None else 3600 * hours
+    if prepare:
+        seconds = 0.0
     if seconds == 0 and jobs > 1:
         raise InputError(f"--prepare evaluates nothing: give --jobs {jobs} to nas worker")
     limited = given_only(seconds=seconds, patience=patience)

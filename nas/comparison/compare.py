@@ -4,6 +4,7 @@ examples.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import multiprocessing
@@ -199,7 +200,8 @@ def compare(
     comparison = replace(comparison, sizes=tuple(dict.fromkeys(comparison.sizes)))
     versions = {name: version(name) for name in comparison.predictors}
     seeds = range(comparison.first_seed, comparison.first_seed + comparison.seeds)
-    tasks = [(p, n, s) for s in seeds for n in comparison.sizes for p in comparison.predictors]
+    by_seed = itertools.product(seeds, comparison.sizes, comparison.predictors)
+    tasks = [(predictor, size, seed) for seed, size, predictor in by_seed]
     shown = {(p, max(comparison.sizes), comparison.first_seed) for p in comparison.predictors}
     names = {task: json.dumps([*task, versions[task[0]]]) for task in tasks}
     kept = _open(journal, comparison) if journal else None
