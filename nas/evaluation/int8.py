@@ -52,6 +52,9 @@ Samples = Sequence[np.ndarray]
 """For each input of a model its values, (n, …) of the same n samples."""
 
 
+# --- names of metrics
+
+
 def score_metrics(data: Dataset) -> tuple[str, str]:
     """Names of a quantized network's validation score and test score."""
     return int8_metric(data.metric), f"{data.name}_test_int8_{data.metric.rpartition('_')[2]}"
@@ -70,6 +73,11 @@ def float_metric(metric: str) -> str:
     name, separator, kind = metric.rpartition(_INT8)
     is_int8 = separator and kind and "_" not in kind and (not name or name.endswith("_"))
     return f"{name}{kind}" if is_int8 else ""
+
+
+def is_quantized(metric: str) -> bool:
+    """True if a metric is the score or the latency of a network in 8-bit integers."""
+    return metric == LATENCY or bool(float_metric(metric))
 
 
 # --- quantization
@@ -156,34 +164,6 @@ def with_followers(model: onnx.ModelProto, layers: Collection[str]) -> list[str]
     return nodes
 
 
-def scores(model: bytes, data: Dataset) -> tuple[float, float]:
-    """Validation and test score of a serialized model, on a data set with a validation part."""
-    assert data.validation is not None
-    return score(model, data, data.validation), score(model, data, data.test)
-
-
-def score(model: bytes, data: Dataset, part: Part) -> float:
-    """Accuracy in %, or root mean square error, of a serialized model on one part of a data set."""
-    import torch
-
-    from nas.evaluation.goals import goal_of
-
-    # 1. Outputs of all batches.
-    session = open_session(model)
-    name = session.get_inputs()[0].name
-    outputs = []
-    for start in range(0, len(part), BATCH_SIZE):
-        batch = part.inputs[start : start + BATCH_SIZE]
-        outputs.append(session.run(None, {name: batch})[0])
-
-    # 2. The score of a single replica.
-    goal = goal_of(data)
-    predicted = torch.from_numpy(np.concatenate(outputs))[:, None]
-    targets = torch.from_numpy(part.targets)
-    terms = goal.terms(predicted, targets)
-    return goal.score(float(terms.mean()))
-
-
 def calibration_reader(model: onnx.ModelProto, samples: Samples | np.ndarray | None) -> Any:
     """A `CalibrationDataReader` of the samples, or of noise."""
     from onnxruntime.quantization import CalibrationDataReader
@@ -242,6 +222,37 @@ def quietly() -> Iterator[None]:
     finally:
         logging.disable(level)
         root.handlers[:] = before
+
+
+# --- scores of a quantized network
+
+
+def scores(model: bytes, data: Dataset) -> tuple[float, float]:
+    """Validation and test score of a serialized model, on a data set with a validation part."""
+    assert data.validation is not None
+    return score(model, data, data.validation), score(model, data, data.test)
+
+
+def score(model: bytes, data: Dataset, part: Part) -> float:
+    """Accuracy in %, or root mean square error, of a serialized model on one part of a data set."""
+    import torch
+
+    from nas.evaluation.goals import goal_of
+
+    # 1. Outputs of all batches.
+    session = open_session(model)
+    name = session.get_inputs()[0].name
+    outputs = []
+    for start in range(0, len(part), BATCH_SIZE):
+        batch = part.inputs[start : start + BATCH_SIZE]
+        outputs.append(session.run(None, {name: batch})[0])
+
+    # 2. The score of a single replica.
+    goal = goal_of(data)
+    predicted = torch.from_numpy(np.concatenate(outputs))[:, None]
+    targets = torch.from_numpy(part.targets)
+    terms = goal.terms(predicted, targets)
+    return goal.score(float(terms.mean()))
 
 
 # --- calibration inputs
@@ -374,11 +385,6 @@ def _fingerprint(source: str, shape: Shape | None) -> str:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-
-
-def is_quantized(metric: str) -> bool:
-    """True if a metric is the score or the latency of a network in 8-bit integers."""
-    return metric == LATENCY or bool(float_metric(metric))
 
 
 class InputRecorder:

@@ -138,19 +138,20 @@ class Measurement:
         """What the values depend on, as JSON values. `measurement_of` makes a `Measurement` from
         them.
         """
-        commands = {"commands": [one.settings for one in self.commands]} if self.commands else {}
-        devices = {"devices": [device.settings for device in self.devices]} if self.devices else {}
-        inputs = {"calibration": self.calibration.settings} if self.calibration else {}
-        return {
+        settings: dict[str, Any] = {
             "metrics": list(self.metrics),
             "data": self.data and {"source": self.data.source, "sha256": self.data.fingerprint},
             "seeds": list(self.seeds),
             "training": asdict(self.training),
             "latency": asdict(self.latency),
-            **commands,
-            **devices,
-            **inputs,
         }
+        if self.commands:
+            settings["commands"] = [command.settings for command in self.commands]
+        if self.devices:
+            settings["devices"] = [device.settings for device in self.devices]
+        if self.calibration:
+            settings["calibration"] = self.calibration.settings
+        return settings
 
     def __call__(
         self,
@@ -244,49 +245,59 @@ class Measurement:
         self, network: Trainable, model: Callable[[], onnx.ModelProto]
     ) -> dict[str, Callable[[], Measured]]:
         """Measurements that need no training, by metric."""
-
         batch, threads = self.latency.batch, self.latency.threads
 
-        @cache
-        def on_device(command: DeviceCommand) -> dict[str, Latency]:
-            return measure_on_device(model(), command, batch, self._calibration)
+        def peak_memory() -> Measured:
+            return _exact(memory.measure_memory(model(), batch=batch, threads=threads))
 
-        def by_command(command: DeviceCommand, metric: str) -> Measured:
-            return Measured(*on_device(command)[metric])
-
-        def predicted(device: PredictedDevice) -> Callable[[], Measured]:
-            def predict() -> Measured:
-                median, low, high = device.predict([network.text])[0].tolist()
-                meaning = (
-                    f"median, 10 % and 90 % quantile, predicted from {len(device.texts)} networks"
-                )
-                return Measured(median, low, high, meaning)
-
-            return predict
+        def int8_latency() -> Measured:
+            quantized = int8.quantize(model(), self._calibration)
+            (latency,) = time_serialized([quantized], replace(self.latency, provider=CPU))
+            return Measured(*latency)
 
         return {
-            self.latency.metric: lambda: Measured(*time_model(model(), self.latency)),
-            int8.LATENCY: lambda: Measured(
-                *time_serialized(
-                    [int8.quantize(model(), self._calibration)], replace(self.latency, provider=CPU)
-                )[0]
-            ),
-            memory.METRIC: lambda: _exact(
-                memory.measure_memory(model(), batch=batch, threads=threads)
-            ),
-            energy.METRIC: lambda: Measured(*energy.measure_energy(model(), self.latency)),
-            SIZE: lambda: _exact(model().ByteSize() / 1e6),
-            **self._in_runtimes(model),
-            **self._of_language(network),
+            # 1. Counted from the graph and from the file.
             "params": lambda: _exact(graph_params(network.graph)),
             "flops": lambda: _exact(graph_flops(network.graph)),
-            **{
-                metric.name: partial(by_command, command, metric.name)
-                for command in self.commands
-                for metric in command.metrics
-            },
-            **{device.metric: predicted(device) for device in self.devices},
+            SIZE: lambda: _exact(model().ByteSize() / 1e6),
+            # 2. In ONNX Runtime, on this machine.
+            self.latency.metric: lambda: Measured(*time_model(model(), self.latency)),
+            int8.LATENCY: int8_latency,
+            memory.METRIC: peak_memory,
+            energy.METRIC: lambda: Measured(*energy.measure_energy(model(), self.latency)),
+            # 3. Elsewhere.
+            **self._of_language(network),
+            **self._in_runtimes(model),
+            **self._on_devices(network, model),
         }
+
+    def _on_devices(
+        self, network: Trainable, model: Callable[[], onnx.ModelProto]
+    ) -> dict[str, Callable[[], Measured]]:
+        """Measurements by commands, each of which tells all its metrics in one pass, and predictions
+        for stored devices.
+        """
+
+        @cache
+        def measure(command: DeviceCommand) -> dict[str, Latency]:
+            return measure_on_device(model(), command, self.latency.batch, self._calibration)
+
+        def measured(command: DeviceCommand, metric: str) -> Measured:
+            return Measured(*measure(command)[metric])
+
+        def predicted(device: PredictedDevice) -> Measured:
+            median, low, high = device.predict([network.text])[0].tolist()
+            count = len(device.texts)
+            meaning = f"median, 10 % and 90 % quantile, predicted from {count} networks"
+            return Measured(median, low, high, meaning)
+
+        measurements: dict[str, Callable[[], Measured]] = {}
+        for command in self.commands:
+            for metric in command.metrics:
+                measurements[metric.name] = partial(measured, command, metric.name)
+        for device in self.devices:
+            measurements[device.metric] = partial(predicted, device)
+        return measurements
 
     def _of_language(self, network: Trainable) -> dict[str, Callable[[], Measured]]:
         """Measurements of language models. One pass tells them all."""
@@ -352,10 +363,16 @@ class Measurement:
 
         data = self._goal(data, network)
         trained = train(
-            network, data, self.seeds, self.training, device=self.device, checkpoint=checkpoint,
-            progress=progress, report=report,
+            network,
+            data,
+            self.seeds,
+            self.training,
+            device=self.device,
+            checkpoint=checkpoint,
+            progress=progress,
+            report=report,
             until=until,
-        )  # fmt: skip
+        )
         scores = {data.metric: trained.validation, data.test_metric: trained.test}
         kept = {metric: score[trained.best] for metric, score in scores.items()}
         about = {"scores": json.dumps(kept), **preprocessing(data)}
@@ -457,19 +474,24 @@ def measurement_of(
     Raises:
         InputError: the data set or a predicted device has another content than recorded.
     """
-    known, data = settings["data"], None
-    if known is not None:
-        data = load_dataset(path or known["source"], shape)
-        if data.fingerprint != known["sha256"]:
+    data = None
+    if (stored := settings["data"]) is not None:
+        data = load_dataset(path or stored["source"], shape)
+        if data.fingerprint != stored["sha256"]:
             raise InputError(
-                f"{path or known['source']}: this is not the data set that the search trains on"
+                f"{path or stored['source']}: this is not the data set that the search trains on"
             )
-    inputs = None
+    calibration = None
     if "calibration" in settings:
-        inputs = int8.Calibration.of_settings(settings["calibration"], shape)
+        calibration = int8.Calibration.of_settings(settings["calibration"], shape)
     return Measurement(
-        tuple(settings["metrics"]), data, tuple(settings["seeds"]), training_task(settings["training"]),
-        LatencyTask(**settings["latency"]), device,
-        tuple(map(DeviceCommand.of_settings, settings.get("commands", ()))),
-        tuple(map(device_of, settings.get("devices", ()))), inputs,
-    )  # fmt: skip
+        metrics=tuple(settings["metrics"]),
+        data=data,
+        seeds=tuple(settings["seeds"]),
+        training=training_task(settings["training"]),
+        latency=LatencyTask(**settings["latency"]),
+        device=device,
+        commands=tuple(map(DeviceCommand.of_settings, settings.get("commands", ()))),
+        devices=tuple(map(device_of, settings.get("devices", ()))),
+        calibration=calibration,
+    )
