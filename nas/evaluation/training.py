@@ -148,15 +148,19 @@ def train(
             "a training of 0 epochs needs a network that inherits weights: give --model, or "
             "--epochs 1"
         )
+
     groups = _groups(network, seeds)
     trainings: list[_Training] = []
     for number, group in enumerate(groups):
+        # 1. Begin, or continue from the group's own checkpoint.
         path = checkpoint
         if checkpoint and len(groups) > 1:
             path = checkpoint.with_name(f"{checkpoint.stem}-{group[0]}{checkpoint.suffix}")
         training = _Training(network, data, group, task, device, None if number else report)
         if path:
             training.restore(path)
+
+        # 2. Epoch by epoch, up to the end or a pause.
         last = task.epochs if until is None else until
         while not training.finished and training.epoch < last:
             with threads_for(training.multiply_adds):
@@ -229,10 +233,10 @@ def _groups(network: Trainable, seeds: tuple[int, ...]) -> list[tuple[int, ...]]
 def _merged(trainings: list[_Training]) -> Trained:
     results = [result for training in trainings for result in training.results()]
     # The best is the one of the smallest loss; NaN is worse than any.
-    sign = trainings[0].goal.sign
-    losses = [sign * result.validation for result in results]
+    first = trainings[0]
+    losses = [first.goal.sign * result.validation for result in results]
     best = min(range(len(results)), key=lambda i: (math.isnan(losses[i]), losses[i]))
-    has_validation = len(trainings[0].validation) > 0
+    has_validation = len(first.validation) > 0
     has_diverged = math.isnan(losses[best]) and has_validation
     return Trained(
         [result.validation for result in results],
@@ -240,55 +244,6 @@ def _merged(trainings: list[_Training]) -> Trained:
         best,
         None if has_diverged else results[best].state,
     )
-
-
-def check_fit(graph: Graph, data: Dataset) -> None:
-    """Raise InputError unless the network's input and output shapes match the data set."""
-    if not data.labelled:
-        raise InputError(_unlabelled(data))
-    takes = graph.shapes[graph.inputs[0]]
-    output = graph.shapes[graph.outputs[0]][1:]
-    if len(graph.inputs) != 1:
-        raise InputError(f"the network has {len(graph.inputs)} inputs; {data.name} has one")
-    same = len(takes) == len(data.shape) + 1 and element_type(takes) == element_type(data.shape)
-    same = same and all(
-        isinstance(a, str) or a == b for a, b in zip(takes[1:], data.shape, strict=True)
-    )
-    if not same:
-        raise InputError(
-            f"the network takes inputs of shape {_shown(takes, tuple(takes[1:]))}; {data.name} "
-            f"has inputs of shape {_shown(data.shape, tuple(data.shape))}"
-        )
-    if output != (data.outputs,):
-        kind = "regression targets" if data.is_regression else "classes"
-        raise InputError(
-            f"the network's output has shape {output}; {data.name} has {data.outputs} {kind}"
-        )
-    _check_token_ids(graph, data)
-
-
-def _unlabelled(data: Dataset) -> str:
-    return (
-        f"{data.name} has inputs, but no targets: add y, or search by the fidelity to a trained "
-        "model (--model)"
-    )
-
-
-def _shown(shape: Shape, sizes: tuple[int | str, ...]) -> str:
-    return str(sizes) if element_type(shape) == "float" else f"{sizes} {element_type(shape)}"
-
-
-def _check_token_ids(graph: Graph, data: Dataset) -> None:
-    """Raise InputError for token ids beyond the rows of the embedding that reads them."""
-    readers = [n for n in graph.nodes if n.op == "Embedding" and n.inputs[0] == graph.inputs[0]]
-    rows = min((int(dict(node.attrs)["rows"]) for node in readers), default=None)  # type: ignore[arg-type]
-    largest = max(
-        part.inputs.max(initial=0) for part in (data.train, data.test, data.validation) if part
-    )
-    if rows is not None and largest >= rows:
-        raise InputError(
-            f"{data.name} has the token id {largest}; the network's embedding has {rows} rows"
-        )
 
 
 def _fit_side_by_side(network: Trainable, seeds: tuple[int, ...]) -> bool:
@@ -300,6 +255,9 @@ def _fit_side_by_side(network: Trainable, seeds: tuple[int, ...]) -> bool:
     except InputError:
         return False
     return True
+
+
+# --- one training
 
 
 class _Result(NamedTuple):
@@ -323,13 +281,12 @@ class _Training:
         report: Report | None = None,
     ) -> None:
         assert data.validation is not None
-        self.network, self.data, self.seeds, self.task, self.report = (
-            network,
-            data,
-            seeds,
-            task,
-            report,
-        )
+        # 1. What is trained, and on what.
+        self.network = network
+        self.data = data
+        self.seeds = seeds
+        self.task = task
+        self.report = report
         self.device = _device(device)
         self.replicas = len(seeds)
         self.goal = goal_of(data)
@@ -342,6 +299,8 @@ class _Training:
                 f"batch = {task.batch} is more than the {len(self.train)} training samples of "
                 f"{data.name}"
             )
+
+        # 2. The module with its initial weights, and what steers its training.
         torch.manual_seed(hash(seeds) & 0x7FFFFFFF)
         self.rngs = [np.random.default_rng(seed) for seed in seeds]
         self.net = network.module(self.replicas).to(self.device)
@@ -351,16 +310,17 @@ class _Training:
         if network.inherits:
             self._recalibrate()
         self.optimizer = optimizer_of(self.net, task)
-        self.schedule = schedule_of(
-            self.optimizer, task, task.epochs * (len(self.train) // task.batch)
-        )
+        steps = task.epochs * (len(self.train) // task.batch)
+        self.schedule = schedule_of(self.optimizer, task, steps)
+        self.pause = MeasurementPause()
+
+        # 3. How far it is.
         self.epoch = 0
         self.stale = 0
         # Mean validation score after each epoch, without diverged replicas
         self.curve: list[float] = []
         self.best: list[_Result | None] = [None] * self.replicas
         self.stopped = False
-        self.pause = MeasurementPause()
 
     @property
     def multiply_adds(self) -> float:
@@ -394,9 +354,8 @@ class _Training:
         """Compute running statistics on training samples, since those of the whole model do not fit
         a part of it.
         """
-        some = self.train.inputs[
-            np.random.default_rng(0).permutation(len(self.train))[:CALIBRATION_SAMPLES]
-        ]
+        rows = np.random.default_rng(0).permutation(len(self.train))[:CALIBRATION_SAMPLES]
+        some = self.train.inputs[rows]
         # No batch is so small that its statistics are noise
         count = max(1, len(some) // self.task.batch)
         batches = (torch.from_numpy(part).to(self.device) for part in np.array_split(some, count))
@@ -553,6 +512,9 @@ class _Training:
             self._report(epoch)
 
 
+# --- optimizer and device
+
+
 def optimizer_of(net: torch.nn.Module, task: TrainingTask) -> torch.optim.Optimizer:
     """The optimizer of a task for the parameters of a module."""
     if task.optimizer == "adamw":
@@ -560,8 +522,13 @@ def optimizer_of(net: torch.nn.Module, task: TrainingTask) -> torch.optim.Optimi
             net.parameters(), task.learning_rate, weight_decay=task.weight_decay, foreach=True
         )
     return torch.optim.SGD(
-        net.parameters(), task.learning_rate, momentum=0.9, weight_decay=task.weight_decay, nesterov=True, foreach=True,
-    )  # fmt: skip
+        net.parameters(),
+        task.learning_rate,
+        momentum=0.9,
+        weight_decay=task.weight_decay,
+        nesterov=True,
+        foreach=True,
+    )
 
 
 def schedule_of(
@@ -583,3 +550,59 @@ def _device(name: str) -> torch.device:
         reason = str(error).splitlines()[0]
         raise InputError(f"device {name!r} is not available here ({reason}); use cpu") from error
     return device
+
+
+# --- whether network and data fit
+
+
+def check_fit(graph: Graph, data: Dataset) -> None:
+    """Raise InputError unless the network's input and output shapes match the data set."""
+    if not data.labelled:
+        raise InputError(_unlabelled(data))
+    if len(graph.inputs) != 1:
+        raise InputError(f"the network has {len(graph.inputs)} inputs; {data.name} has one")
+
+    # 1. Inputs: of the same type and sizes, where these are fixed.
+    takes = graph.shapes[graph.inputs[0]]
+    fits = len(takes) == len(data.shape) + 1 and element_type(takes) == element_type(data.shape)
+    if fits:
+        sizes = zip(takes[1:], data.shape, strict=True)
+        fits = all(isinstance(size, str) or size == has for size, has in sizes)
+    if not fits:
+        raise InputError(
+            f"the network takes inputs of shape {_shown(takes, tuple(takes[1:]))}; {data.name} "
+            f"has inputs of shape {_shown(data.shape, tuple(data.shape))}"
+        )
+
+    # 2. Outputs: one for each class or target.
+    output = graph.shapes[graph.outputs[0]][1:]
+    if output != (data.outputs,):
+        kind = "regression targets" if data.is_regression else "classes"
+        raise InputError(
+            f"the network's output has shape {output}; {data.name} has {data.outputs} {kind}"
+        )
+    _check_token_ids(graph, data)
+
+
+def _unlabelled(data: Dataset) -> str:
+    return (
+        f"{data.name} has inputs, but no targets: add y, or search by the fidelity to a trained "
+        "model (--model)"
+    )
+
+
+def _shown(shape: Shape, sizes: tuple[int | str, ...]) -> str:
+    return str(sizes) if element_type(shape) == "float" else f"{sizes} {element_type(shape)}"
+
+
+def _check_token_ids(graph: Graph, data: Dataset) -> None:
+    """Raise InputError for token ids beyond the rows of the embedding that reads them."""
+    readers = [n for n in graph.nodes if n.op == "Embedding" and n.inputs[0] == graph.inputs[0]]
+    rows = min((int(dict(node.attrs)["rows"]) for node in readers), default=None)  # type: ignore[arg-type]
+    largest = max(
+        part.inputs.max(initial=0) for part in (data.train, data.test, data.validation) if part
+    )
+    if rows is not None and largest >= rows:
+        raise InputError(
+            f"{data.name} has the token id {largest}; the network's embedding has {rows} rows"
+        )
