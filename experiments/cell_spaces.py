@@ -30,22 +30,22 @@ MAX_NETWORKS, QUICK_MAX_NETWORKS = 500, 40  # of each other space, and to test o
 SAMPLES = 32
 
 
-def score(predictor: str, space: str, most: int, seed: int) -> Scores:
-    """Kendall's τ on at most `most` other networks of `space`.
+def score(predictor: str, space: str, max_networks: int, seed: int) -> Scores:
+    """Kendall's τ on at most `max_networks` other networks of `space`.
 
-    At most `most` networks of each other space are learned.
+    At most `max_networks` networks of each other space are learned.
     """
     from scipy.stats import kendalltau
 
     import predictors
 
-    known = LABELS.get(space, 16)
-    texts, accuracy = _population(space, known + most)
+    n_labelled = LABELS.get(space, 16)
+    texts, accuracy = _population(space, n_labelled + max_networks)
     order = np.random.default_rng(seed).permutation(len(texts))
-    train, test = np.split(order, [known])
-    test = test[:most]
+    train, test = np.split(order, [n_labelled])
+    test = test[:max_networks]
     kind, _, alone = predictor.partition(" ")
-    others = ([], np.empty(0)) if alone else _others(space, most)
+    others = ([], np.empty(0)) if alone else _others(space, max_networks)
     model = predictors.create(kind, seed=seed, **({"base": BASE} if kind == "rlm" else {}))
     labels = {METRIC: np.concatenate([others[1], accuracy[train]])}
     model.fit([*others[0], *(texts[i] for i in train)], labels)
@@ -64,27 +64,30 @@ def ceiling(space: str) -> float:
 
 
 @cache
-def _population(space: str, most: int) -> tuple[list[str], np.ndarray]:
-    """Texts (n) and accuracies (n,) in % of the first `most` networks.
+def _population(space: str, max_networks: int) -> tuple[list[str], np.ndarray]:
+    """Texts (n) and accuracies (n,) in % of the first `max_networks` networks.
 
     They are those of all networks if there are fewer. The texts of a whole table are cached on
     disk. Those of a part are written here, since that is faster.
     """
     table = load_benchmark(f"digits-{space}")
-    few = most < len(table)
-    texts = (
-        list(map(table.space.to_text, table.architectures[:most])) if few else table.load_texts()
-    )
-    return texts, table.values(METRIC)[:most]
+    accuracies = table.values(METRIC)[:max_networks]
+    if max_networks >= len(table):
+        return table.load_texts(), accuracies
+    texts = [table.space.to_text(arch) for arch in table.architectures[:max_networks]]
+    return texts, accuracies
 
 
-def _others(space: str, most: int) -> tuple[list[str], np.ndarray]:
-    """Texts and accuracies of all populations except that of `space`, at most `most` of each."""
+def _others(space: str, max_networks: int) -> tuple[list[str], np.ndarray]:
+    """Texts and accuracies of all populations except that of `space`.
+
+    There are at most `max_networks` of each population.
+    """
     texts: list[str] = []
     accuracies = []
     for other in OTHERS:
         if other != space:
-            of_other, accuracy = _population(other, most)
+            of_other, accuracy = _population(other, max_networks)
             texts += of_other
             accuracies.append(accuracy)
     return texts, np.concatenate(accuracies)
@@ -105,11 +108,11 @@ def main(
 ) -> None:
     """Train and rank; print a table of means over the seeds."""
     names = chosen(only, PREDICTORS)
-    spaces, most, seeds = (
+    spaces, max_networks, seeds = (
         (SPACES[:1], QUICK_MAX_NETWORKS, 1) if quick else (SPACES, MAX_NETWORKS, seeds)
     )
     tasks = [
-        (predictor, space, most, seed)
+        (predictor, space, max_networks, seed)
         for space in spaces
         for predictor in names
         for seed in range(first_seed, first_seed + seeds)

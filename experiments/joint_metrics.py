@@ -39,8 +39,8 @@ PENALTIES = np.logspace(-3, 3, 13)
 SAMPLES = 16
 
 
-def score(predictor: str, size: int, most: int, seed: int) -> Scores:
-    """Spearman's correlation of each metric on at most `most` other networks.
+def score(predictor: str, size: int, max_networks: int, seed: int) -> Scores:
+    """Spearman's correlation of each metric on at most `max_networks` other networks.
 
     The score `a | x` is that of a, given x.
     """
@@ -53,7 +53,7 @@ def score(predictor: str, size: int, most: int, seed: int) -> Scores:
     texts = table.load_texts()
     values = {metric: table.values(metric) for metric in METRICS}
     order = np.random.default_rng(seed).permutation(len(table))
-    train, test = order[:size], order[size : size + most]
+    train, test = order[:size], order[size : size + max_networks]
     if predictor == SAME_TEXT:
         means = {metric: _means(texts, column) for metric, column in values.items()}
         return {
@@ -72,9 +72,9 @@ def score(predictor: str, size: int, most: int, seed: int) -> Scores:
     scores = {}
     for conditions in ((), (ACCURACY,), (GIVEN_DEVICE,)):
         metrics = [metric for metric in METRICS if metric not in conditions]
-        known = {metric: values[metric][test] for metric in conditions}
+        observed = {metric: values[metric][test] for metric in conditions}
         predicted = model.predict(
-            [inputs[i] for i in test], metrics, given=known, samples=SAMPLES, seed=seed
+            [inputs[i] for i in test], metrics, given=observed, samples=SAMPLES, seed=seed
         )
         for metric in metrics:
             name = " | ".join(_short(m) for m in (metric, *conditions))
@@ -129,9 +129,13 @@ def main(
     as_json: AsJson = False,
 ) -> None:
     """Train and rank; print a table of means over the seeds."""
-    size, most, seeds = (30, 60, 1) if quick else (1000, 15_625, seeds)
+    size, max_networks, seeds = (30, 60, 1) if quick else (1000, 15_625, seeds)
     names = chosen(only, PREDICTORS)
-    tasks = [(p, size, most, seed) for seed in range(first_seed, first_seed + seeds) for p in names]
+    tasks = [
+        (p, size, max_networks, seed)
+        for seed in range(first_seed, first_seed + seeds)
+        for p in names
+    ]
     summary = summarize(tasks, compute(tasks, score, out, jobs))
     shown = [_short(metric) for metric in METRICS]
     table = {row["task0"]: {name: row[name] for name in shown} for row in summary}

@@ -18,7 +18,7 @@ import numpy as np
 import typer
 
 from experiments.runner import AsJson, FirstSeed, Jobs, Quick, Seeds, run_command
-from experiments.tables import Scores, chosen, compute, pivot, publish, show, summarize
+from experiments.tables import Scores, Table, chosen, compute, pivot, publish, show, summarize
 from nas.benchmarks import load_benchmark
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ SAMPLES = 16
 SIZES, QUICK_SIZES = (15_625, 21), (60, 2)  # networks at most, and known devices
 
 
-def score(predictor: str, device: str, most: int, others: int, seed: int) -> Scores:
-    """Spearman's correlation on `TEST` networks (at most `most`).
+def score(predictor: str, device: str, max_networks: int, others: int, seed: int) -> Scores:
+    """Spearman's correlation on `TEST` networks (at most `max_networks`).
 
     Their latencies on `others` other devices are given.
     """
@@ -48,22 +48,23 @@ def score(predictor: str, device: str, most: int, others: int, seed: int) -> Sco
 
     table = load_benchmark("nasbench201")
     texts = table.load_texts()
-    known = _known(others)
+    by_device = _latencies_by_device(others)
+    others_latency = np.stack(list(by_device.values()), 1)  # (n, others)
     latency = table.values(device)
     order = np.random.default_rng(seed).permutation(len(table))
     train, test, further = np.split(
-        order, np.cumsum([MEASURED, min(TEST, most), min(RIVALS_TRAIN, most)])
+        order, np.cumsum([MEASURED, min(TEST, max_networks), min(RIVALS_TRAIN, max_networks)])
     )[:3]
     if predictor == "nearest":
         best = max(
-            known.values(), key=lambda values: spearmanr(values[train], latency[train]).statistic
+            by_device.values(),
+            key=lambda values: spearmanr(values[train], latency[train]).statistic,
         )
         predicted = best[test]
     elif predictor == "regression":
-        logs = _regression(np.log(np.stack(list(known.values()), 1)), np.log(latency), train)
+        logs = _regression(np.log(others_latency), np.log(latency), train)
         predicted = np.exp(logs[test])
     elif predictor == "rlm":
-        others_latency = np.stack(list(known.values()), 1)
         model = predictors.create("rlm", seed=seed)
         measured = [texts[i] for i in train]
         query_texts = [texts[i] for i in test]
@@ -76,14 +77,14 @@ def score(predictor: str, device: str, most: int, others: int, seed: int) -> Sco
         learned = np.concatenate([train, further])
         model = predictors.create(predictor, seed=seed)
         inputs = table.architectures if model.reads_choices else texts
-        predicted = _learned(model, device, inputs, known, latency, learned, test)
+        predicted = _learned(model, device, inputs, by_device, latency, learned, test)
     return {
         "spearman": float(spearmanr(predicted, latency[test]).statistic),
         "error (%)": float(np.median(100 * np.abs(predicted / latency[test] - 1))),
     }
 
 
-def _known(others: int) -> dict[str, np.ndarray]:
+def _latencies_by_device(others: int) -> dict[str, np.ndarray]:
     """Latencies on the first `others` devices that are never new."""
     table = load_benchmark("nasbench201")
     names = [name for name in table.metrics if name.endswith("_latency_ms") and name not in NEW]
@@ -101,7 +102,7 @@ def _learned(
     model: Predictor,
     device: str,
     inputs: Sequence[Any],
-    known: dict[str, np.ndarray],
+    by_device: dict[str, np.ndarray],
     latency: np.ndarray,
     train: np.ndarray,
     test: np.ndarray,
@@ -111,13 +112,11 @@ def _learned(
     Of the rows `train`, the first ten are measured.
     """
     measured = np.where(np.arange(len(train)) < MEASURED, latency[train], np.nan)
-    model.fit(
-        [inputs[i] for i in train],
-        {**{name: values[train] for name, values in known.items()}, device: measured},
-    )
-    given = {name: values[test] for name, values in known.items()}
+    examples = {name: values[train] for name, values in by_device.items()}
+    model.fit([inputs[i] for i in train], {**examples, device: measured})
+    conditions = {name: values[test] for name, values in by_device.items()}
     return model.predict(
-        [inputs[i] for i in test], [device], given=given, samples=SAMPLES, seed=model.seed
+        [inputs[i] for i in test], [device], given=conditions, samples=SAMPLES, seed=model.seed
     )[device]
 
 
@@ -140,20 +139,18 @@ def main(
 ) -> None:
     """Train and rank; print a table of means over the seeds."""
     names = chosen(only, PREDICTORS)
-    devices, (most, others) = NEW, SIZES
+    devices, (max_networks, others) = NEW, SIZES
     if quick:
-        devices, (most, others), seeds = NEW[:1], QUICK_SIZES, 1
+        devices, (max_networks, others), seeds = NEW[:1], QUICK_SIZES, 1
     numbers = range(first_seed, first_seed + seeds)
-    tasks = [(p, d, most, others, seed) for d in devices for p in names for seed in numbers]
+    tasks = [(p, d, max_networks, others, seed) for d in devices for p in names for seed in numbers]
     rows = compute(tasks, score, out, jobs)
     about = ("predictor", "device", "networks", "known devices")
     summary = summarize(tasks, rows)
-    found = pivot(summary, "spearman").items()
-    publish(
-        out,
-        {n: {_short(d): cell for d, cell in row.items()} for n, row in found},
-        "Spearman's correlation",
-    )
+    table: Table = {}
+    for predictor, row in pivot(summary, "spearman").items():
+        table[predictor] = {_short(device): cell for device, cell in row.items()}
+    publish(out, table, "Spearman's correlation")
     show("Spearman's correlation on a new device", about, summary, as_json)
 
 
