@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 POOL_SIZE = 300  # random architectures from which networks are selected
 INITIAL_NETWORKS = 4  # spread over the range of FLOPs, before the RLM selects
+FAILURES_BEFORE_RANDOM = 2  # consecutive failures, after which networks are drawn at random
 MAX_FAILURES = 10  # consecutive failures, after which measuring stops
 
 
@@ -47,8 +48,9 @@ def measure(
     """Time networks of a space until the device has measurements of `count` networks.
 
     The first networks are spread over the range of FLOPs. Each further one is the network whose
-    latency the RLM predicts with the largest relative uncertainty. Networks that failed or were
-    measured before are not timed again.
+    latency the RLM predicts with the largest relative uncertainty. After two failures in a row,
+    networks are drawn at random until one can be timed. Networks that failed or were measured before
+    are not timed again.
 
     Args:
         device: keeps the measurements and the reasons of failures.
@@ -69,7 +71,10 @@ def measure(
     while (left := [text for text in pool if text not in device.tried]) and len(
         device.texts
     ) < count:
-        text = _next(device, left)
+        if failures < FAILURES_BEFORE_RANDOM:
+            text = _next(device, left)
+        else:  # networks alike fail alike, as with an operator that the device lacks
+            text = left[np.random.default_rng([seed, len(device.tried)]).integers(len(left))]
         if progress:
             progress(space.format(pool[text]), len(device.texts), count)
         try:

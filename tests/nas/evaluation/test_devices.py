@@ -103,6 +103,21 @@ def test_networks_that_cannot_be_timed_are_kept_with_their_reason_and_nothing_is
         assert (row["ms"] is None) == ("operator not supported" in row["failure"])
 
 
+def test_a_device_that_cannot_run_many_networks_is_measured_on_the_others() -> None:
+    """The larger half of the networks: those beside the largest one fail, too."""
+    sizes = [SPACE.to_onnx(one).ByteSize() for one in draw_pool(SPACE, 0).values()]
+    limit = int(np.median(sizes))
+    Path("small.py").write_text(
+        f"import os, sys\nsize = os.path.getsize(sys.argv[1])\n"
+        f"print(size if size <= {limit} else sys.exit('out of memory'))\n"
+    )
+    device = PredictedDevice("pi")
+    device.begin({"command": "small"})
+    measure(device, SPACE, command("small.py"), 4)
+    assert len(device.texts) == 4
+    assert len(device.failures) > 1
+
+
 def test_a_device_that_is_not_there_is_given_up_after_ten_networks() -> None:
     Path("off.py").write_text("import sys\nsys.exit('no route to host')\n")
     device = PredictedDevice("pi")
