@@ -18,7 +18,7 @@ from nas.evaluation.latency import LatencyTask
 from nas.evaluation.measurement import Measurement, known_metrics, trains
 from nas.evaluation.metrics import check_metrics
 from nas.evaluation.subjects import fits
-from nas.search.evaluators import Evaluator, TableEvaluator, as_evaluator
+from nas.search.evaluators import Evaluator, EvaluatorLike, TableEvaluator, as_evaluator
 from nas.search.measured_evaluator import MeasuredEvaluator
 from nas.search.objectives import (
     ConstraintsLike,
@@ -82,7 +82,9 @@ def load_benchmark(
 
 SpaceLike = str | SearchSpace | type[SearchSpace] | benchmarks.Benchmark | Callable[..., Any]
 """What users may give as a space: see `Problem`."""
-EvaluateLike = str | Callable[..., Mapping[str, float]] | Evaluator | Measurement | None
+EvaluateLike = (
+    str | Callable[..., Mapping[str, float]] | Evaluator | EvaluatorLike | Measurement | None
+)
 """What users may give as evaluation: see `Problem`."""
 
 _SPACES = (

@@ -17,7 +17,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -211,6 +211,17 @@ class _Called(Evaluator):
 
     def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
         return self.evaluator(architectures)  # `train` checks it
+
+
+class EvaluatorLike(Protocol):
+    """What is accepted as an evaluator besides subclasses of `Evaluator`."""
+
+    @property
+    def metrics(self) -> Sequence[str]:
+        """Names of the m metrics."""
+
+    def __call__(self, architectures: Sequence[Architecture], /) -> np.ndarray:
+        """Values (n, m) of n architectures."""
 
 
 def as_evaluator(evaluator: Any) -> Evaluator:

@@ -21,7 +21,7 @@ import optuna
 from optuna.trial import TrialState
 
 from nas.evaluation.metrics import check_metrics
-from nas.search.evaluators import Evaluator, as_evaluator
+from nas.search.evaluators import Evaluator, EvaluatorLike, as_evaluator
 from nas.search.history import History
 from nas.search.objectives import (
     ConstraintsLike,
@@ -157,7 +157,7 @@ class SearchSettings:
 def run_search(
     space: SearchSpace,
     objectives: ObjectivesLike,
-    evaluator: Evaluator,
+    evaluator: Evaluator | EvaluatorLike,
     settings: SearchSettings,
     *,
     constraints: ConstraintsLike = None,

@@ -5,10 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("torch", reason="the functions are torch's")
-
 from search_spaces.ir.pytorch import record  # noqa: F401  its import names all functions
 from search_spaces.ir.pytorch.recorder import HANDLERS
 

@@ -25,10 +25,11 @@ MAX_LINES = 40  # of code in the scripts `own_*.py`
 def code_lines(script: Path) -> int:
     """Number of lines without empty ones, comments and docstrings."""
     source = script.read_text()
-    documented = set()
+    documented: set[int] = set()
     for node in ast.walk(ast.parse(source)):
-        holds = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-        if holds and ast.get_docstring(node) is not None:
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            continue
+        if ast.get_docstring(node) is not None:
             docstring = node.body[0]
             documented.update(range(docstring.lineno, (docstring.end_lineno or 0) + 1))
     lines = enumerate(source.splitlines(), start=1)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy.special import ndtri
+from torch import nn
 
 from experiments.ablation.heads import HEADS, KNOTS, LEVELS, Quantiles, SeparateDigits
 from experiments.ablation.readers import shuffled, without
@@ -74,24 +76,26 @@ def test_a_head_learns_the_distribution_of_its_targets(name: str) -> None:
         loss.backward()
         optimizer.step()
     hidden = torch.randn(400, WIDTH)
-    z = (1.5 * hidden[:, 0] + 0.3 * torch.randn(400)).numpy()
+    targets = (1.5 * hidden[:, 0] + 0.3 * torch.randn(400)).numpy()
     with torch.inference_mode():
         quantiles = head.eval().quantiles(hidden)
     assert quantiles.shape == (400, len(LEVELS))
     assert (np.diff(quantiles, axis=1) >= 0).all()
-    assert np.corrcoef(quantiles.mean(1), z)[0, 1] > 0.9
-    inside = (quantiles[:, 1] <= z) & (z <= quantiles[:, -2])
+    assert np.corrcoef(quantiles.mean(1), targets)[0, 1] > 0.9
+    inside = (quantiles[:, 1] <= targets) & (targets <= quantiles[:, -2])
     assert 0.8 < inside.mean() <= 1
 
 
 def test_quantiles_of_separate_digits_are_those_of_the_product_of_their_distributions() -> None:
     torch.manual_seed(1)
     head = SeparateDigits(CONFIG)
+    last = head.network[-1]
+    assert isinstance(last, nn.Linear)
     with torch.no_grad():
-        head.network[-1].bias.mul_(0).view(4, 12)[[0, 1, 2, 3], [0, 3, 2, 7]] = 20.0  # + 1 . 0 5
-        head.network[-1].weight.mul_(0)
+        last.bias.mul_(0).view(4, 12)[[0, 1, 2, 3], [0, 3, 2, 7]] = 20.0  # + 1 . 0 5
+        last.weight.mul_(0)
         assert head.quantiles(torch.randn(3, WIDTH)) == pytest.approx(np.full((3, 32), 1.05))
-        head.network[-1].bias.view(4, 12)[0, 1] = 20.0  # minus is as likely as plus
+        last.bias.view(4, 12)[0, 1] = 20.0  # minus is as likely as plus
         quantiles = head.quantiles(torch.randn(1, WIDTH))[0]
     assert quantiles.tolist() == pytest.approx([-1.05] * 16 + [1.05] * 16)
 
@@ -118,7 +122,7 @@ def test_the_ablation_has_a_row_per_part_and_resumes(
     monkeypatch.setattr(ablation, "score", None)  # nothing is computed again
     monkeypatch.setattr(ablation, "compute", lambda tasks, score, out: kept(tasks, out))
 
-    def kept(tasks: list, out: Path) -> list:
+    def kept(tasks: list[Any], out: Path) -> list[Any]:
         (journal,) = out.glob("rows-*.jsonl")
         known = dict(json.loads(line) for line in journal.read_text().splitlines())
         return [known[json.dumps(task)] for task in tasks]

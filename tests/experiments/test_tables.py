@@ -20,8 +20,8 @@ def _score(predictor: str, size: int, seed: int) -> dict[str, float]:
 
 
 def test_rows_come_in_the_order_of_their_tasks_and_are_computed_once(
-    tmp_path: Path, monkeypatch
-) -> None:  # type: ignore[no-untyped-def]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = compute(TASKS, _score, tmp_path)
     assert [row["tau"] for row in rows] == [0.16, 1.16, 1.16]
     monkeypatch.setattr(tables, "_score", None)
@@ -46,7 +46,9 @@ def test_two_processes_compute_the_rows_of_one(tmp_path: Path) -> None:
     assert len({row["mean"] for row in one}) == 4
 
 
-def test_rows_of_another_predictor_version_are_computed_again(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_rows_of_another_predictor_version_are_computed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     compute(TASKS, lambda *task: {"tau": 0.0}, tmp_path)
     monkeypatch.setattr(tables, "version", lambda: "another")
     assert compute(TASKS, _score, tmp_path)[0]["tau"] == 0.16

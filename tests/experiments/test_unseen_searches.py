@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import numpy as np
 import pytest
 
+import nas
 from experiments import unseen_searches
 from experiments.unseen_searches import PROBLEMS, score
 
@@ -24,11 +26,10 @@ def test_no_sampler_trains_a_network_that_breaks_the_limit(sampler: str) -> None
 
 def test_violators_are_counted_where_nothing_skips_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """A search that ignores the limit trains about seven violators of ten."""
-    search = unseen_searches.search
 
-    def without_constraints(problem, **options):  # type: ignore[no-untyped-def]
+    def without_constraints(problem: nas.Problem, **options: Any) -> nas.SearchResult:
         problem.constraints = ()
-        return search(problem, **options)
+        return nas.search(problem, **options)
 
     monkeypatch.setattr(unseen_searches, "search", without_constraints)
     row = score("digits-pnas", "limit", "random", trainings=30, seed=0)

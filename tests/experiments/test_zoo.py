@@ -8,6 +8,7 @@ import gzip
 import importlib
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,7 +101,7 @@ def test_baselines_learn_nothing_from_held_out_families(rival: str, small_zoo: Z
     (rows,) = (rows for metric, rows in zoo._tests(small_zoo, held_out, True) if metric == name)
     found, again = (zoo._plain(z, rival, name, held_out, 0)[rows] for z in (small_zoo, other))
     np.testing.assert_allclose(found, again)
-    assert zoo.spearman(found, small_zoo.values[name][rows]) > 0.6
+    assert spearman(found, small_zoo.values[name][rows]) > 0.6
 
 
 def test_perfect_predictions_score_one_and_wide_intervals_cover(small_zoo: Zoo) -> None:
@@ -144,7 +145,12 @@ def test_a_new_device_is_ranked_from_ten_measurements(tables: Zoo) -> None:
 def test_every_row_of_a_study_is_kept_and_printed(
     tables: Zoo, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = {"out": tmp_path, "studies": "families", "only": "params,operators", "seeds": 2}
+    options: dict[str, Any] = {
+        "out": tmp_path,
+        "studies": "families",
+        "only": "params,operators",
+        "seeds": 2,
+    }
     zoo.main(**options, as_json=True)
     rows = json.loads(capsys.readouterr().out)
     assert [(row["predictor"], row["seeds"]) for row in rows] == [("params", 2), ("operators", 2)]
@@ -179,7 +185,7 @@ def test_a_checkpoint_contains_the_tables_and_its_card_says_so(
     zoo_checkpoint.main(out=tmp_path / "rlm-zoo", quick=True)
     model = predictors.load(tmp_path / "rlm-zoo")
     assert model.metrics == (*small_zoo.values, "params", "flops")
-    known = model.examples_of(small_zoo.texts[1:3])["rtx4090_ms"]  # type: ignore[attr-defined]
+    known = model.examples_of(small_zoo.texts[1:3])["rtx4090_ms"]
     np.testing.assert_array_equal(known, small_zoo.values["rtx4090_ms"][1:3])
     card = (tmp_path / "rlm-zoo" / "README.md").read_text()
     assert all(

@@ -64,6 +64,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RLM:
     loaded = load(tmp_path / "made")
     assert isinstance(loaded, RLM)
     disturb(monkeypatch)
+    assert loaded._fitted is not None
     assert (loaded.states(TEXTS[:EXAMPLES]) != loaded._fitted.states).any(1).all(), (
         "each state differs"
     )
@@ -78,6 +79,7 @@ def test_its_examples_are_recognised(elsewhere: RLM) -> None:
 
 def test_further_measurements_of_its_examples_are_merged_with_them(elsewhere: RLM) -> None:
     elsewhere.extend(TEXTS[20:30], {"c_ms": SIZE[20:30], "a_ms": [7.0, *[np.nan] * 9]})
+    assert elsewhere._fitted is not None
     assert len(elsewhere._fitted.states) == 30
     known = elsewhere.examples_of(TEXTS[20:30])
     np.testing.assert_array_equal(known["c_ms"], SIZE[20:30])

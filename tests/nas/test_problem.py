@@ -138,7 +138,7 @@ def test_paused_trainings_are_kept_in_the_folder_of_the_search(tmp_path: Path) -
 
     images.example_input = torch.zeros(1, 1, 8, 8)  # type: ignore[attr-defined]
     goal = Problem(images, measurement, {"digits_accuracy": "max", "params": "min"})
-    budget = {"fidelities": [1, 2], "budget": 5, "sampler": "asha"}
+    budget: dict[str, Any] = {"fidelities": [1, 2], "budget": 5, "sampler": "asha"}
     with pytest.raises(InputError, match=r"paused trainings need a folder.*nas.search\(out="):
         nas.search(goal, **budget)
     result = nas.search(goal, **budget, out=tmp_path)

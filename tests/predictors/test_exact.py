@@ -39,12 +39,14 @@ def test_costs_that_are_given_of_some_networks_are_counted_in_the_others() -> No
 
 
 def test_a_shipped_checkpoint_counts_in_models_and_texts() -> None:
-    networks = [SPACE.to_onnx(ARCHITECTURES[0]), TEXTS[1]]
+    model = SPACE.to_onnx(ARCHITECTURES[0])
     assert (
-        load("gnn-label-free").predict(networks, ["params", "flops"], samples=8).median.tolist()
+        load("gnn-label-free")
+        .predict([model, TEXTS[1]], ["params", "flops"], samples=8)
+        .median.tolist()
         == COUNTED[:2].tolist()
     )
-    assert to_text(networks[0]) == TEXTS[0]
+    assert to_text(model) == TEXTS[0]
 
 
 def test_given_costs_are_returned_and_costs_of_other_texts_are_predicted() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -137,7 +138,7 @@ def test_a_given_metric_helps_to_predict_another() -> None:
     assert kendalltau(alone["second"], second[100:])[0] < 0.4
 
 
-SMALL = {"width": 16, "layers": 1, "members": 2}
+SMALL: dict[str, Any] = {"width": 16, "layers": 1, "members": 2}
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,14 +17,14 @@ SPACE = get_space("nasbench201", channels=4, cells=1)
 ARCHITECTURES = [SPACE.sample(np.random.default_rng(seed)) for seed in range(100)]
 TEXTS = [SPACE.to_text(a) for a in ARCHITECTURES]
 COSTS = np.log([float(SPACE.flops(a)) for a in ARCHITECTURES])
-INPUTS = {"gp": TEXTS, "gp-choices": ARCHITECTURES}
+INPUTS: dict[str, list[Any]] = {"gp": TEXTS, "gp-choices": ARCHITECTURES}
 
 
 @pytest.mark.parametrize("kind", INPUTS)
 def test_it_learns_a_cost_from_forty_networks(kind: str) -> None:
     inputs = INPUTS[kind]
-    model = create(kind).fit(inputs[:40], {"cost": COSTS[:40]})  # type: ignore[arg-type]
-    assert kendalltau(model.predict(inputs[40:], ["cost"])["cost"], COSTS[40:]).statistic > 0.6  # type: ignore[arg-type]
+    model = create(kind).fit(inputs[:40], {"cost": COSTS[:40]})
+    assert kendalltau(model.predict(inputs[40:], ["cost"])["cost"], COSTS[40:]).statistic > 0.6
 
 
 def test_a_given_metric_adds_information_to_the_text() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -101,8 +102,8 @@ def test_costs_that_are_known_of_other_networks_alone_are_not_given(texts: list[
 
 
 def test_an_rlm_saves_its_widening_and_accepts_further_measurements(
-    texts: list[str], tmp_path
-) -> None:  # type: ignore[no-untyped-def]
+    texts: list[str], tmp_path: Path
+) -> None:
     size = np.array([float(len(text)) for text in texts])
     groups = [str(int(n) // 40) for n in size]
     model = create("rlm").fit(texts[:30], {"a_ms": size[:30]})

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from search_spaces import InputError, get_space
+from search_spaces import InputError, SearchSpace, get_space
 from search_spaces.repeatable import check_repeatable
 
 BUILDER = """
@@ -99,8 +99,6 @@ def written(folder: Path, template: str, body: str) -> str:
 def test_a_mistake_is_one_line_with_its_place(
     tmp_path: Path, template: str, body: str, message: str
 ) -> None:
-    if template is MODULE:
-        pytest.importorskip("torch", reason="modules are torch's")
     space = get_space(written(tmp_path, template, body))
     with pytest.raises(InputError, match=message) as raised:
         space.to_text(space.sample(np.random.default_rng(0)))
@@ -133,5 +131,5 @@ def test_random_questions_are_noticed(tmp_path: Path) -> None:
         check_repeatable(get_space(written(tmp_path, BUILDER, body)))
 
 
-def test_a_function_of_the_choices_is_repeatable(switches) -> None:  # type: ignore[no-untyped-def]
+def test_a_function_of_the_choices_is_repeatable(switches: SearchSpace) -> None:
     check_repeatable(switches)

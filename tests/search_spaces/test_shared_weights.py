@@ -27,9 +27,11 @@ def test_smaller_parameters_are_leading_parts_and_centres_of_kernels() -> None:
     shared, large, small = SharedWeights(), net(8, 5), net(4, 3)
     shared.grow(large)
     shared.load_into(small)
-    assert torch.equal(small[0].weight, large[0].weight[:4, :, 1:4, 1:4])
-    assert torch.equal(small[3].weight, large[3].weight[:, :64])
-    assert torch.equal(small[3].bias, large[3].bias)
+    assert torch.equal(
+        small.get_parameter("0.weight"), large.get_parameter("0.weight")[:4, :, 1:4, 1:4]
+    )
+    assert torch.equal(small.get_parameter("3.weight"), large.get_parameter("3.weight")[:, :64])
+    assert torch.equal(small.get_parameter("3.bias"), large.get_parameter("3.bias"))
 
 
 def test_what_was_there_stays_where_it_is_when_others_need_more() -> None:
@@ -41,7 +43,7 @@ def test_what_was_there_stays_where_it_is_when_others_need_more() -> None:
     assert all(
         torch.equal(a, b) for a, b in zip(small.parameters(), again.parameters(), strict=True)
     )
-    assert torch.equal(weight(shared, "0")[4:], large[0].weight[4:])
+    assert torch.equal(weight(shared, "0")[4:], large.get_parameter("0.weight")[4:])
 
 
 def test_layers_of_other_kinds_share_nothing() -> None:
@@ -103,8 +105,9 @@ def test_a_space_with_a_start_builds_modules_with_these_weights(tmp_path: Path) 
     shared.grow(module)
     shared.save(tmp_path / "net.safetensors")
     started = get_space(reference, start=str(tmp_path / "net.safetensors"))
+    assert isinstance(started, TorchSpace)
     narrow = started.module(started.architecture({"width": 2}))
-    assert torch.equal(narrow[1].weight, module[1].weight[:2])
+    assert torch.equal(narrow.get_parameter("1.weight"), module.get_parameter("1.weight")[:2])
     assert get_space(reference, **started.options).options == started.options
     SharedWeights().save(tmp_path / "net.safetensors")
     with pytest.raises(InputError, match="not the weights"):

@@ -12,8 +12,6 @@ from search_spaces import InputError, from_text, params, read_source
 from search_spaces.ir.costs import graph_params
 from search_spaces.ir.text import expand, read
 
-torch = pytest.importorskip("torch", reason="modules are torch's")
-
 needs_timm = pytest.mark.skipif(find_spec("timm") is None, reason="timm is an extra")
 
 MODULE = """
@@ -95,7 +93,8 @@ def test_unusual_networks_are_read_exactly(source: str, words: str) -> None:
 
     text = read_source(source)
     assert words in text
-    module, _ = build(*source.split(":"))
+    library, name = source.split(":")
+    module, _ = build(library, name)
     assert graph_params(expand(read(text))) == sum(p.numel() for p in module.parameters())
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from search_spaces import InputError, get_space, list_spaces
 from search_spaces.common.errors import unknown
+from search_spaces.ir.builder import Network, Tensor
 from search_spaces.space import SearchSpace
 from search_spaces.testing import check_space
 
@@ -30,7 +33,7 @@ def test_small_skeleton_of_another_data_set_conforms() -> None:
 
 def test_space_that_asks_and_builds_differently_does_not_conform() -> None:
     class Wider(type(get_space("hiaml"))):  # type: ignore[misc]
-        def build(self, trial, net):  # type: ignore[no-untyped-def]
+        def build(self, trial: Any, net: Network) -> Tensor:
             net.conv(net.input, trial.suggest_categorical("width", [4, 8]))
             return super().build(trial, net)
 
@@ -45,7 +48,7 @@ def test_enumeration_visits_every_architecture_once() -> None:
         name = "conditional"
         input_shape = (1, 4, 4)
 
-        def build(self, trial, net):  # type: ignore[no-untyped-def]
+        def build(self, trial: Any, net: Network) -> Tensor:
             x = net.conv(net.input, 2)
             for i in range(trial.suggest_int("blocks", 0, 2)):
                 x = net.conv_bn(x, kernel=trial.suggest_categorical(f"kernel{i}", [1, 3]))
@@ -112,7 +115,7 @@ def test_choice_that_is_never_asked_for_is_refused() -> None:
         space.architecture({**arch, "widht": 8})
 
 
-def test_space_in_a_users_file(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_space_in_a_users_file(tmp_path: Path) -> None:
     file = tmp_path / "my_space.py"
     file.write_text(
         "from search_spaces import SearchSpace\n"
@@ -128,7 +131,7 @@ def test_space_in_a_users_file(tmp_path) -> None:  # type: ignore[no-untyped-def
         get_space(f"{file}:Mini")
 
 
-def test_users_file_that_fails_to_import_is_named(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_users_file_that_fails_to_import_is_named(tmp_path: Path) -> None:
     file = tmp_path / "broken.py"
     file.write_text("import no_such_module\n")
     with pytest.raises(InputError, match=r"broken\.py, line 1: ModuleNotFoundError"):

@@ -11,12 +11,11 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import torch
+from torch import nn
 
 from search_spaces import InputError, TorchSpace, get_space, params, to_text
 from search_spaces.testing import check_space
-
-torch = pytest.importorskip("torch", reason="modules are torch's")
-from torch import nn  # noqa: E402
 
 
 def convolutions(trial: Any, num_classes: int = 10) -> nn.Module:
@@ -97,7 +96,7 @@ def test_costs_are_those_of_the_module() -> None:
         == sum(p.numel() for p in module.parameters())
     )
     assert module(torch.zeros(4, 1, 8, 8)).shape == (4, 10)
-    assert module[0].weight.std() > 0  # it has its initial weights
+    assert module.get_parameter("0.weight").std() > 0  # it has its initial weights
     assert to_text(space.to_onnx(arch)) == space.to_text(arch)
 
 
@@ -231,7 +230,7 @@ def test_weights_that_build_loads_are_loaded_without_warnings() -> None:
             {name: x for name, x in weights.items() if not name.startswith("2.")}
         )
         with torch.no_grad():
-            features[0].bias.copy_(weights["0.bias"])
+            features.get_parameter("0.bias").copy_(weights["0.bias"])
         warnings.warn("the user's own", stacklevel=1)
         return nn.Sequential(
             features, nn.Flatten(), nn.Linear(3600, trial.suggest_int("classes", 2, 9))
@@ -244,10 +243,10 @@ def test_weights_that_build_loads_are_loaded_without_warnings() -> None:
         assert (
             space.params(architecture)
             == 3 * 4 * 9 + 4 + 2 * 4 + 3601 * architecture.as_dict()["classes"]
-        )  # type: ignore[operator]
+        )
     assert {str(warning.message) for warning in caught} == {"the user's own"}
-    features = space.module(architecture)[0]  # type: ignore[index]
-    assert torch.equal(features[0].weight, pretrained[0].weight), (
+    features = space.module(architecture).get_submodule("0")
+    assert torch.equal(features.get_parameter("0.weight"), pretrained.get_parameter("0.weight")), (
         "training begins with the loaded weights"
     )
     with pytest.warns(UserWarning, match="no-op"):  # outside of `build`, torch's warning stays

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from nas import Problem, search
 from nas.search.study.load import read_search
-from search_spaces import get_space
+from search_spaces import Architecture, get_space
 from tests.stress.killed import Costs, judged, survive
 
 GOOD = {
@@ -31,7 +32,7 @@ def test_a_search_that_is_killed_three_times_ends_like_an_uninterrupted_one(tmp_
 
 def test_the_check_finds_wrong_values(tmp_path: Path) -> None:
     class Wrong(Costs):
-        def __call__(self, architectures: list) -> np.ndarray:  # type: ignore[type-arg]
+        def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
             return np.add(super().__call__(architectures), [[len(architectures), 0.0]])
 
     space = get_space("tiny-resnet")

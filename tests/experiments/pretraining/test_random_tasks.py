@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.pretraining import random_tasks
 from experiments.pretraining.random_tasks import Prior, SpaceStates, draw_task
 from predictors.rlm.kernel_regression import COVARIATES, FEATURES
+from predictors.rlm.model import Task
 from predictors.rlm.tokens import COMMON, COUNTS, NEIGHBOURS, QUALITY
 
 NETWORKS, FREE = 90, 40
@@ -41,7 +41,7 @@ def test_tasks_are_finite_and_on_the_scale_of_their_examples(seed: int, n: int) 
     assert np.abs(np.median(task.example_targets)) < 1.5
 
 
-def _spread_ratio(task: random_tasks.Task) -> float:
+def _spread_ratio(task: Task) -> float:
     """Root mean square of the queries' coordinates over that of the examples', without size and
     covariates.
     """

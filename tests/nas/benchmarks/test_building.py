@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     done: list[str] = []
 
-    def stand_in(stage: str, value: object):  # type: ignore[no-untyped-def]
+    def stand_in(stage: str, value: object) -> Callable[[object, object], object]:
         def measure(space: object, arch: object) -> object:
             done.append(stage)
             return value

@@ -10,11 +10,11 @@ import hashlib
 import io
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ class Server:
         server = self
 
         class Handler(SimpleHTTPRequestHandler):
-            def copyfile(self, source: BinaryIO, outputfile: BinaryIO) -> None:
+            def copyfile(self, source: Any, outputfile: Any) -> None:
                 while byte := source.read(1 if server.seconds_a_byte else -1):
                     outputfile.write(byte)
                     time.sleep(server.seconds_a_byte)
@@ -51,10 +51,11 @@ class Server:
             def log_message(self, *args: object) -> None:
                 pass
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder)))
-        self._http.handle_error = lambda *_: (
-            None
-        )  # a client that hangs up early is part of the tests
+        class Http(ThreadingHTTPServer):
+            def handle_error(self, *_: object) -> None:
+                """A client that hangs up early is part of the tests."""
+
+        self._http = Http(("127.0.0.1", 0), partial(Handler, directory=str(folder)))
         self.url = f"http://127.0.0.1:{self._http.server_port}"
         threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
 
@@ -80,7 +81,9 @@ def server(tmp_path: Path, cache: Path) -> Iterator[Server]:
     server.close()
 
 
-def accuracy_csv(archs: list[str], validation: list[float], test: list[float]) -> bytes:
+def accuracy_csv(
+    archs: list[str], validation: Sequence[float | str], test: Sequence[float | str]
+) -> bytes:
     """A table as NASGraph publishes them."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -123,7 +126,9 @@ def sources(server: Server) -> list[Source]:
     return files
 
 
-def test_the_files_become_one_table_that_is_found_by_name(server, sources):
+def test_the_files_become_one_table_that_is_found_by_name(
+    server: Server, sources: list[Source]
+) -> None:
     fetched = fetch("nasbench201", server.url, sources=sources)
     benchmark = load_benchmark("nasbench201")
     assert set(benchmark.metrics) == {
@@ -145,7 +150,7 @@ def test_the_files_become_one_table_that_is_found_by_name(server, sources):
     }
 
 
-def test_progress_counts_the_bytes_of_all_files(server, sources):
+def test_progress_counts_the_bytes_of_all_files(server: Server, sources: list[Source]) -> None:
     calls: list[tuple[str, int, int]] = []
     fetch("nasbench201", server.url, lambda *args: calls.append(args), sources)
     total = sum(source.bytes for source in sources)
@@ -154,7 +159,9 @@ def test_progress_counts_the_bytes_of_all_files(server, sources):
     assert len(calls) == len(sources)
 
 
-def test_a_wrong_checksum_names_file_expected_and_found_and_leaves_nothing(server, sources, cache):
+def test_a_wrong_checksum_names_file_expected_and_found_and_leaves_nothing(
+    server: Server, sources: list[Source], cache: Path
+) -> None:
     file = server.folder / sources[-1].location
     file.write_bytes(file.read_bytes()[:-1] + b"?")
     found = hashlib.sha256(file.read_bytes()).hexdigest()
@@ -169,8 +176,8 @@ def test_a_wrong_checksum_names_file_expected_and_found_and_leaves_nothing(serve
 
 
 def test_after_a_failure_only_what_is_missing_or_damaged_is_downloaded_again(
-    server, sources, cache
-):
+    server: Server, sources: list[Source], cache: Path
+) -> None:
     file = server.folder / sources[-1].location
     good = file.read_bytes()
     file.write_bytes(b"bad")
@@ -183,7 +190,9 @@ def test_after_a_failure_only_what_is_missing_or_damaged_is_downloaded_again(
     assert server.requests == [f"/{sources[0].location}", f"/{sources[-1].location}"]
 
 
-def test_a_server_that_sends_too_slowly_is_given_up(server, sources, cache, monkeypatch):
+def test_a_server_that_sends_too_slowly_is_given_up(
+    server: Server, sources: list[Source], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(fetch.__globals__, "MAX_SECONDS", 0.5)
     server.seconds_a_byte = 0.02  # 12 s for the first file, and never 30 s without a byte
     began = time.monotonic()
@@ -195,14 +204,16 @@ def test_a_server_that_sends_too_slowly_is_given_up(server, sources, cache, monk
     assert not list(cache.rglob("*cifar10*"))
 
 
-def test_a_longer_file_is_not_read_to_its_end(server, sources):
+def test_a_longer_file_is_not_read_to_its_end(server: Server, sources: list[Source]) -> None:
     file = server.folder / sources[0].location
     file.write_bytes(file.read_bytes() + b"x" * 10_000_000)
     with pytest.raises(InputError, match="wrong checksum"):
         fetch("nasbench201", server.url, sources=sources)
 
 
-def test_a_missing_file_a_dead_server_and_a_wrong_url_are_named(server, sources):
+def test_a_missing_file_a_dead_server_and_a_wrong_url_are_named(
+    server: Server, sources: list[Source]
+) -> None:
     (server.folder / sources[0].location).unlink()
     with pytest.raises(InputError, match=r"nasbench201_cifar10\.csv: the server answers 404"):
         fetch("nasbench201", server.url, sources=sources)
@@ -215,7 +226,7 @@ def test_a_missing_file_a_dead_server_and_a_wrong_url_are_named(server, sources)
         fetch("nasbench101", server.url)
 
 
-def test_files_that_disagree_make_no_table(server, sources):
+def test_files_that_disagree_make_no_table(server: Server, sources: list[Source]) -> None:
     swapped = accuracy_csv([ARCHS[1], ARCHS[0], *ARCHS[2:]], [1.0] * 5, [1.0] * 5)
     short, not_a_list = latency_pt([1.0] * 4), latency_pt({"fpga": [1.0] * 5})
     infinite = latency_pt([1.0, float("inf"), 1.0, 1.0, 1.0])
@@ -232,7 +243,7 @@ def test_files_that_disagree_make_no_table(server, sources):
             )
 
 
-def test_fetching_keeps_values_of_an_earlier_import(server, sources):
+def test_fetching_keeps_values_of_an_earlier_import(server: Server, sources: list[Source]) -> None:
     fetch("nasbench201", server.url, sources=sources[:3])
     fetch("nasbench201", server.url, sources=[sources[0], sources[3]])
     assert {"cifar100_test_accuracy", "fpga_latency_ms"} <= set(
@@ -240,7 +251,7 @@ def test_fetching_keeps_values_of_an_earlier_import(server, sources):
     )
 
 
-def test_the_packaged_sources_pin_three_data_sets_and_27_devices():
+def test_the_packaged_sources_pin_three_data_sets_and_27_devices() -> None:
     sources = nasbench201_sources()
     assert sum(source.path.endswith(".csv") for source in sources) == 3
     assert len({source.path for source in sources if source.path.endswith(".pt")}) == 27
@@ -250,7 +261,9 @@ def test_the_packaged_sources_pin_three_data_sets_and_27_devices():
     )
 
 
-def test_the_real_files_carry_the_pinned_checksums_and_agree_with_the_real_table(nas_data, server):
+def test_the_real_files_carry_the_pinned_checksums_and_agree_with_the_real_table(
+    nas_data: Path, server: Server
+) -> None:
     """Latency lists are the public ones; accuracy files are written here, in NASGraph's form, from
     the ready table.
     """
@@ -280,7 +293,7 @@ def test_the_real_files_carry_the_pinned_checksums_and_agree_with_the_real_table
         )
 
 
-def test_the_real_excerpt_has_the_form_that_is_parsed(nas_data, server):
+def test_the_real_excerpt_has_the_form_that_is_parsed(nas_data: Path, server: Server) -> None:
     excerpt = nas_data / "raw" / "nasbench201_cifar10_excerpt.csv"
     if not excerpt.is_file():
         pytest.skip("NAS_DATA has no raw excerpt")

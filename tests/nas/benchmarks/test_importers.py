@@ -11,6 +11,7 @@ import json
 import os
 import pickle
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,9 @@ def official(archs: list[str], datasets: tuple[str, ...] = tuple(SETS)) -> dict[
 
 
 @pytest.mark.parametrize("zipped", [False, True], ids=["old format", "zip format"])
-def test_an_official_file_gives_accuracies_costs_and_latency(tmp_path, cache, zipped):
+def test_an_official_file_gives_accuracies_costs_and_latency(
+    tmp_path: Path, cache: Path, zipped: bool
+) -> None:
     path = tmp_path / "NAS-Bench-201-v1_1-096897.pth"
     torch.save(official(ARCHS), path, _use_new_zipfile_serialization=zipped)
     import_file(path)
@@ -98,7 +101,7 @@ def test_an_official_file_gives_accuracies_costs_and_latency(tmp_path, cache, zi
     assert row["cifar100_batch256_latency_ms"] == pytest.approx(30.0)
 
 
-def test_accuracies_are_those_that_the_official_api_answers(tmp_path, cache):
+def test_accuracies_are_those_that_the_official_api_answers(tmp_path: Path, cache: Path) -> None:
     contents = official(ARCHS)
     torch.save(contents, tmp_path / "official.pth")
     benchmark = import_file(tmp_path / "official.pth")
@@ -115,7 +118,7 @@ def test_accuracies_are_those_that_the_official_api_answers(tmp_path, cache):
             assert row[f"{name}_test_accuracy"] == pytest.approx(info["test-accuracy"])
 
 
-def test_untrained_data_sets_are_missing_values(tmp_path, cache):
+def test_untrained_data_sets_are_missing_values(tmp_path: Path, cache: Path) -> None:
     torch.save(official(ARCHS, ("cifar10-valid",)), tmp_path / "v1.pth")
     row = import_file(tmp_path / "v1.pth").query(SPACE.parse(ARCHS[0]))
     assert row["cifar10_validation_accuracy"] == pytest.approx(0.55)
@@ -128,7 +131,7 @@ def test_untrained_data_sets_are_missing_values(tmp_path, cache):
     ).all()
 
 
-def test_progress_counts_architectures(tmp_path, cache):
+def test_progress_counts_architectures(tmp_path: Path, cache: Path) -> None:
     torch.save(official(ARCHS), tmp_path / "official.pth")
     calls: list[tuple[str, int, int]] = []
     import_file(tmp_path / "official.pth", lambda *args: calls.append(args))
@@ -153,8 +156,8 @@ def broken(**changes: object) -> dict[str, Any]:
     ],
 )
 def test_a_file_with_another_layout_is_refused_and_nothing_is_written(
-    tmp_path, cache, contents, message
-):
+    tmp_path: Path, cache: Path, contents: object, message: str
+) -> None:
     torch.save(contents, tmp_path / "other.pth")
     with pytest.raises(InputError, match=message):
         import_file(tmp_path / "other.pth")
@@ -181,7 +184,9 @@ def hwnasbench(archs: list[str], metrics: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("protocol", [2, 3, 4])
 @pytest.mark.parametrize("kind", [list, np.array, lambda values: list(np.array(values, ">f4"))])
-def test_latencies_and_energies_arrive_with_their_units(tmp_path, cache, protocol, kind):
+def test_latencies_and_energies_arrive_with_their_units(
+    tmp_path: Path, cache: Path, protocol: int, kind: Callable[[list[float]], object]
+) -> None:
     metrics = {
         "edgegpu_latency": kind([5.0, 6.5, 7.0, 8.0]),
         "edgegpu_energy": kind([24.0, 29.0, 1.0, 2.0]),
@@ -200,7 +205,7 @@ def test_latencies_and_energies_arrive_with_their_units(tmp_path, cache, protoco
     }
 
 
-def test_imports_are_merged_by_architecture_in_any_order(tmp_path, cache):
+def test_imports_are_merged_by_architecture_in_any_order(tmp_path: Path, cache: Path) -> None:
     torch.save(official(ARCHS[:3]), tmp_path / "official.pth")
     import_file(tmp_path / "official.pth")
     (tmp_path / "hw.pickle").write_bytes(
@@ -236,7 +241,9 @@ def test_imports_are_merged_by_architecture_in_any_order(tmp_path, cache):
         ),
     ],
 )
-def test_a_pickle_with_another_layout_is_refused(tmp_path, cache, contents, message):
+def test_a_pickle_with_another_layout_is_refused(
+    tmp_path: Path, cache: Path, contents: object, message: str
+) -> None:
     (tmp_path / "other.pickle").write_bytes(pickle.dumps(contents))
     with pytest.raises(InputError, match=message):
         import_file(tmp_path / "other.pickle")
@@ -244,8 +251,8 @@ def test_a_pickle_with_another_layout_is_refused(tmp_path, cache, contents, mess
 
 
 def test_the_printed_examples_of_hwnasbench_agree_with_the_latencies_of_the_real_table(
-    nas_data, tmp_path, cache
-):
+    nas_data: Path, tmp_path: Path, cache: Path
+) -> None:
     file = nas_data / "hwnasbench_examples.json"
     if not file.is_file():
         pytest.skip("NAS_DATA has no hwnasbench_examples.json")
@@ -292,7 +299,9 @@ def attacks(victim: Path) -> list[Calls]:
 
 @pytest.mark.parametrize("attack", range(6))
 @pytest.mark.parametrize("suffix", [".pickle", ".pth", ".zip.pth"])
-def test_a_hostile_file_is_refused_and_executes_nothing(tmp_path, cache, suffix, attack):
+def test_a_hostile_file_is_refused_and_executes_nothing(
+    tmp_path: Path, cache: Path, suffix: str, attack: int
+) -> None:
     victim, path = tmp_path / "victim", tmp_path / f"evil{suffix}"
     contents = {
         "nasbench201": {"cifar10": {}},
@@ -309,12 +318,12 @@ def test_a_hostile_file_is_refused_and_executes_nothing(tmp_path, cache, suffix,
     assert not cache.exists()
 
 
-def test_the_attacks_of_these_tests_do_work_on_a_careless_reader(tmp_path):
+def test_the_attacks_of_these_tests_do_work_on_a_careless_reader(tmp_path: Path) -> None:
     pickle.loads(pickle.dumps(attacks(tmp_path / "victim")[0]))
     assert (tmp_path / "victim").exists()
 
 
-def test_a_path_in_place_of_results_is_not_opened(tmp_path, cache):
+def test_a_path_in_place_of_results_is_not_opened(tmp_path: Path, cache: Path) -> None:
     victim = tmp_path / "victim"
     torch.save(attacks(victim)[0], tmp_path / "evil.pth")
     torch.save(
@@ -329,7 +338,7 @@ def test_a_path_in_place_of_results_is_not_opened(tmp_path, cache):
 @pytest.mark.parametrize(
     "data", [np.array([object()]), np.array(["text"]), np.zeros(2, "f8,i4"), np.float64]
 )
-def test_numpy_data_other_than_numbers_is_refused(tmp_path, data):
+def test_numpy_data_other_than_numbers_is_refused(tmp_path: Path, data: object) -> None:
     (tmp_path / "t.pickle").write_bytes(pickle.dumps({"values": data}, 2))
     with pytest.raises(InputError, match="refused"):
         load_pickle(tmp_path / "t.pickle")
@@ -349,14 +358,16 @@ plain = st.recursive(
 
 @pytest.mark.slow
 @given(plain, st.integers(2, 5))
-def test_plain_data_is_read_as_pickle_reads_it(tmp_path_factory, data, protocol):
+def test_plain_data_is_read_as_pickle_reads_it(
+    tmp_path_factory: pytest.TempPathFactory, data: object, protocol: int
+) -> None:
     path = tmp_path_factory.mktemp("plain") / "t.pickle"
     path.write_bytes(pickle.dumps(data, protocol))
     assert load_pickle(path) == data
 
 
 @pytest.mark.parametrize("suffix", [".pickle", ".pth", ".zip.pth"])
-def test_a_truncated_file_is_refused_in_one_line(tmp_path, cache, suffix):
+def test_a_truncated_file_is_refused_in_one_line(tmp_path: Path, cache: Path, suffix: str) -> None:
     path = tmp_path / f"short{suffix}"
     if suffix == ".pickle":
         path.write_bytes(pickle.dumps(hwnasbench(ARCHS, {"fpga_latency": np.arange(4.0)})))
@@ -370,7 +381,7 @@ def test_a_truncated_file_is_refused_in_one_line(tmp_path, cache, suffix):
     assert not cache.exists()
 
 
-def test_unsupported_and_missing_files_are_named(tmp_path, cache):
+def test_unsupported_and_missing_files_are_named(tmp_path: Path, cache: Path) -> None:
     with pytest.raises(
         InputError, match=r"table\.txt: not a NAS-Bench-201 \.pth or a HW-NAS-Bench \.pickle file"
     ):

@@ -20,6 +20,7 @@ from nas.benchmarks.csv_file import parse_csv
 from nas.benchmarks.populations import POPULATIONS
 from predictors.metrics import MAX_VALUE
 from search_spaces.common.errors import InputError
+from search_spaces.published.nasbench201 import NASBench201
 
 A = "|avg_pool_3x3~0|+|nor_conv_1x1~0|skip_connect~1|+|nor_conv_1x1~0|skip_connect~1|skip_connect~2|"
 B = "|nor_conv_3x3~0|+|nor_conv_3x3~0|avg_pool_3x3~1|+|skip_connect~0|nor_conv_3x3~1|skip_connect~2|"
@@ -32,7 +33,7 @@ def table(tmp_path: Path, cache: Path) -> Path:
     return path
 
 
-def test_a_csv_file_is_a_benchmark_and_its_empty_cells_are_missing_values(table):
+def test_a_csv_file_is_a_benchmark_and_its_empty_cells_are_missing_values(table: Path) -> None:
     benchmark = load_benchmark(table)
     assert (benchmark.name, benchmark.space.name, len(benchmark)) == ("mine", "nasbench201", 2)
     assert benchmark.metrics == ("my_accuracy", "fpga_latency_ms")  # an index measures nothing
@@ -43,7 +44,7 @@ def test_a_csv_file_is_a_benchmark_and_its_empty_cells_are_missing_values(table)
     }
 
 
-def test_compressed_and_plain_files_read_the_same(table):
+def test_compressed_and_plain_files_read_the_same(table: Path) -> None:
     packed = table.with_suffix(".csv.gz")
     packed.write_bytes(
         gzip.compress(b"\xef\xbb\xbf" + table.read_bytes())
@@ -51,7 +52,9 @@ def test_compressed_and_plain_files_read_the_same(table):
     assert load_benchmark(packed).values("my_accuracy").tolist() == [90.5, 91.0]
 
 
-def test_a_changed_file_is_read_again_and_an_unchanged_one_is_not(table, monkeypatch):
+def test_a_changed_file_is_read_again_and_an_unchanged_one_is_not(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     load_benchmark(table)
     table.write_text(table.read_text().replace("90.5", "10.5"))
     assert load_benchmark(table).values("my_accuracy")[0] == 10.5
@@ -61,8 +64,9 @@ def test_a_changed_file_is_read_again_and_an_unchanged_one_is_not(table, monkeyp
     assert load_benchmark(table).values("my_accuracy")[0] == 10.5
 
 
-def test_the_space_and_its_options_can_be_chosen(table):
+def test_the_space_and_its_options_can_be_chosen(table: Path) -> None:
     benchmark = load_benchmark(table, space_options={"channels": 8, "num_classes": 100})
+    assert isinstance(benchmark.space, NASBench201)
     assert (benchmark.space.channels, benchmark.space.num_classes) == (8, 100)
     with pytest.raises(InputError, match="unknown search space 'nasbench20'"):
         load_benchmark(table, space="nasbench20")
@@ -126,7 +130,7 @@ def test_the_index_that_pandas_writes_is_ignored_with_a_note(
         ('arch,x\n"' + "a" * 200_000, "line 2: not CSV"),
     ],
 )
-def test_a_bad_table_is_named_with_line_and_column(table, text, message):
+def test_a_bad_table_is_named_with_line_and_column(table: Path, text: str, message: str) -> None:
     table.write_text(text)
     with pytest.raises(InputError, match=message) as error:
         load_benchmark(table)
@@ -134,7 +138,7 @@ def test_a_bad_table_is_named_with_line_and_column(table, text, message):
     assert "\n" not in str(error.value)
 
 
-def test_broken_files_are_named(table, cache):
+def test_broken_files_are_named(table: Path, cache: Path) -> None:
     packed = gzip.compress(table.read_bytes() * 50)
     for content, message in [
         (packed[:-30], "broken or truncated gzip"),
@@ -149,12 +153,14 @@ def test_broken_files_are_named(table, cache):
     assert not cache.exists()
 
 
-def test_an_unknown_name_suggests_the_nearest(cache):
+def test_an_unknown_name_suggests_the_nearest(cache: Path) -> None:
     with pytest.raises(InputError, match="did you mean 'nasbench201'"):
         load_benchmark("nasbench-201")
 
 
-def test_a_cache_that_cannot_be_written_is_named(table, monkeypatch):
+def test_a_cache_that_cannot_be_written_is_named(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("NAS_CACHE", str(table / "below_a_file"))
     with pytest.raises(InputError, match=r"cannot be written .* NAS_CACHE"):
         load_benchmark(table)
@@ -164,7 +170,7 @@ numbers = st.lists(st.floats(-MAX_VALUE, MAX_VALUE) | st.none(), min_size=1)
 
 
 @given(numbers)
-def test_every_valid_number_is_read_exactly(column):
+def test_every_valid_number_is_read_exactly(column: list[float | None]) -> None:
     lines = [
         "arch,x",
         *(f"a{i},{'' if value is None else repr(value)}" for i, value in enumerate(column)),
@@ -177,7 +183,7 @@ def test_every_valid_number_is_read_exactly(column):
 
 
 @given(st.binary(max_size=200) | st.text("arch,x\n\"'0123. ", max_size=200).map(str.encode))
-def test_any_bytes_give_a_table_or_an_input_error(data):
+def test_any_bytes_give_a_table_or_an_input_error(data: bytes) -> None:
     try:
         table = parse_csv(data, Path("t.csv"))
     except InputError:
@@ -199,7 +205,7 @@ def digits(table: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_digits201_is_the_packaged_table_in_the_space_of_its_card(digits):
+def test_digits201_is_the_packaged_table_in_the_space_of_its_card(digits: Path) -> None:
     benchmark = load_benchmark("digits201")
     assert (benchmark.name, len(benchmark), benchmark.header.by_text) == ("digits201", 2, True)
     assert benchmark.space.options == {
@@ -211,13 +217,13 @@ def test_digits201_is_the_packaged_table_in_the_space_of_its_card(digits):
     }
 
 
-def test_digits201_without_a_card_is_an_input_error(digits):
+def test_digits201_without_a_card_is_an_input_error(digits: Path) -> None:
     (digits / "digits201.json").write_text("{}")
     with pytest.raises(InputError, match=r"digits201\.json: not a card with `space` and"):
         load_benchmark("digits201")
 
 
-def test_the_list_shows_available_tables_and_how_to_get_the_others(digits):
+def test_the_list_shows_available_tables_and_how_to_get_the_others(digits: Path) -> None:
     here, *unbuilt, elsewhere = list_benchmarks()
     assert (here.name, here.space, here.rows) == ("digits201", "nasbench201", 2)
     assert here.metrics == ("my_accuracy", "fpga_latency_ms")
@@ -238,7 +244,9 @@ def real(nas_data: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Benchm
     return load_benchmark("nasbench201")
 
 
-def test_the_real_table_has_all_its_rows_and_every_cell_is_the_files(real, nas_data):
+def test_the_real_table_has_all_its_rows_and_every_cell_is_the_files(
+    real: Benchmark, nas_data: Path
+) -> None:
     with gzip.open(nas_data / "nasbench201.csv.gz", "rt", newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert len(real) == len(rows) == 15625
@@ -263,8 +271,8 @@ print(time.perf_counter() - start, resident() - before, len(row))
     not Path("/proc/self/statm").exists(), reason="memory is read from Linux's /proc"
 )
 def test_loading_the_real_table_and_one_query_take_a_tenth_of_a_second_and_50_mb_at_most(
-    real, nas_data
-):
+    real: Benchmark, nas_data: Path
+) -> None:
     def once() -> list[float]:
         done = subprocess.run(
             [sys.executable, "-c", LOAD_AND_QUERY], env=os.environ, capture_output=True, check=True

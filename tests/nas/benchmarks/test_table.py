@@ -9,7 +9,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +37,7 @@ values = st.floats(allow_infinity=False) | st.integers(0, 2**40).map(float)
 
 
 def saved(
-    path: Path, archs: list[str], columns: dict[str, list[float]], **header: object
+    path: Path, archs: list[str], columns: Mapping[str, Sequence[float]], **header: Any
 ) -> Benchmark:
     table = Table(
         Header("test", "nasbench201", **header), archs, {k: np.array(v) for k, v in columns.items()}
@@ -45,7 +47,9 @@ def saved(
 
 
 @given(st.lists(values, min_size=1, max_size=8))
-def test_values_come_back_bit_for_bit_in_the_order_of_the_rows(tmp_path_factory, column):
+def test_values_come_back_bit_for_bit_in_the_order_of_the_rows(
+    tmp_path_factory: pytest.TempPathFactory, column: list[float]
+) -> None:
     archs = ARCHS[: len(column)]
     benchmark = saved(tmp_path_factory.mktemp("table") / "t", archs, {"fpga_latency_ms": column})
     np.testing.assert_array_equal(benchmark.values("fpga_latency_ms"), column)
@@ -53,7 +57,9 @@ def test_values_come_back_bit_for_bit_in_the_order_of_the_rows(tmp_path_factory,
     assert len(benchmark) == len(archs)
 
 
-def test_query_gives_all_metrics_of_the_architecture_and_nan_for_a_missing_one(tmp_path):
+def test_query_gives_all_metrics_of_the_architecture_and_nan_for_a_missing_one(
+    tmp_path: Path,
+) -> None:
     benchmark = saved(
         tmp_path / "t",
         ARCHS[:2],
@@ -65,7 +71,7 @@ def test_query_gives_all_metrics_of_the_architecture_and_nan_for_a_missing_one(t
     assert np.isnan(row["fpga_latency_ms"])
 
 
-def test_costs_without_a_column_are_counted_in_the_networks(tmp_path):
+def test_costs_without_a_column_are_counted_in_the_networks(tmp_path: Path) -> None:
     benchmark = saved(
         tmp_path / "t",
         ARCHS[:3],
@@ -80,7 +86,7 @@ def test_costs_without_a_column_are_counted_in_the_networks(tmp_path):
     )
 
 
-def test_columns_that_contradict_the_counts_are_refused_in_searches(tmp_path):
+def test_columns_that_contradict_the_counts_are_refused_in_searches(tmp_path: Path) -> None:
     counted = [SPACE.params(SPACE.parse(arch)) for arch in ARCHS[:3]]
     named = saved(
         tmp_path / "a", ARCHS[:3], {"params": counted, "params_m": [c / 1e6 for c in counted]}
@@ -94,13 +100,13 @@ def test_columns_that_contradict_the_counts_are_refused_in_searches(tmp_path):
         TableEvaluator(millions, ["params"])
 
 
-def test_changing_returned_values_does_not_change_the_benchmark(tmp_path):
+def test_changing_returned_values_does_not_change_the_benchmark(tmp_path: Path) -> None:
     benchmark = saved(tmp_path / "t", ARCHS[:2], {"params": [1.0, 2.0]})
     benchmark.values("params")[:] = 0
     assert benchmark.query(benchmark.architectures[1]) == {"params": 2.0}
 
 
-def test_an_unknown_architecture_metric_or_space_is_an_input_error(tmp_path):
+def test_an_unknown_architecture_metric_or_space_is_an_input_error(tmp_path: Path) -> None:
     benchmark = saved(tmp_path / "t", ARCHS[:2], {"params": [1.0, 2.0]})
     with pytest.raises(InputError, match="no row for architecture"):
         benchmark.query(SPACE.parse(ARCHS[2]))
@@ -112,7 +118,7 @@ def test_an_unknown_architecture_metric_or_space_is_an_input_error(tmp_path):
         benchmark.query(Architecture("tiny-resnet", ()))
 
 
-def test_architectures_can_be_indexed_sliced_and_iterated(tmp_path):
+def test_architectures_can_be_indexed_sliced_and_iterated(tmp_path: Path) -> None:
     architectures = saved(tmp_path / "t", ARCHS, {"params": list(range(8))}).architectures
     assert architectures[-1] == SPACE.parse(ARCHS[-1])
     assert architectures[2:4] == [architectures[2], architectures[3]] == list(architectures)[2:4]
@@ -120,7 +126,9 @@ def test_architectures_can_be_indexed_sliced_and_iterated(tmp_path):
         architectures[8]
 
 
-def test_a_duplicate_is_found_by_its_text_only_where_rows_are_distinct_networks(tmp_path, cache):
+def test_a_duplicate_is_found_by_its_text_only_where_rows_are_distinct_networks(
+    tmp_path: Path, cache: Path
+) -> None:
     columns = {"digits_accuracy": [90.0, 95.0]}
     by_text = saved(tmp_path / "a", [OTHER, TWIN_A], columns, space_options=SMALL, by_text=True)
     assert by_text.query(SPACE.parse(TWIN_B)) == {"digits_accuracy": 95.0}
@@ -130,7 +138,9 @@ def test_a_duplicate_is_found_by_its_text_only_where_rows_are_distinct_networks(
         )
 
 
-def test_an_exact_row_is_found_without_writing_any_text(tmp_path, cache, monkeypatch):
+def test_an_exact_row_is_found_without_writing_any_text(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     benchmark = saved(
         tmp_path / "t", [OTHER, TWIN_A], {"params": [1.0, 2.0]}, space_options=SMALL, by_text=True
     )
@@ -139,8 +149,8 @@ def test_an_exact_row_is_found_without_writing_any_text(tmp_path, cache, monkeyp
 
 
 def test_texts_equal_those_of_the_space_and_are_written_once_per_cache(
-    tmp_path, cache, monkeypatch
-):
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = saved(tmp_path / "t", [OTHER, TWIN_A], {"params": [1.0, 2.0]}, space_options=SMALL)
     calls: list[tuple[str, int, int]] = []
     assert first.load_texts(lambda *args: calls.append(args)) == [
@@ -154,7 +164,9 @@ def test_texts_equal_those_of_the_space_and_are_written_once_per_cache(
     assert again.texts == first.texts
 
 
-def test_texts_are_rewritten_for_other_options_and_damaged_cache_files(tmp_path, cache):
+def test_texts_are_rewritten_for_other_options_and_damaged_cache_files(
+    tmp_path: Path, cache: Path
+) -> None:
     small = saved(tmp_path / "a", [TWIN_A], {"params": [1.0]}, space_options=SMALL)
     large = saved(
         tmp_path / "b", [TWIN_A], {"params": [1.0]}, space_options=SMALL | {"channels": 8}
@@ -165,7 +177,9 @@ def test_texts_are_rewritten_for_other_options_and_damaged_cache_files(tmp_path,
     assert Benchmark(small.path).texts == small.texts
 
 
-def test_texts_are_rewritten_when_the_text_version_changes(tmp_path, cache, monkeypatch):
+def test_texts_are_rewritten_when_the_text_version_changes(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     benchmark = saved(tmp_path / "t", [TWIN_A], {"params": [1.0]}, space_options=SMALL)
     assert benchmark.texts != ["new text"]
     monkeypatch.setattr(text_cache, "text_version", lambda space: "another version")
@@ -183,7 +197,9 @@ def as_table(column: dict[str, float], name: str, source: str) -> Table:
 
 
 @given(rows, rows, st.booleans())
-def test_merging_keeps_every_known_value_and_prefers_the_update(old, new, same_column):
+def test_merging_keeps_every_known_value_and_prefers_the_update(
+    old: dict[str, float], new: dict[str, float], same_column: bool
+) -> None:
     name = "a" if same_column else "b"
     merged = as_table(old, "a", "old").merged(as_table(new, name, "new"))
     assert set(merged.archs) == old.keys() | new.keys()
@@ -198,14 +214,14 @@ def test_merging_keeps_every_known_value_and_prefers_the_update(old, new, same_c
 
 
 @pytest.mark.parametrize("keep", [0, 1, 8, 100, -1])
-def test_a_truncated_table_is_named_in_one_line(tmp_path, keep):
+def test_a_truncated_table_is_named_in_one_line(tmp_path: Path, keep: int) -> None:
     path = saved(tmp_path / "t", ARCHS, {"params": list(range(8))}).path
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(InputError, match=r"^[^\n]*t: not a benchmark table[^\n]*$"):
         Benchmark(path)
 
 
-def test_foreign_and_future_tables_are_refused(tmp_path):
+def test_foreign_and_future_tables_are_refused(tmp_path: Path) -> None:
     save_file({"x": np.zeros(1)}, tmp_path / "foreign")
     with pytest.raises(InputError, match="not a benchmark table"):
         Benchmark(tmp_path / "foreign")
@@ -214,13 +230,15 @@ def test_foreign_and_future_tables_are_refused(tmp_path):
         Benchmark(tmp_path / "future")
 
 
-def test_a_column_of_another_length_is_refused(tmp_path):
+def test_a_column_of_another_length_is_refused(tmp_path: Path) -> None:
     benchmark = saved(tmp_path / "t", ARCHS[:2], {"params": [1.0, 2.0, 3.0]})
     with pytest.raises(InputError, match=r"'params' has shape \(3,\), not \(2,\)"):
         benchmark.query(SPACE.parse(ARCHS[0]))
 
 
-def test_a_full_disk_leaves_the_old_table_and_no_litter(tmp_path, monkeypatch):
+def test_a_full_disk_leaves_the_old_table_and_no_litter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = saved(tmp_path / "t", ARCHS[:1], {"params": [1.0]}).path
     before = path.read_bytes()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from nas.cli import app
 from search_spaces import InputError
 
 
-def _csv(path: Path, *rows: tuple[object, ...]) -> Path:
+def _csv(path: Path, *rows: Sequence[object]) -> Path:
     with path.open("w", newline="") as file:
         csv.writer(file).writerows(rows)
     return path

@@ -332,7 +332,10 @@ def test_recalibration_and_distillation_in_python(trained: Path) -> None:
     states = [
         train(Trainable.of(of, arch), data, task=TrainingTask(1)).state for of in (space, without)
     ]
-    assert any(not torch.equal(states[0][name], states[1][name]) for name in states[0])  # type: ignore[index]
+    distilled, plain = states
+    assert distilled is not None
+    assert plain is not None
+    assert any(not torch.equal(distilled[name], plain[name]) for name in distilled)
 
 
 def test_short_trainings_first_count_from_inherited_weights(
@@ -387,6 +390,7 @@ def test_a_profile_says_whether_a_limit_can_be_kept(
     assert "no network was met that satisfies params <= 1" in printed.err
     profile = json.loads(printed.out)
     space = get_space(f"{code}:net", start="inherited")
+    assert isinstance(space, Subnetworks)
     assert profile["metrics"]["params"]["max"] == space.params(space.whole)
     assert profile["constraints"][0]["share"] == 0
     assert profile["constraints"][0]["nearest"] == profile["metrics"]["params"]["min"]

@@ -168,7 +168,7 @@ def test_compare_and_train_report_and_log_their_progress(
                     "--seeds", "2"),
         "train": ("gnn", "--benchmark", str(table), "--metrics", "x_accuracy", "--steps", "3"),
     }  # fmt: skip
-    shown = {}
+    shown: dict[str, list[str]] = {}
     for command, arguments in commands.items():
         for quiet in ([], ["--quiet"]):
             monkeypatch.setattr(

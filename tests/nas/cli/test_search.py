@@ -115,7 +115,7 @@ def test_an_objective_whose_name_says_nothing_is_minimized_with_a_warning(
     (tmp_path / "mine.py").write_text(
         "def evaluate(model, architecture, report):\n    return {'usefulness': 1.0}\n"
     )
-    command = (
+    command: tuple[str, ...] = (
         "search",
         "--space",
         "tiny-resnet",

@@ -50,9 +50,9 @@ def comparison_of(table: Benchmark, **settings: Any) -> Comparison:
 def test_regret_is_the_distance_of_the_best_of_ten_from_the_best() -> None:
     truth = np.arange(100.0)
     accuracy = _ranking(np.where(truth >= 95, -1, truth), truth, sign=-1.0)  # misses the five best
-    assert (accuracy["regret"], accuracy["top10"]) == (99 - 94, np.mean(range(85, 95)))
+    assert (accuracy["regret"], accuracy["top10"]) == (99 - 94, float(np.mean(range(85, 95))))
     latency = _ranking(np.where(truth < 3, 1000, truth), truth, sign=1.0)  # misses the three best
-    assert (latency["regret"], latency["top10"]) == (3, np.mean(range(3, 13)))
+    assert (latency["regret"], latency["top10"]) == (3, float(np.mean(range(3, 13))))
     perfect = _ranking(truth, truth, sign=1.0)
     assert (perfect["regret"], perfect["tau"], perfect["tau_top"]) == (0, 1, 1)
 

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from nas import cli
-from nas.comparison import folders
 from nas.comparison.folders import (
     chosen_folder,
     claim,
@@ -41,7 +40,7 @@ def test_the_default_name_contains_space_objectives_and_date(
         def today(cls) -> Day:
             return cls(2026, 11, 24)
 
-    monkeypatch.setattr(folders.datetime, "date", Day)
+    monkeypatch.setattr(datetime, "date", Day)
     metrics = ["top1", "pi latency/ms"]
     assert folder_name("digits201", ["digits_accuracy"]) == "digits201-digits_accuracy-2026-11-24"
     for searched in ("Mine", "my_space.py:Mine", "/home/me/my_space.py:Mine", "../a b/Mine.csv"):

@@ -330,8 +330,10 @@ def test_the_fingerprint_does_not_depend_on_how_a_machine_rounds(
         assert one.with_validation(0.25).fingerprint == other.with_validation(0.25).fingerprint
     changed = X.copy()
     changed[0, 0, 0, 0] ^= 1
-    other = npz(tmp_path / "b.npz", x=(changed / 7).astype(np.float32), y=np.arange(len(X)) / 3)
-    assert load_dataset(other).fingerprint != scaled.fingerprint
+    changed_file = npz(
+        tmp_path / "b.npz", x=(changed / 7).astype(np.float32), y=np.arange(len(X)) / 3
+    )
+    assert load_dataset(changed_file).fingerprint != scaled.fingerprint
     settings = [
         digits.__wrapped__(**{name: value})
         for name, value in (("seed", 1), ("noise", 0.2), ("shift", 0))
@@ -351,7 +353,7 @@ def test_inputs_alone_serve_networks_that_imitate_a_model(tmp_path: Path) -> Non
 
 
 def test_raw_inputs_are_not_normalized(tmp_path: Path) -> None:
-    np.savez(tmp_path / "images.npz", **OK)
+    np.savez(tmp_path / "images.npz", x=X, y=Y)
     raw, scaled = (
         load_dataset(f"raw:{tmp_path / 'images.npz'}"),
         load_dataset(tmp_path / "images.npz"),

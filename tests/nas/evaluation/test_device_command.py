@@ -53,28 +53,31 @@ print("done in 3 iterations")
 """
 
 
-@pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
-    """Writes a device program with this behaviour. Pauses between retries are recorded instead of
-    waited for.
-    """
-    monkeypatch.chdir(tmp_path)
-    pauses: list[float] = []
-    monkeypatch.setattr(device_command, "sleep", pauses.append)
+class Bench:
+    """Writes a device program with a behaviour, and keeps the pauses between retries (seconds)."""
 
-    def make(behaviour: str) -> str:
+    def __init__(self) -> None:
+        self.pauses: list[float] = []
+
+    def __call__(self, behaviour: str) -> str:
         Path("bench.py").write_text(BENCH.replace("BEHAVIOUR", behaviour))
         return f"{sys.executable} bench.py {{model}}"
 
-    make.pauses = pauses  # type: ignore[attr-defined]
-    return make
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """Its pauses are recorded instead of waited for."""
+    monkeypatch.chdir(tmp_path)
+    bench = Bench()
+    monkeypatch.setattr(device_command, "sleep", bench.pauses.append)
+    return bench
 
 
 def calls() -> int:
     return len(Path("calls").read_text().splitlines())
 
 
-def test_a_flaky_device_is_tried_again_and_its_median_and_spread_count(bench) -> None:  # type: ignore[no-untyped-def]
+def test_a_flaky_device_is_tried_again_and_its_median_and_spread_count(bench: Bench) -> None:
     latency = time_on_device(MODEL, DeviceCommand(bench(FLAKY), "pi", warmup=1, runs=3))
     assert calls() == 8, "each of the four calls failed once"
     assert bench.pauses == [1.0] * 4
@@ -83,7 +86,7 @@ def test_a_flaky_device_is_tried_again_and_its_median_and_spread_count(bench) ->
     assert latency.high == pytest.approx(16.6)
 
 
-def test_the_command_gets_a_file_of_the_network_with_a_fixed_batch(bench) -> None:  # type: ignore[no-untyped-def]
+def test_the_command_gets_a_file_of_the_network_with_a_fixed_batch(bench: Bench) -> None:
     command = bench("import shutil; shutil.copy(sys.argv[1], 'seen.onnx'); print(1)")
     time_on_device(MODEL, DeviceCommand(command, warmup=0, runs=1), batch=2)
     seen = onnx.load("seen.onnx")
@@ -111,7 +114,7 @@ def test_the_command_gets_a_file_of_the_network_with_a_fixed_batch(bench) -> Non
         ("pass", "printed no line"),
     ],
 )
-def test_a_device_that_does_not_answer_says_why(bench, behaviour: str, message: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_device_that_does_not_answer_says_why(bench: Bench, behaviour: str, message: str) -> None:
     with pytest.raises(DeviceError, match=message):
         time_on_device(MODEL, DeviceCommand(bench(behaviour), "pi"))
     assert calls() == 3
@@ -189,7 +192,7 @@ def test_a_command_may_have_a_name(text: str, name: str, command: str) -> None:
     assert parsed.metric == f"{name}_latency_ms"
 
 
-def test_control_characters_of_a_device_do_not_reach_the_terminal(bench) -> None:  # type: ignore[no-untyped-def]
+def test_control_characters_of_a_device_do_not_reach_the_terminal(bench: Bench) -> None:
     device = DeviceCommand(bench(r"print('\0low \x1b[31mpower')"), warmup=0, retries=0)
     with pytest.raises(DeviceError, match=r"milliseconds: \?low \?\[31mpower$"):
         time_on_device(MODEL, device)
@@ -216,7 +219,7 @@ def test_a_device_cannot_have_the_name_of_a_metric_of_this_machine() -> None:
             Measurement(("params",), commands=(DeviceCommand("bench {model}", name),))
 
 
-def test_a_measurement_on_devices_is_recreated_from_its_settings(bench) -> None:  # type: ignore[no-untyped-def]
+def test_a_measurement_on_devices_is_recreated_from_its_settings(bench: Bench) -> None:
     device = DeviceCommand(bench("print(4.5); print(5.5)"), "pi", warmup=0, runs=2)
     assert "pi_latency_ms" in known_metrics(LatencyTask(), None, [device])
     measurement = Measurement(("pi_latency_ms", "params"), commands=(device,))
@@ -230,8 +233,8 @@ def test_a_measurement_on_devices_is_recreated_from_its_settings(bench) -> None:
 
 @pytest.mark.slow
 def test_a_search_by_a_device_keeps_spreads_and_reasons(
-    bench, monkeypatch: pytest.MonkeyPatch
-) -> None:  # type: ignore[no-untyped-def]
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     command = bench(
         "import hashlib; digest = hashlib.sha256(open(sys.argv[1], 'rb').read()).digest()\n"
         "if digest[0] % 3 == 0: sys.exit('Illegal instruction')\n"
@@ -263,7 +266,7 @@ def test_a_search_by_a_device_keeps_spreads_and_reasons(
 # --- any metric, and the file that the device needs
 
 
-def test_a_command_prints_any_metric_with_its_spread(bench) -> None:  # type: ignore[no-untyped-def]
+def test_a_command_prints_any_metric_with_its_spread(bench: Bench) -> None:
     printed = """print('{"board_energy_mj": {"value": 3, "spread": 0.5}, "board_ram_kb": [20, 22, 24], "other": 1}')"""
     text = f"board_energy_mj:min,board_ram_kb={bench(printed)}"
     command = DeviceCommand.parse_metrics(text, {"warmup": 0, "runs": 1})
@@ -275,7 +278,7 @@ def test_a_command_prints_any_metric_with_its_spread(bench) -> None:  # type: ig
     assert 20 < values["board_ram_kb"].low < 22 < values["board_ram_kb"].high < 24
 
 
-def test_a_declared_direction_holds_whatever_the_name_says(bench) -> None:  # type: ignore[no-untyped-def]
+def test_a_declared_direction_holds_whatever_the_name_says(bench: Bench) -> None:
     command = DeviceCommand.parse_metrics(f"board_accuracy:min={bench('print(-2)')}")
     (metric,) = command.metrics
     assert (metric.kind, metric.direction, metric.price) == ("measured", "minimize", "measured")
@@ -291,14 +294,14 @@ def test_a_declared_direction_holds_whatever_the_name_says(bench) -> None:  # ty
         ("print(5)", "no line with a number of energy_mj"),
     ],
 )
-def test_a_program_without_a_number_is_quoted(bench, printed: str, message: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_program_without_a_number_is_quoted(bench: Bench, printed: str, message: str) -> None:
     text = f"energy_mj,ram_kb={bench(printed)}"
     with pytest.raises(DeviceError, match=message) as error:
         measure_on_device(MODEL, DeviceCommand.parse_metrics(text, {"retries": 0}))
     assert "\n" not in str(error.value)
 
 
-def test_zero_and_negative_times_are_no_times(bench) -> None:  # type: ignore[no-untyped-def]
+def test_zero_and_negative_times_are_no_times(bench: Bench) -> None:
     for value in (0, -1):
         command = DeviceCommand.parse_metrics(f"start_s={bench(f'print({value})')}", {"retries": 0})
         with pytest.raises(DeviceError, match=f"printed {value}, which is not a time in start_s"):
@@ -326,7 +329,7 @@ def test_braces_of_shell_and_awk_are_no_placeholders() -> None:
     assert command.placeholders == ("model",)
 
 
-def test_a_command_gets_the_file_in_8_bit_integers(bench) -> None:  # type: ignore[no-untyped-def]
+def test_a_command_gets_the_file_in_8_bit_integers(bench: Bench) -> None:
     copy = "import shutil; shutil.copy(sys.argv[1], 'seen.onnx'); print(1)"
     command = bench(copy).replace("{model}", "{int8}")
     time_on_device(MODEL, DeviceCommand(command, warmup=0, runs=1))
@@ -341,7 +344,7 @@ def scale_of_the_image() -> float:
     return float(onnx.numpy_helper.to_array(stored[reader.input[1]]))
 
 
-def test_inputs_of_the_user_set_the_ranges_of_that_file(bench) -> None:  # type: ignore[no-untyped-def]
+def test_inputs_of_the_user_set_the_ranges_of_that_file(bench: Bench) -> None:
     """Images from -8 to 8 need a scale of 16 / 255; noise has other ranges."""
     copy = "import shutil; shutil.copy(sys.argv[1], 'seen.onnx'); print(1)"
     command = DeviceCommand(bench(copy).replace("{model}", "{int8}"), warmup=0, runs=1)
@@ -408,7 +411,7 @@ def test_a_command_gets_the_file_of_its_runtime(placeholder: str, tmp_path: Path
     assert size == (tmp_path / "seen").stat().st_size > 100
 
 
-def test_commands_with_declared_metrics_are_stored_and_opened_again(bench) -> None:  # type: ignore[no-untyped-def]
+def test_commands_with_declared_metrics_are_stored_and_opened_again(bench: Bench) -> None:
     command = DeviceCommand.parse_metrics(f"b_ram_kb,b_energy_mj:max={bench('print(1)')}")
     measurement = Measurement(("b_energy_mj",), commands=(command,))
     stored = json.loads(json.dumps(measurement.settings))

@@ -195,7 +195,7 @@ def test_measurements_that_cannot_be_leave_no_device(
     assert list_devices() == []
 
 
-STRANGE = [
+STRANGE: list[dict[str, Any]] = [
     {"ms": "x"},
     {"ms": [1]},
     {"ms": ["1", "1", "1"]},

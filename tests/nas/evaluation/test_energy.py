@@ -47,7 +47,7 @@ def package(powercap: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         counted()
         sleeping[0] = False
 
-    monkeypatch.setattr(energy.time, "sleep", idle)
+    monkeypatch.setattr("time.sleep", idle)
     read = Path.read_text
     monkeypatch.setattr(
         Path,

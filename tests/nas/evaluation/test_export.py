@@ -5,6 +5,7 @@ reported.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -81,9 +82,12 @@ def test_with_patience_the_weights_are_those_of_the_best_epoch(
     task = replace(TASK, epochs=6, patience=6, learning_rate=0.9, schedule="one-cycle")
     data, network = digits(), Trainable.of(SPACE, SPACE.sample(np.random.default_rng(3)))
     curve: list[float] = []
-    trained = train(
-        network, data, (0,), task, report=lambda _, values: not curve.append(values[data.metric])
-    )
+
+    def report(_: int, values: Mapping[str, float]) -> bool:
+        curve.append(values[data.metric])
+        return True
+
+    trained = train(network, data, (0,), task, report=report)
     assert trained.state is not None
     assert data.validation is not None
     assert trained.validation[0] == max(curve)

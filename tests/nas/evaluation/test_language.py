@@ -50,7 +50,8 @@ def test_prefill_and_decoding_generate_what_the_model_generates() -> None:
     of = network()
     model = LanguageModel.of(of)
     tokens = torch.randint(64, (3, LENGTH), generator=torch.Generator().manual_seed(1))
-    expected = model.module.generate(tokens, max_new_tokens=2, do_sample=False)[:, LENGTH:]
+    module: Any = model.module  # of transformers
+    expected = module.generate(tokens, max_new_tokens=2, do_sample=False)[:, LENGTH:]
     assert generate(model.files(), tokens.numpy()).tolist() == expected.tolist()
 
 

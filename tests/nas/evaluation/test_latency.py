@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from threading import Event, Thread
 from time import sleep
+from typing import Any
 
 import numpy as np
 import onnx
@@ -71,7 +72,7 @@ def test_provider_that_is_not_there_is_named_with_those_that_are() -> None:
 @pytest.mark.parametrize("setting", ["batch", "threads", "runs"])
 def test_settings_must_be_positive(setting: str) -> None:
     with pytest.raises(InputError, match=f"{setting} = 0: it must be at least 1"):
-        LatencyTask(**{setting: 0})
+        LatencyTask(**dict[str, Any]({setting: 0}))
 
 
 def test_model_that_cannot_be_run_is_refused() -> None:

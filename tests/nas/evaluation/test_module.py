@@ -5,6 +5,7 @@ side.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import onnx
@@ -254,7 +255,7 @@ def test_unused_nodes_are_left_out() -> None:
 
 def test_weights_of_another_graph_are_refused() -> None:
     graph, other = (
-        graph_of(lambda net, c=c: net.classifier(net.conv(net.input, c))) for c in (4, 5)
+        graph_of(partial(lambda c, net: net.classifier(net.conv(net.input, c)), c)) for c in (4, 5)
     )
     with pytest.raises(InputError, match="not written from this graph"):
         GraphModule(graph).load_weights(to_model(other))

@@ -415,7 +415,9 @@ def test_the_best_balance_is_not_the_worst_in_one_objective(
     study = optuna.create_study(
         storage=open_storage(tmp_path / "j"), directions=["minimize", "minimize"]
     )
-    asked = {"x": optuna.distributions.FloatDistribution(0, 9)}
+    asked: dict[str, optuna.distributions.BaseDistribution] = {
+        "x": optuna.distributions.FloatDistribution(0, 9)
+    }
     for x, values in enumerate(([0.0, 10.0], [6.0, 6.5], [10.0, 0.0])):
         study.add_trial(
             optuna.trial.create_trial(values=values, params={"x": x}, distributions=asked)
@@ -515,7 +517,9 @@ def test_a_buyer_is_told_what_cheaper_networks_cost(tmp_path: Path, open_page: O
         storage=open_storage(tmp_path / "j"), directions=["maximize", "minimize"]
     )
     study.set_metric_names(["top1_accuracy", "latency_ms"])
-    kinds = {"x": optuna.distributions.FloatDistribution(0, 99)}
+    kinds: dict[str, optuna.distributions.BaseDistribution] = {
+        "x": optuna.distributions.FloatDistribution(0, 99)
+    }
     for x, values in enumerate(([90.0, 10.0], [89.4, 7.0], [88.0, 4.0], [86.0, 2.0], [20.0, 1.0])):
         study.add_trial(
             optuna.trial.create_trial(values=values, params={"x": x}, distributions=kinds)

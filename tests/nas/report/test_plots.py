@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ VALUES = np.vstack([FRONT - [1, 0], [[60.0, 9.0], [np.nan, 1.0]]])
 
 
 @pytest.fixture
-def figures(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[matplotlib.figure.Figure]]:
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[matplotlib.figure.Figure]:
     """The figures that are saved."""
     saved: list[matplotlib.figure.Figure] = []
     savefig = matplotlib.figure.Figure.savefig
@@ -61,7 +60,11 @@ def test_only_non_dominated_points_are_drawn_and_every_sampler_is_named_once(
         tmp_path / "pareto.png", VALUES, FRONT, {"a": [VALUES, VALUES], "b": [FRONT]}, OBJECTIVES
     )
     (figure,) = figures
-    marked = [line.get_xydata() for line in figure.axes[0].lines if line.get_marker() != "None"]
+    marked = [
+        np.asarray(line.get_xydata())
+        for line in figure.axes[0].lines
+        if line.get_marker() != "None"
+    ]
     assert [sorted(points.tolist()) for points in marked] == [
         sorted((FRONT - [1, 0]).tolist())
     ] * 2 + [sorted(FRONT.tolist())]
@@ -79,7 +82,7 @@ def test_the_staircase_borders_what_the_front_dominates(
     tmp_path: Path, figures: list[matplotlib.figure.Figure]
 ) -> None:
     plot_front(tmp_path / "pareto.png", None, FRONT, {}, OBJECTIVES)
-    corners = figures[0].axes[0].lines[0].get_xydata().tolist()
+    corners = np.asarray(figures[0].axes[0].lines[0].get_xydata()).tolist()
     assert corners == [[90, 4], [80, 4], [80, 2], [70, 2], [70, 1]]
 
 
@@ -102,8 +105,8 @@ def test_hypervolume_shows_the_mean_over_seeds(
         {"a": np.array([[0.2, 0.4], [0.4, 0.8]]), "b": np.array([[0.1, 0.2]])},
     )
     lines = figures[0].axes[0].lines
-    np.testing.assert_allclose(lines[0].get_ydata(), [0.3, 0.6])
-    np.testing.assert_allclose(lines[1].get_ydata(), [0.1, 0.2])
+    np.testing.assert_allclose(np.asarray(lines[0].get_ydata()), [0.3, 0.6])
+    np.testing.assert_allclose(np.asarray(lines[1].get_ydata()), [0.1, 0.2])
 
 
 def test_kendall_titles_carry_tau_over_all_known_pairs(
@@ -130,7 +133,8 @@ def test_rank_maps_have_the_best_at_the_lower_left(
         "no idea": (accuracy, np.zeros(100)),
     }
     plot_ranks(tmp_path / "ranks.png", panels, "my_accuracy", bins=10)
-    right, worst, no_idea = (axes.images[0].get_array() for axes in figures[0].axes[:3])
+    maps = (np.asarray(axes.images[0].get_array()) for axes in figures[0].axes[:3])
+    right, worst, no_idea = maps
     assert np.array_equal(right, 10 * np.eye(10)), (
         "all of a tenth is in one cell of ten: ten times what chance has"
     )
@@ -145,7 +149,7 @@ def test_rank_maps_have_the_best_at_the_lower_left(
     )  # the best ten alone are told apart
     for metric, corner in (("my_accuracy", (0, 0)), ("my_latency_ms", (9, 9))):
         plot_ranks(tmp_path / "ranks.png", {"a": best_found}, metric, bins=10)
-        assert figures[-1].axes[0].images[0].get_array()[corner] == 10
+        assert np.asarray(figures[-1].axes[0].images[0].get_array())[corner] == 10
 
 
 def test_a_figure_that_cannot_be_written_is_named_and_leaves_nothing(tmp_path: Path) -> None:

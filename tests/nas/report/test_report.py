@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from nas.report.report import write_report
 from nas.search.evaluators import TableEvaluator
 from nas.search.measured_evaluator import MeasuredEvaluator
 from nas.search.own_evaluator import FunctionEvaluator
-from search_spaces import SearchSpace, get_space, list_spaces
+from search_spaces import Architecture, SearchSpace, get_space, list_spaces
 from search_spaces.common.errors import InputError
 
 GOALS = "digits_accuracy,cpu_latency_ms"
@@ -150,7 +151,7 @@ def test_a_search_that_trains_nothing_says_which_limit_is_broken(tmp_path: Path)
 
 def test_a_search_that_has_evaluated_nothing_is_named(tmp_path: Path) -> None:
     class Broken(TableEvaluator):
-        def __call__(self, architectures):  # type: ignore[no-untyped-def]
+        def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
             raise KeyboardInterrupt
 
     table = load_benchmark("digits201")

@@ -13,7 +13,7 @@ from search_spaces import Architecture
 
 def network(**latencies: float) -> Network:
     values: dict[str, Any] = {f"{name}_latency_ms": value for name, value in latencies.items()}
-    return Network(Architecture("s", {}), "", values={"params": 1.0, **values})
+    return Network(Architecture("s", ()), "", values={"params": 1.0, **values})
 
 
 def test_runtimes_are_sorted_by_the_time_of_the_same_networks() -> None:

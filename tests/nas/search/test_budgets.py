@@ -128,7 +128,8 @@ def test_an_sqlite_file_is_written_once_for_all_prior_observations(tmp_path: Pat
         storage=open_storage(f"sqlite:///{tmp_path}/s.db"), directions=["minimize"] * 2
     )
     commits: list[object] = []
-    sqlalchemy.event.listen(study._storage._backend.engine, "commit", commits.append)
+    backend: Any = study._storage
+    sqlalchemy.event.listen(backend._backend.engine, "commit", commits.append)
     reader = TrialReader(SPACE, parse_objectives("params,flops"), ())
     add_prior_observations(study, reader, {a: [1.0, 2.0] for a in _some(40)}, ["params", "flops"])
     assert len(commits) <= 2  # another one for the reading before

@@ -34,7 +34,7 @@ from nas.search.measured_evaluator import MeasuredEvaluator
 from nas.search.own_evaluator import FunctionEvaluator
 from nas.search.study.result import SearchResult
 from nas.search.study.schema import BEGUN_KEY, COST_KEY, FAILED_KEY, UNTIL_KEY, VALUES_KEY
-from nas.search.study.storage import prune_trial
+from nas.search.study.storage import begin_trial, prune_trial
 from nas.search.trainings import NEW, Fidelities, extrapolated
 from search_spaces import Subnetworks
 from search_spaces.common.errors import EvaluatorError, InputError
@@ -105,10 +105,11 @@ def test_optuna_draws_the_curves() -> None:
     """
     study = _search("asha", 60).study
     axes = optuna.visualization.matplotlib.plot_intermediate_values(study)
-    drawn = [(line.get_xdata().tolist(), line.get_ydata().tolist()) for line in axes.get_lines()]
-    figure = axes.get_figure()
-    assert figure is not None
-    plt.close(figure)
+    drawn = [
+        (np.asarray(line.get_xdata()).tolist(), np.asarray(line.get_ydata()).tolist())
+        for line in axes.get_lines()
+    ]
+    plt.close()
     curves = [trial.intermediate_values for trial in study.trials]
     assert drawn == [([*curve], [*curve.values()]) for curve in curves]
     assert {len(epochs) for epochs, _ in drawn} == {1, 3, 9}
@@ -120,8 +121,8 @@ def test_optuna_draws_one_objective_by_its_target() -> None:
     axes = optuna.visualization.matplotlib.plot_optimization_history(
         study, target=lambda t: t.values[0], target_name="usefulness_accuracy"
     )
-    drawn = axes.collections[0].get_offsets()[:, 1].tolist()
-    plt.close(axes.get_figure())
+    drawn = np.asarray(axes.collections[0].get_offsets())[:, 1].tolist()
+    plt.close()
     complete = study.get_trials(states=(TrialState.COMPLETE,))
     assert drawn == [trial.values[0] for trial in complete]
 
@@ -293,7 +294,7 @@ def test_a_metric_is_a_cost_of_an_epoch() -> None:
 )
 def test_bad_settings_are_refused(options: dict[str, Any], reason: str) -> None:
     with pytest.raises(InputError, match=reason):
-        _search(**({"policy": "asha", "budget": 50} | options))
+        _search(**{"policy": "asha", "budget": 50, **options})
 
 
 # --- what is worth what
@@ -407,7 +408,7 @@ def test_the_last_fidelity_is_the_whole_training(tmp_path: Path) -> None:
 def test_a_training_goes_on_that_another_process_began_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    begin_trial, rivals = policy_planner.begin_trial, []
+    rivals: list[int] = []
 
     def second(study: optuna.Study, template: FrozenTrial) -> optuna.Trial:
         """Another process stores and finishes each first stretch before this one stores it."""

@@ -85,9 +85,12 @@ def test_confirmation_that_was_interrupted_goes_on(
 ) -> None:
     result = run(switches, tmp_path, confirm=1)
     calls: list[int] = []
-    monkeypatch.setattr(
-        FunctionEvaluator, "train_again", lambda *arguments: calls.append(1) or {"top1": 1.0}
-    )
+
+    def train_again(*arguments: object) -> dict[str, float]:
+        calls.append(1)
+        return {"top1": 1.0}
+
+    monkeypatch.setattr(FunctionEvaluator, "train_again", train_again)
     run(switches, tmp_path, confirm=1)
     assert not calls, "every network of the front has been trained again"
     run(switches, tmp_path, confirm=2)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from nas.search.measured_evaluator import MeasuredEvaluator
 from nas.search.own_evaluator import FunctionEvaluator
 from nas.search.search import SearchSettings, run_search
 from search_spaces import SearchSpace, get_space
+from search_spaces.ir.builder import Network, Tensor
 
 OBJECTIVES = "digits_accuracy,params"
 
@@ -28,7 +30,7 @@ OBJECTIVES = "digits_accuracy,params"
 class Widths(SearchSpace):
     input_shape = (1, 8, 8)
 
-    def build(self, trial, net):  # type: ignore[no-untyped-def]
+    def build(self, trial: Any, net: Network) -> Tensor:
         x = net.input
         for layer in range(2):
             x = net.relu(net.conv(x, trial.suggest_int(f"width{layer}", 4, 32), 3))

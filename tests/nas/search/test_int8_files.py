@@ -8,6 +8,7 @@ import copy
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -136,7 +137,7 @@ def test_the_function_itself_fine_tunes_a_network_that_loses_by_quantization(
         f"{folder}/space.py:build", f"{folder}/training.py:evaluate", {"quality": "max"}
     )
     nas.search(problem, sampler="random", evaluations=1, out=tmp_path)
-    short = {"epochs": 1, "int8": True, "trust": True}
+    short: dict[str, Any] = {"epochs": 1, "int8": True, "trust": True}
     static = nas.retrain(tmp_path, 0, int8_epochs=0, **short)["int8"]
     tuned = nas.retrain(tmp_path, 0, int8_epochs=3, **short)["int8"]
     assert static["method"].startswith("static")

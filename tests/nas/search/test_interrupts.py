@@ -98,7 +98,7 @@ def test_an_interrupted_call_is_completed_and_leaves_the_file_unlocked(tmp_path:
     assert isinstance(storage, optuna.storages.RDBStorage)
     study = optuna.create_study(storage=storage, study_name="search")
 
-    calls = []
+    calls: list[object] = []
 
     def interrupt_first(*_: object) -> None:
         calls.append(None)

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import optuna
 import pytest
 from typer.testing import CliRunner
@@ -21,7 +23,7 @@ from nas.search.sampler import PredictorSampler
 from nas.search.study.load import RecordedSpace, load_studies
 from nas.search.study.schema import SETTINGS_KEY, SOURCE_KEY
 from nas.search.study.storage import open_storage
-from search_spaces import get_space
+from search_spaces import Architecture, get_space
 from search_spaces.common import plug_ins
 from search_spaces.common.errors import InputError
 
@@ -42,7 +44,7 @@ class Mine(SearchSpace):
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
-def costs(trial: optuna.Trial) -> tuple[float, float]:
+def costs(trial: optuna.Trial | optuna.trial.FrozenTrial) -> tuple[float, float]:
     architecture = SPACE.choose(trial)
     return SPACE.params(architecture) / 1e3, SPACE.flops(architecture) / 1e6
 
@@ -52,8 +54,9 @@ class Widths:
 
     metrics = ("params", "score")
 
-    def __call__(self, architectures):  # type: ignore[no-untyped-def]
-        return [[a.as_dict()["width"], a.as_dict()["width"] ** 2] for a in architectures]
+    def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
+        widths = [a.as_dict()["width"] for a in architectures]
+        return np.array([[width, width**2] for width in widths], dtype=float)
 
 
 @pytest.fixture
@@ -132,7 +135,8 @@ def test_constraints_of_a_plain_study_keep_networks_off_the_front(tmp_path: Path
     study = optuna.create_study(storage=open_storage(tmp_path / "study.journal"))
     study.optimize(objective, n_trials=12)
     (best,) = open_studies(tmp_path / "study.journal").first.front_rows
-    assert best["objective 1"] == min(trial.value for trial in study.trials if trial.value >= 0.5)
+    values = [trial.value for trial in study.trials if trial.value is not None]
+    assert best["objective 1"] == min(value for value in values if value >= 0.5)
 
 
 @pytest.mark.parametrize(

@@ -60,8 +60,10 @@ class Costs:
             for name, value in a.choices
             if name.endswith("blocks") or name.startswith("width")
         )
-        failed = self.failure is not None and dict(a.choices)["stage0_kernel"] == 5
-        return [self.space.flops(a), self.space.params(a), self.failure if failed else depth]
+        accuracy = float(depth)
+        if self.failure is not None and dict(a.choices)["stage0_kernel"] == 5:
+            accuracy = self.failure
+        return [self.space.flops(a), self.space.params(a), accuracy]
 
 
 class Interrupted(Costs):

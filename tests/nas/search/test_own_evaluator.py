@@ -10,6 +10,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from optuna.visualization.matplotlib import plot_intermediate_values
@@ -94,7 +95,7 @@ def test_reports_are_intermediate_values_and_attributes_of_the_trial(
     }  # of the metric that was named first
     assert trial.user_attrs[f"{EPOCH_KEY}2"] == {"mAP": 2.0, "loss": 0.5}
     (line,) = plot_intermediate_values(result.study).get_lines()
-    assert line.get_ydata().tolist() == [
+    assert np.asarray(line.get_ydata()).tolist() == [
         1.0,
         2.0,
         3.0,

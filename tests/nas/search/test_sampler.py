@@ -7,7 +7,7 @@ import doctest
 import pickle
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import moocore
 import numpy as np
@@ -31,7 +31,7 @@ from search_spaces.common.errors import Infeasible, InputError
 
 SPACE = get_space("tiny-resnet")
 METRICS = ("mass_accuracy", "length_ms")
-DIRECTIONS = ["maximize", "minimize"]
+DIRECTIONS: list[Literal["maximize", "minimize"]] = ["maximize", "minimize"]
 
 
 def measure(text: str) -> list[float]:
@@ -194,7 +194,7 @@ def test_evaluations_in_one_corner_do_not_narrow_the_frame_to_it(
         SPACE.choose(trial)
         return next(values)
 
-    framed = sampler.infer_reference_point
+    framed = infer_reference_point
     monkeypatch.setattr(sampler, "infer_reference_point", recorded)
     study = optuna.create_study(directions=DIRECTIONS)
     study.optimize(given, n_trials=36)
@@ -258,7 +258,12 @@ def test_no_architecture_is_chosen_twice_and_the_predictor_is_fitted_once_per_ba
 def test_candidates_stay_and_each_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[Architecture] = []
     write = SearchSpace.to_text
-    monkeypatch.setattr(SearchSpace, "to_text", lambda self, a: written.append(a) or write(self, a))
+
+    def noting(space: SearchSpace, architecture: Architecture) -> str:
+        written.append(architecture)
+        return write(space, architecture)
+
+    monkeypatch.setattr(SearchSpace, "to_text", noting)
     sampler = guided(fresh=20)
     study = optuna.create_study(directions=DIRECTIONS, sampler=sampler)
     study.optimize(lambda trial: measure(write(SPACE, SPACE.choose(trial))), n_trials=16)

@@ -139,7 +139,9 @@ def test_stretches_of_a_search_by_cost_are_tracked_with_their_epochs() -> None:
 @pytest.mark.slow
 def test_wandb_has_a_step_for_every_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb", reason="wandb is not installed")
-    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.proto import wandb_internal_pb2
+
+    record_class: Any = wandb_internal_pb2  # its messages are made at run time
 
     for name, value in {
         "WANDB_MODE": "offline",
@@ -156,13 +158,15 @@ def test_wandb_has_a_step_for_every_trial(tmp_path: Path, monkeypatch: pytest.Mo
     ):  # its own process may write a little longer
         assert time.monotonic() < deadline
         time.sleep(0.1)
-        records = [Record.FromString(data) for data in wandb_records(written.read_bytes())]
-    (name,) = {
+        records = [
+            record_class.Record.FromString(data) for data in wandb_records(written.read_bytes())
+        ]
+    (run_name,) = {
         (record.run.project, record.run.display_name)
         for record in records
         if record.HasField("run")
     }
-    assert name == ("project", "mine-random-0")
+    assert run_name == ("project", "mine-random-0")
     found = {}
     for record in filter(lambda record: record.HasField("history"), records):
         row = {

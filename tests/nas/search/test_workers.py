@@ -12,7 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,11 @@ from nas.search.evaluators import TableEvaluator
 from nas.search.joining import join
 from nas.search.study import storage, workers
 from nas.search.study.load import is_unfinished, list_searches, read_search
+from nas.search.study.retry import patient
 from nas.search.study.storage import open_storage
 from nas.search.study.trials import began
 from nas.search.study.workers import Worker
-from search_spaces import get_space
+from search_spaces import Architecture, get_space
 from search_spaces.common.errors import InputError, StorageError
 
 WORKER = """
@@ -228,7 +229,7 @@ def test_a_proxy_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 class Costs:
     metrics = ("params", "flops")
 
-    def __call__(self, architectures: list) -> np.ndarray:  # type: ignore[type-arg]
+    def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
         return np.array([[SPACE.params(a), SPACE.flops(a)] for a in architectures], dtype=float)
 
 
@@ -243,7 +244,7 @@ class Costs:
 def test_database_that_another_process_creates_at_the_same_time_is_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str
 ) -> None:
-    first_try, patient = [True], storage.patient
+    first_try = [True]
 
     def collides_once(kind: type) -> Callable[..., Any]:
         def create(*args: Any, **options: Any) -> Any:
@@ -347,7 +348,7 @@ def test_values_of_different_sources_are_not_mixed(tmp_path: Path) -> None:
 class Fixed:
     metrics = ("digits_accuracy", "flops")
 
-    def __call__(self, architectures: list) -> np.ndarray:  # type: ignore[type-arg]
+    def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
         return np.ones((len(architectures), 2))
 
 
@@ -416,7 +417,7 @@ def test_a_process_that_reuses_the_id_of_a_worker_is_not_that_worker(tmp_path: P
         pass
 
     class Deadly(Costs):
-        def __call__(self, architectures: list) -> np.ndarray:  # type: ignore[type-arg]
+        def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
             raise Killed
 
     path = tmp_path / "search.journal"
@@ -446,7 +447,7 @@ def test_a_resumed_trial_keeps_the_curve_from_before_the_interrupt(tmp_path: Pat
     path = tmp_path / "search.journal"
 
     class Interrupted(Costs):
-        def __call__(self, architectures: list) -> np.ndarray:  # type: ignore[type-arg]
+        def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
             study = optuna.load_study(study_name="search", storage=open_storage(path))
             (trial,) = study.get_trials(states=(TrialState.RUNNING,))
             study._storage.set_trial_intermediate_value(trial._trial_id, 1, 0.5)
@@ -504,7 +505,8 @@ def test_a_worker_that_starts_while_another_registers_keeps_its_trial(
     study = optuna.create_study(
         study_name="search", storage=open_storage(tmp_path / "search.journal")
     )
-    first, begun = Worker(study), []
+    first = Worker(study)
+    begun: list[int | None] = []
 
     def then_another_starts(read: Callable[..., Any]) -> Callable[..., Any]:
         def reads(*args: Any, **options: Any) -> Any:
@@ -621,9 +623,13 @@ def test_the_duration_of_a_resumed_trial_is_that_of_its_last_evaluation() -> Non
         trial = study.ask()
         with suppress(KeyError), worker.evaluating(trial):
             raise KeyError  # as if the process had ended here
-        assert began(study.trials[0]) == study.trials[0].datetime_start.timestamp()
+        started = study.trials[0].datetime_start
+        assert started is not None
+        assert began(study.trials[0]) == started.timestamp()
         time.sleep(0.3)
         before = time.time()
         with worker.evaluating(trial):
             study.tell(trial, 1.0)
-    assert before <= began(study.trials[0]) <= study.trials[0].datetime_complete.timestamp()
+    completed = study.trials[0].datetime_complete
+    assert completed is not None
+    assert before <= began(study.trials[0]) <= completed.timestamp()

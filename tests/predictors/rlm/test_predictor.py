@@ -4,6 +4,9 @@ any weights.
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -121,6 +124,7 @@ def large(small_base: str, monkeypatch: pytest.MonkeyPatch) -> RLM:
 
 def test_a_query_sees_a_bounded_number_of_examples_chosen_by_its_state(large: RLM) -> None:
     queries = _many(300)[::40]
+    assert large._fitted is not None
     found = large._fitted.groups_with(["top1"])
     assert [len(group.rows) for group in found] == [200] * len(found)
     assert len({group.rows.tobytes() for group in found}) == len(found) > 1
@@ -140,6 +144,7 @@ def test_a_metric_with_few_values_in_a_large_table_is_predicted_from_these(large
     for names in (["a_latency_ms"], ["b_mj"], ["top1", "a_latency_ms", "b_mj"]):
         found = large.predict(_many(20), names, samples=4)
         assert np.isfinite(found.samples).all()
+    assert large._fitted is not None
     assert large._fitted.groups_with(["b_mj"])[0].rows.tolist() == [17, 400]
     given = large.predict(_many(20), ["b_mj"], given={"a_latency_ms": np.full(20, 0.5)}, samples=4)
     assert np.isfinite(given.samples).all()
@@ -150,7 +155,12 @@ def test_a_context_is_read_once_and_forgotten_with_its_examples(
 ) -> None:
     read: list[int] = []
     context = examples.MetricContext
-    monkeypatch.setattr(examples, "MetricContext", lambda *args: read.append(1) or context(*args))
+
+    def noting(*args: Any) -> examples.MetricContext:
+        read.append(1)
+        return context(*args)
+
+    monkeypatch.setattr(examples, "MetricContext", noting)
     model = _fitted(small_base)
     before = [model.estimate(TEXTS[40:], list(VALUES)) for _ in range(2)]
     assert len(read) == len(VALUES)
@@ -221,7 +231,7 @@ def test_nothing_is_novel_without_examples(small_base: str) -> None:
         RLM(base=small_base).novelty(TEXTS)
 
 
-def test_a_base_gives_its_weights_and_not_its_examples(small_base: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_base_gives_its_weights_and_not_its_examples(small_base: str, tmp_path: Path) -> None:
     _fitted(small_base).save(tmp_path)
     with pytest.raises(InputError, match="not trained"):
         RLM(base=str(tmp_path)).predict(TEXTS, ["top1"])
@@ -232,7 +242,7 @@ def test_a_base_gives_its_weights_and_not_its_examples(small_base: str, tmp_path
     )
 
 
-def test_bad_options_and_bases_are_refused(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_bad_options_and_bases_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="steps must be 0 or more"):
         RLM(steps=-1)
     with pytest.raises(InputError, match="unknown checkpoint"):

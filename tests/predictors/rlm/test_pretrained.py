@@ -44,7 +44,7 @@ def test_more_examples_help(digits: tuple[list[str], np.ndarray]) -> None:
     for count in (10, 100):
         parts = [slice(start, start + count) for start in (0, 20, 40)]
         fitted = [RLM().fit(texts[part], {"top1": accuracy[part]}) for part in parts]
-        taus.append(np.mean([_tau(model, texts[140:], accuracy[140:]) for model in fitted]))
+        taus.append(float(np.mean([_tau(model, texts[140:], accuracy[140:]) for model in fitted])))
     assert taus[1] > max(taus[0], 0.3)
 
 

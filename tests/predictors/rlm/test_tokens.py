@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictors import create
 from predictors.rlm.encoder import Batch, EncoderConfig, Flow, TextEncoder, collate
+from predictors.rlm.predictor import RLM
 from predictors.rlm.tokens import (
     COUNTS,
     MAX_TOKENS,
@@ -59,7 +59,7 @@ def _states(read_lines: list[Tokens]) -> np.ndarray:
         return _encoder()(collate(read_lines)).numpy()
 
 
-def _bag(found: Tokens) -> Counter[tuple[object, ...]]:
+def _bag(found: Tokens) -> Counter[tuple[tuple[int, ...], tuple[float, ...], int]]:
     """All lines with words and numbers, without their order."""
     ends = np.append(found.starts[1:], len(found.words))
     return Counter(
@@ -159,7 +159,7 @@ def test_functions_inside_functions_are_encoded_once() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["nasbench101", "darts"])
 def test_shared_lines_change_the_states_of_networks_little(name: str) -> None:
-    encoder = create("rlm").model.encoder
+    encoder = RLM().model.encoder
     read_lines = [tokenize(text) for text in _texts(name, 12)]
     apart = [found._replace(shared=np.arange(len(found.starts))) for found in read_lines]
     with torch.inference_mode():
@@ -262,7 +262,7 @@ def test_no_bit_of_a_state_depends_on_the_other_texts_of_a_batch(count: int, see
 
 
 def test_texts_are_encoded_in_batches_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = create("rlm").model
+    model = RLM().model
     texts = [f"width {i} depth {i % 3}" for i in range(7)]
     whole = model.states(texts)
     sizes = []

@@ -51,8 +51,8 @@ def test_the_seed_makes_tuning_reproducible(small_base: str) -> None:
 
 
 def test_tuning_does_not_change_the_base_and_is_saved_with_the_checkpoint(
-    small_base: str, tmp_path
-) -> None:  # type: ignore[no-untyped-def]
+    small_base: str, tmp_path: Path
+) -> None:
     before = _fitted(small_base, 0).predict(TEXTS[OTHERS], ["metric"], samples=8).samples
     tuned = _fitted(small_base, 5)
     after = _fitted(small_base, 0).predict(TEXTS[OTHERS], ["metric"], samples=8).samples

@@ -5,9 +5,11 @@ text and back.
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 from search_spaces import (
@@ -36,7 +38,7 @@ class EveryOperator(SearchSpace):
     name = "every-operator"
     input_shape = (3, 9, 9)
 
-    def build(self, trial, net: Network) -> Tensor:  # type: ignore[no-untyped-def]
+    def build(self, trial: Any, net: Network) -> Tensor:
         width = trial.suggest_categorical("width", [4, 8])
         x = net.relu6(net.conv_bn(net.input, width, stride=2))
         x = net.relu6(net.conv_bn(x, groups=width, affine=False))
@@ -64,7 +66,6 @@ def test_every_operator_is_in_one_family_alone() -> None:
 
 def test_an_operator_is_added_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """Builder, costs, text and ONNX follow from its facts."""
-    onnxruntime = pytest.importorskip("onnxruntime", reason="the model is run")
 
     def weights(attrs: Attrs, shapes: tuple[Shape, ...]) -> tuple[Weight, ...]:
         return (Weight("scale", (int(shapes[0][1]), 1, 1), "ones"),)

@@ -5,6 +5,7 @@ families' rules.
 from __future__ import annotations
 
 import ast
+from typing import Any
 
 import numpy as np
 import optuna
@@ -190,7 +191,7 @@ def _inception_operation(name: str, before: int, after: int, stride: int) -> int
     return _conv(k, before, half, 1) + _conv(k, before, other, 1) + second
 
 
-def _inception_path(path: dict, before: int, stride: int) -> int:
+def _inception_path(path: dict[str, Any], before: int, stride: int) -> int:
     operations, total, strided = path["ops"], 0, False
     places = [i for i, name in enumerate(operations) if name.startswith(RESIZING)]
     for i, name in enumerate(operations):

@@ -162,7 +162,7 @@ def _on_paths(edges: frozenset[tuple[int, int]]) -> set[int]:
 @given(_edge_sets(), _ops(5))
 @settings(max_examples=150, deadline=None)
 def test_every_matrix_can_be_chosen_and_is_pruned_to_the_paths(
-    edges: frozenset, labels: list[str]
+    edges: frozenset[tuple[int, int]], labels: list[str]
 ) -> None:
     kept = _on_paths(edges)
     assume({0, 6} <= kept)

@@ -54,7 +54,8 @@ def test_costs_of_all_networks_equal_the_table(data_set: str, classes: int, size
 @needs_table
 def test_texts_are_one_to_one_with_the_distinct_networks() -> None:
     table = load_benchmark("nasbench201")  # its texts are written once for all tests
-    texts, classes = dict(zip(table.architectures, table.load_texts(), strict=True)), {}
+    texts = dict(zip(table.architectures, table.load_texts(), strict=True))
+    classes: dict[str, set[str]] = {}
     for row in _rows("nasbench201_graph_classes.csv.gz"):
         classes.setdefault(texts[table.space.parse(row["arch"])], set()).add(row["graph_class"])
     assert len(classes) == 7360

@@ -10,6 +10,7 @@ import gzip
 import os
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import optuna
@@ -116,7 +117,7 @@ def test_mobile_networks_cost_what_the_authors_package_counts(
     ],
 )
 def test_resnets_cost_what_the_authors_package_counts(
-    lists: dict[str, list], params: int, macs: int
+    lists: dict[str, list[Any]], params: int, macs: int
 ) -> None:
     space = get_space("ofa-resnet50", resolution=224)
     arch = space.parse(repr(lists))

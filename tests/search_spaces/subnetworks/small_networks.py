@@ -25,6 +25,7 @@ def settled(module: nn.Module, seed: int = 0) -> nn.Module:
             if (
                 isinstance(layer, nn.modules.batchnorm._BatchNorm)
                 and layer.running_mean is not None
+                and layer.running_var is not None
             ):
                 layer.running_mean.copy_(
                     0.2 * torch.randn(layer.running_mean.shape, generator=generator)

@@ -121,6 +121,7 @@ def test_encoder_layers_use_the_narrow_attention_in_both_modes() -> None:
     for mode in (False, True):
         with torch.no_grad():
             assert torch.allclose(module.train(mode)(x), model.train(mode)(x), atol=1e-5)
-    shapes = {tuple(layer.self_attn.in_proj_weight.shape) for layer in module.layers.layers}
+    weights = (module.get_parameter(f"layers.layers.{i}.self_attn.in_proj_weight") for i in (0, 1))
+    shapes = {tuple(weight.shape) for weight in weights}
     assert shapes == {(3 * WIDTH // HEADS, WIDTH)}
     assert space.sample(np.random.default_rng(0)) != space.whole

@@ -87,7 +87,7 @@ def test_widths_inside_of_a_block_that_is_left_out_are_not_chosen() -> None:
     arch = space.architecture({**choices, "kernel.blocks.1.wide": 3})
     module = space.module(arch)
     assert sum(p.numel() for p in module.parameters()) == space.params(arch)
-    assert module.blocks[1].wide.weight.shape == (16, 16, 3, 3)
+    assert module.get_parameter("blocks.1.wide.weight").shape == (16, 16, 3, 3)
     with pytest.raises(InputError, match=re.escape("width.blocks.0.wide")):
         space.architecture({**arch.as_dict(), "width.blocks.0.wide": 16})
 
@@ -96,12 +96,13 @@ def test_a_kernel_is_cut_to_its_centre() -> None:
     model = net()
     space = Subnetworks(model, EXAMPLE, width=(1,), depth=False, kernel=(3,))
     arch = space.architecture({**space.whole.as_dict(), "kernel.blocks.0.wide": 3})
-    cut = space.module(arch).blocks[0].wide
-    assert torch.equal(cut.weight, model.blocks[0].wide.weight[:, :, 1:4, 1:4])
+    cut = space.module(arch).get_submodule("blocks.0.wide")
+    assert isinstance(cut, nn.Conv2d)
+    assert torch.equal(cut.weight, model.get_parameter("blocks.0.wide.weight")[:, :, 1:4, 1:4])
     assert (cut.kernel_size, cut.padding) == ((3, 3), (1, 1))
     with torch.no_grad():
-        model.blocks[0].wide.weight[:, :, [0, -1]] = 0
-        model.blocks[0].wide.weight[..., [0, -1]] = 0
+        model.get_parameter("blocks.0.wide.weight")[:, :, [0, -1]] = 0
+        model.get_parameter("blocks.0.wide.weight")[..., [0, -1]] = 0
         x = torch.randn(2, 3, 8, 8)
         assert torch.allclose(space.module(arch)(x), model.eval()(x), atol=1e-5)
 
@@ -109,13 +110,13 @@ def test_a_kernel_is_cut_to_its_centre() -> None:
 def test_the_most_important_channels_stay_in_their_order() -> None:
     model = net()
     with torch.no_grad():
-        model.blocks[0].narrow.weight[:, 16:] *= 10
-        model.blocks[0].narrow.weight[:, 3] *= 100
+        model.get_parameter("blocks.0.narrow.weight")[:, 16:] *= 10
+        model.get_parameter("blocks.0.narrow.weight")[:, 3] *= 100
     space = Subnetworks(model, EXAMPLE, round_to=1, width=(0.5, 1))
     module = space.module(space.architecture({**space.whole.as_dict(), "width.blocks.0.wide": 32}))
     rows = [
-        int((model.blocks[0].wide.weight == row).all((1, 2, 3)).nonzero())
-        for row in module.blocks[0].wide.weight
+        int((model.get_parameter("blocks.0.wide.weight") == row).all((1, 2, 3)).nonzero())
+        for row in module.get_parameter("blocks.0.wide.weight")
     ]
     assert rows == sorted(rows)
     assert rows[0] == 3
@@ -125,7 +126,7 @@ def test_the_most_important_channels_stay_in_their_order() -> None:
 def test_one_threshold_for_all_groups_narrows_the_less_important_ones() -> None:
     model = net()
     with torch.no_grad():
-        model.blocks[0].narrow.weight[:, 16:] *= 0.01
+        model.get_parameter("blocks.0.narrow.weight")[:, 16:] *= 0.01
     space = Subnetworks(model, EXAMPLE)
     assert space.ranked(1) == space.whole
     chosen = space.ranked(0.7).as_dict()
@@ -164,8 +165,10 @@ def _batches(count: int = 2) -> list[Tensor]:
 def test_importance_from_data_sees_channels_that_never_answer(importance: str) -> None:
     model = net()
     with torch.no_grad():
-        model.blocks[0].norm.weight[::2] = 0
-        model.blocks[0].norm.bias[::2] = -1  # behind the activation these channels are 0
+        model.get_parameter("blocks.0.norm.weight")[::2] = 0
+        model.get_parameter("blocks.0.norm.bias")[
+            ::2
+        ] = -1  # behind the activation these channels are 0
     batches: list[Any] = _batches()
     if importance == "taylor":
         batches = [(x, torch.tensor([0, 1, 2, 3])) for x in batches]
@@ -174,7 +177,10 @@ def test_importance_from_data_sees_channels_that_never_answer(importance: str) -
     )
     module = space.module(space.architecture({**space.whole.as_dict(), "width.blocks.0.wide": 32}))
     if importance == "taylor":
-        assert torch.equal(module.blocks[0].wide.weight, model.blocks[0].wide.weight[1::2])
+        assert torch.equal(
+            module.get_parameter("blocks.0.wide.weight"),
+            model.get_parameter("blocks.0.wide.weight")[1::2],
+        )
         x = torch.randn(2, 3, 8, 8)
         assert torch.allclose(module(x), model.eval()(x), atol=1e-5)
         assert all(p.grad is None and p.requires_grad for p in model.parameters())
@@ -182,7 +188,9 @@ def test_importance_from_data_sees_channels_that_never_answer(importance: str) -
     other = magnitude.module(
         magnitude.architecture({**space.whole.as_dict(), "width.blocks.0.wide": 32})
     )
-    assert not torch.equal(other.blocks[0].wide.weight, module.blocks[0].wide.weight)
+    assert not torch.equal(
+        other.get_parameter("blocks.0.wide.weight"), module.get_parameter("blocks.0.wide.weight")
+    )
 
 
 @pytest.mark.parametrize(
@@ -228,7 +236,9 @@ def test_weights_come_from_safetensors_and_state_dicts(tmp_path: Path) -> None:
 def test_a_function_that_returns_the_module(tmp_path: Path) -> None:
     torch.save(net(seed=1).state_dict(), tmp_path / "net.pt")
     space = Subnetworks(lambda: Net(), EXAMPLE, weights=tmp_path / "net.pt", name="made")
-    assert torch.equal(space.module(space.whole).head.weight, net(seed=1).head.weight)
+    assert torch.equal(
+        space.module(space.whole).get_parameter("head.weight"), net(seed=1).head.weight
+    )
 
 
 def _refused(tmp_path: Path, state: Any) -> str:
@@ -387,9 +397,10 @@ def test_heads_whose_width_follows_from_the_channels_are_chosen_with_them() -> N
     assert (group.name, group.sizes) == ("width.words", (8, 16, 24, 32))
     assert space.unpruned == {}
     module = space.module(space.architecture({**space.whole.as_dict(), "width.words": 8}))
-    assert (module.blocks[1].n_embd, module.blocks[1].n_head) == (8, 1)
-    assert module.blocks[0].c_attn.weight.shape == (24, 8)
-    assert module.head.weight is module.words.weight
+    block: Any = module.get_submodule("blocks.1")
+    assert (block.n_embd, block.n_head) == (8, 1)
+    assert module.get_parameter("blocks.0.c_attn.weight").shape == (24, 8)
+    assert module.get_parameter("head.weight") is module.get_parameter("words.weight")
 
 
 def test_a_candidate_of_resnet50_takes_less_than_fifty_milliseconds() -> None:

@@ -15,21 +15,22 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
+import torch
 from onnx import TensorProto, helper, numpy_helper
+from torch import nn
+from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
 
 from search_spaces import InputError, flops, from_text, get_space, load_model, params, to_text
 
-torch = pytest.importorskip("torch", reason="models are exported from torch")
-onnxruntime = pytest.importorskip("onnxruntime", reason="models are run")
-nn, functional = torch.nn, torch.nn.functional
-from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
-
 EXPORTERS = ["torchscript", "dynamo"]
-UNFOLDED = {
+UNFOLDED: dict[str, dict[str, Any]] = {
     "torchscript": {"training": torch.onnx.TrainingMode.PRESERVE, "do_constant_folding": False},
     "dynamo": {"optimize": False},
 }
@@ -53,7 +54,7 @@ class Basic(nn.Module):
                 nn.Conv2d(inputs, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
             )
 
-    def forward(self, x):  # type: ignore[no-untyped-def]
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.bn2(self.conv2(functional.relu(self.bn1(self.conv1(x)))))
         return functional.relu(y + (x if self.down is None else self.down(x)))
 
@@ -78,7 +79,7 @@ class ResNet(nn.Module):
         )
         self.pool, self.fc = nn.AdaptiveAvgPool2d(1), nn.Linear(16, 10)
 
-    def forward(self, x):  # type: ignore[no-untyped-def]
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.fc(torch.flatten(self.pool(self.layers(self.stem(x))), 1))
 
 
@@ -87,7 +88,7 @@ class SqueezeExcite(nn.Module):
         super().__init__()
         self.reduce, self.expand = nn.Conv2d(channels, 4, 1), nn.Conv2d(4, channels, 1)
 
-    def forward(self, x):  # type: ignore[no-untyped-def]
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * functional.hardsigmoid(
             self.expand(functional.relu(self.reduce(x.mean((2, 3), keepdim=True))))
         )
@@ -105,7 +106,7 @@ class MobileBlock(nn.Module):
             SqueezeExcite(hidden), nn.Conv2d(hidden, channels, 1, bias=False), nn.BatchNorm2d(channels),
         )  # fmt: skip
 
-    def forward(self, x):  # type: ignore[no-untyped-def]
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + self.body(x)
 
 
@@ -116,7 +117,7 @@ class Attention(nn.Module):
         super().__init__()
         self.heads, self.qkv, self.out = heads, nn.Linear(width, 3 * width), nn.Linear(width, width)
 
-    def forward(self, x):  # type: ignore[no-untyped-def]
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         n, length, width = x.shape
         q, k, v = self.qkv(x).reshape(n, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
         y = functional.scaled_dot_product_attention(q, k, v)
@@ -132,7 +133,7 @@ class EncoderBlock(nn.Module):
             nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
         )
 
-    def forward(self, x):  # type: ignore[no-untyped-def]
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.attention(self.norm1(x))
         return x + self.mlp(self.norm2(x))
 
@@ -148,7 +149,7 @@ class VisionTransformer(nn.Module):
         self.blocks = nn.Sequential(EncoderBlock(16), EncoderBlock(16))
         self.norm, self.head = nn.LayerNorm(16), nn.Linear(16, 10)
 
-    def forward(self, x):  # type: ignore[no-untyped-def]
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.patches(x).flatten(2).transpose(1, 2)
         x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], 1) + self.positions
         return self.head(self.norm(self.blocks(x))[:, 0])
@@ -165,7 +166,7 @@ class Speech(nn.Module):
         self.lstm = nn.LSTM(8, 6, batch_first=True, bidirectional=True)
         self.head = nn.Linear(12, 3)
 
-    def forward(self, x):  # type: ignore[no-untyped-def]
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         y, _ = self.lstm(self.conv(x).transpose(1, 2))
         return self.head(y[:, -1])
 
@@ -179,7 +180,7 @@ class Language(nn.Module):
         self.layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, activation="gelu")
         self.head = nn.Linear(8, 50)
 
-    def forward(self, ids):  # type: ignore[no-untyped-def]
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
         x = self.words(ids) + self.positions(torch.arange(6))
         return self.head(self.layer(x))
 
@@ -197,7 +198,7 @@ class Mixed(nn.Module):
             nn.Conv3d(1, 2, (2, 3, 3), padding=(0, 1, 1)),
         )
 
-    def forward(self, x):  # type: ignore[no-untyped-def]
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         a, b = torch.split(x, [3, 5], dim=1)
         x = torch.cat([functional.pad(a, (1, 1, 1, 1)), functional.pad(b, (1, 1, 1, 1))], 1)
         x = self.instance(self.group(self.up(x)))
@@ -209,6 +210,8 @@ class Mixed(nn.Module):
 class Decoder(nn.Module):
     """Causal attention on token ids of any number, as a language model has it."""
 
+    mask: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.words, self.norm, self.qkv = nn.Embedding(50, 8), nn.LayerNorm(8), nn.Linear(8, 24)
@@ -217,7 +220,7 @@ class Decoder(nn.Module):
             "mask", torch.tril(torch.ones(12, 12, dtype=torch.bool)), persistent=False
         )
 
-    def forward(self, ids):  # type: ignore[no-untyped-def]
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
         x = self.words(ids)
         q, k, v = self.qkv(self.norm(x)).chunk(3, -1)
         scores = (q @ k.transpose(1, 2) / 8**0.5).masked_fill(~self.mask, float("-inf"))
@@ -245,8 +248,8 @@ def example(name: str, batch: int = 2) -> torch.Tensor:
 
 
 def export(
-    module: nn.Module, x: torch.Tensor, exporter: str, batch: str = "dynamic", **options
-) -> onnx.ModelProto:  # type: ignore[no-untyped-def]
+    module: nn.Module, x: torch.Tensor, exporter: str, batch: str = "dynamic", **options: Any
+) -> onnx.ModelProto:
     """The model that torch exports. batch: "dynamic" or "fixed"."""
     if exporter == "dynamo" and not importlib.util.find_spec("onnxscript"):
         pytest.skip("torch.onnx.export(dynamo=True) needs the package onnxscript")
@@ -258,7 +261,7 @@ def export(
             input_names=["x"],
             output_names=["y"],
         )
-    file = io.BytesIO()
+    file: Any = io.BytesIO()  # torch names files alone, and writes to any stream
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
@@ -268,8 +271,8 @@ def export(
 
 @cache
 def exported(
-    name: str, exporter: str, batch: str = "dynamic", **options
-) -> tuple[nn.Module, onnx.ModelProto]:  # type: ignore[no-untyped-def]
+    name: str, exporter: str, batch: str = "dynamic", **options: Any
+) -> tuple[nn.Module, onnx.ModelProto]:
     torch.manual_seed(0)
     torch.backends.mha.set_fastpath_enabled(False)  # its one fused operator cannot be exported
     module = NETWORKS[name][0]().eval()
@@ -383,6 +386,7 @@ class _NASBench201(nn.Module):
         pool = nn.AvgPool2d(3, 1, 1, count_include_pad=False)
         x = self.stem(x)
         for block in self.blocks:
+            assert isinstance(block, nn.ModuleDict)
             if "down" in block:
                 x = block["y"](x) + block["down"](x)
             else:
@@ -406,8 +410,8 @@ class _NASBench201(nn.Module):
     ],
 )
 def test_a_network_exported_from_torch_has_the_text_of_its_architecture(
-    exporter: str, options: dict
-) -> None:  # type: ignore[type-arg]
+    exporter: str, options: dict[str, Any]
+) -> None:
     space = get_space("nasbench201", channels=4, cells=3)
     model = export(_NASBench201(4, 3).eval(), torch.zeros(2, 3, 32, 32), exporter, **options)
     assert to_text(model) == space.to_text(space.parse(CELL))
@@ -467,7 +471,7 @@ class Normalized(nn.Module):
         self.up, self.plain = nn.ConvTranspose2d(4, 2, 2, 2), nn.BatchNorm2d(2, affine=False)
         self.head, self.last = nn.Linear(128, 5), nn.BatchNorm1d(5)
 
-    def forward(self, x):  # type: ignore[no-untyped-def]
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.last(self.head(self.plain(self.up(self.norm(self.conv(x)))).flatten(1)))
 
 
@@ -614,9 +618,12 @@ def test_padding_by_nothing_in_a_text_is_read() -> None:
 
 
 def test_learned_tensors_show_their_shape_alone() -> None:
-    texts = {to_text(with_weight(np.float32([[k] * 4] * 4), "y = MatMul (x, w)")) for k in (1, 2)}
+    texts = {
+        to_text(with_weight(np.array([[k] * 4] * 4, np.float32), "y = MatMul (x, w)"))
+        for k in (1, 2)
+    }
     assert len(texts) == 1
-    values = {to_text(with_weight(np.float32(k), "y = Mul (x, w)")) for k in (1.5, 2.5)}
+    values = {to_text(with_weight(np.array(k, np.float32), "y = Mul (x, w)")) for k in (1.5, 2.5)}
     assert len(values) == 2
 
 
@@ -647,8 +654,8 @@ def test_bias_of_a_layer_that_is_called_twice_counts_once(exporter: str) -> None
 
 def test_equal_biases_that_the_exporter_stored_once_are_counted_apart() -> None:
     module = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)).eval()
-    for layer in (module[0], module[2]):
-        nn.init.zeros_(layer.bias)
+    for name in ("0.bias", "2.bias"):
+        nn.init.zeros_(module.get_parameter(name))
     model = export(module, torch.zeros(2, 3, 4), "torchscript")
     assert line(model) == "net.Linear <features = 4> (x) | Relu (a) | net.Linear <features = 4> (b)"
     assert params(model) == 40
@@ -663,7 +670,7 @@ def test_long_tables_of_numbers_show_their_shape_and_limit() -> None:
 
 
 def test_learned_number_stays_learned() -> None:
-    text = to_text(with_weight(np.float32([1, 2, 3, 4]), "y = Mul (x, w)")).replace(
+    text = to_text(with_weight(np.array([1, 2, 3, 4], np.float32), "y = Mul (x, w)")).replace(
         "shape = [4]", "shape = [1]"
     )
     assert "net.Param <shape = [1]> ()" in text

@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import numpy_helper
 
 from search_spaces import InputError, flops, from_text, params, to_text
-
-onnxruntime = pytest.importorskip("onnxruntime", reason="models are run")
 
 STEPS = 6
 

@@ -30,7 +30,7 @@ def value(name: str) -> onnx.ValueInfoProto:
 
 
 def model(
-    nodes: list[onnx.NodeProto], outputs: list[str], functions: tuple = ()
+    nodes: list[onnx.NodeProto], outputs: list[str], functions: tuple[onnx.FunctionProto, ...] = ()
 ) -> onnx.ModelProto:
     graph = helper.make_graph(nodes, "g", [value("x")], [value(name) for name in outputs])
     return helper.make_model(graph, functions=list(functions), opset_imports=OPSETS, ir_version=10)

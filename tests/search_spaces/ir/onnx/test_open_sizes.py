@@ -5,6 +5,7 @@ say about them.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -183,7 +184,7 @@ def test_outputs_need_no_type() -> None:
     assert "=> (float[N,3] y)" in to_text(made)
 
 
-def empty(op: str, **attributes: int) -> onnx.ModelProto:
+def empty(op: str, **attributes: Any) -> onnx.ModelProto:
     nodes = [
         helper.make_node(
             "Constant", [], ["e"], value=helper.make_tensor("e", TensorProto.FLOAT, [0, 4], [])

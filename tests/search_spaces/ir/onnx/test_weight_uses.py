@@ -5,6 +5,7 @@ stores it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx
@@ -79,12 +80,12 @@ class File:
         self.nodes.append(helper.make_node("DequantizeLinear", [plain, *around], [name], axis=0))
         return name
 
-    def node(self, op: str, inputs: list[str], outputs: list[str], **attributes: object) -> None:
+    def node(self, op: str, inputs: list[str], outputs: list[str], **attributes: Any) -> None:
         self.nodes.append(helper.make_node(op, inputs, outputs, **attributes))
 
     def model(
-        self, inputs: dict, outputs: list[str], element: int = FLOAT, result: int = FLOAT
-    ) -> onnx.ModelProto:  # type: ignore[type-arg]
+        self, inputs: dict[str, Any], outputs: list[str], element: int = FLOAT, result: int = FLOAT
+    ) -> onnx.ModelProto:
         ins = [
             helper.make_tensor_value_info(name, element, shape) for name, shape in inputs.items()
         ]
@@ -222,9 +223,7 @@ def einsum(file: File) -> tuple[onnx.ModelProto, int, int]:
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 
 
-def recurrent(
-    op: str, outputs: int, directions: int = 1
-) -> Callable[[File], tuple[onnx.ModelProto, int, int]]:
+def recurrent(op: str, outputs: int, directions: int = 1) -> Layer:
     def build(file: File) -> tuple[onnx.ModelProto, int, int]:
         gates, names = GATES[op], ["y", "h", "c"][:outputs]
         w, r = numbers(directions, gates * 8, 4), numbers(directions, gates * 8, 8)
@@ -242,7 +241,8 @@ def recurrent(
     return build
 
 
-LAYERS = [
+Layer = Callable[[File], tuple[onnx.ModelProto, int, int]]
+LAYERS: list[Layer] = [
     conv,
     depthwise,
     transposed_conv,
@@ -270,7 +270,7 @@ LAYERS += [recurrent("LSTM", 3, 2), recurrent("GRU", 2, 2)]
 
 @pytest.mark.parametrize("storage", ["initializer", "constant", "identity", "float16"])
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.__name__)
-def test_weights_count_wherever_they_are_stored(layer: Callable, storage: str) -> None:  # type: ignore[type-arg]
+def test_weights_count_wherever_they_are_stored(layer: Layer, storage: str) -> None:
     check(*layer(File(storage)))
 
 
@@ -278,7 +278,7 @@ def test_weights_count_wherever_they_are_stored(layer: Callable, storage: str) -
 @pytest.mark.parametrize(
     "layer", [gemm, matmul_with_bias, conv, embedding], ids=lambda layer: layer.__name__
 )
-def test_weights_count_behind_operators_that_rearrange_them(layer: Callable, storage: str) -> None:  # type: ignore[type-arg]
+def test_weights_count_behind_operators_that_rearrange_them(layer: Layer, storage: str) -> None:
     model, weights, products = layer(File(storage))
     assert (params(model), flops(model)) == (weights, products)
     assert params(from_text(to_text(model))) == weights

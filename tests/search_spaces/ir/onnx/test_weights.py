@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -60,14 +61,14 @@ def test_a_model_too_large_to_write_is_refused() -> None:
         to_model(linear(10_000, 10_000))
 
 
-def test_a_saved_architecture_is_that_of_the_model(tmp_path) -> None:
+def test_a_saved_architecture_is_that_of_the_model(tmp_path: Path) -> None:
     space = get_space("nasbench201")
     arch = space.sample(np.random.default_rng(0))
     space.save_onnx(arch, tmp_path / "folder" / "net.onnx", seed=3)
     assert onnx.load(tmp_path / "folder" / "net.onnx") == space.to_onnx(arch, 3)
 
 
-def test_a_model_can_follow_other_content_in_a_file(tmp_path) -> None:
+def test_a_model_can_follow_other_content_in_a_file(tmp_path: Path) -> None:
     graph = linear(3, 128)
     with (tmp_path / "file").open("wb") as file:
         file.write(b"before")
@@ -76,7 +77,7 @@ def test_a_model_can_follow_other_content_in_a_file(tmp_path) -> None:
     assert (tmp_path / "file").read_bytes() == b"before" + file_of(graph) + b"after"
 
 
-def test_a_file_that_cannot_be_written_is_named(tmp_path) -> None:
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     space = get_space("tiny-resnet")
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="file"):

@@ -5,22 +5,21 @@ or is refused.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import onnxruntime
 import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves
 
 from search_spaces import InputError, TorchSpace
 from search_spaces.ir.graph import BATCH
 from search_spaces.ir.onnx import to_model
-
-torch = pytest.importorskip("torch", reason="the functions are torch's")
-from torch import Tensor, nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
-from torch.utils._pytree import tree_leaves  # noqa: E402
-
-from search_spaces.ir.pytorch import record, record_with_numbers  # noqa: E402
+from search_spaces.ir.pytorch import record, record_with_numbers
 
 SIZES = (6, 8)  # of one sample
 
@@ -80,6 +79,8 @@ class Heads(nn.Module):
 class Windows(nn.Module):
     """Windows of all samples in one dimension with a mask for each window, as in Swin."""
 
+    mask: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("mask", torch.arange(3 * 2 * 2).view(3, 2, 2).cos())
@@ -113,7 +114,8 @@ class Remembering(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.table, self.kept = nn.Parameter(torch.randn(2, 4)), None
+        self.table = nn.Parameter(torch.randn(2, 4))
+        self.kept: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         if self.kept is None:
@@ -200,7 +202,7 @@ def set_to(x: Tensor, part: Callable[[Tensor], tuple[Any, Any]]) -> Tensor:
 
 
 MODULES: dict[str, Callable[[], nn.Module]] = {
-    **{name: lambda function=function: Function(function) for name, function in OPEN.items()},
+    **{name: partial(Function, function) for name, function in OPEN.items()},
     "attention": lambda: Attention(batch_first=True),
     "attention with zeros": lambda: Attention(batch_first=True, add_zero_attn=True),
     "attention with a learned key": lambda: Attention(batch_first=True, add_bias_kv=True),

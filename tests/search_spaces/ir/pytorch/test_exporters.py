@@ -67,7 +67,7 @@ def exported_by_older(module: nn.Module) -> onnx.ModelProto:
             "training": torch.onnx.TrainingMode.PRESERVE,
             "do_constant_folding": False,
         }  # or it is lost
-    file = io.BytesIO()
+    file: Any = io.BytesIO()  # torch names files alone, and writes to any stream
     with quiet():
         torch.onnx.export(module, (torch.zeros(2, 3, SIDE, SIDE),), file, dynamo=False, **options)
     return onnx.load_from_string(file.getvalue())

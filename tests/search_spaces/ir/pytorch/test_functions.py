@@ -10,19 +10,17 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from search_spaces import to_text
 from search_spaces.common.errors import InputError
 from search_spaces.ir.costs import graph_params
 from search_spaces.ir.onnx import to_model
-
-torch = pytest.importorskip("torch", reason="the functions are torch's")
-from torch import Tensor, nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-from torch.utils._pytree import tree_leaves  # noqa: E402
-
-from search_spaces.ir.pytorch import record, record_with_numbers  # noqa: E402
+from search_spaces.ir.pytorch import record, record_with_numbers
 
 IMAGE, SEQUENCE = (2, 4, 8, 8), (2, 5, 6)
 
@@ -317,7 +315,10 @@ def test_bilinear_layers_and_bags_of_words_own_their_weights() -> None:
         def forward(self, x: Tensor) -> tuple[Tensor, ...]:
             bags = [bag(x.argmax(-1)) for bag in self.bags]
             weighted = F.embedding_bag(
-                x.argmax(-1), self.bags[0].weight, per_sample_weights=x[..., 0], mode="sum"
+                x.argmax(-1),
+                self.get_parameter("bags.0.weight"),
+                per_sample_weights=x[..., 0],
+                mode="sum",
             )
             return self.pairs(x, x.relu()), self.pairs(x[:, 0], x[:, 1]), *bags, weighted
 
@@ -423,7 +424,8 @@ def test_recurrent_cells_are_computed_and_own_their_weights_once(module: Steps) 
 
 @pytest.mark.parametrize("dim", [0, 1, None])
 def test_normalized_weight_of_a_layer_that_is_called_twice_is_computed(dim: int | None) -> None:
-    layer = nn.utils.parametrizations.weight_norm(nn.Linear(6, 6), dim=dim).eval()
+    norm: Callable[..., nn.Module] = nn.utils.parametrizations.weight_norm  # None: of the whole
+    layer = norm(nn.Linear(6, 6), dim=dim).eval()
     module = nn.Sequential(layer, nn.ReLU(), layer)
     assert_computed(module, torch.randn(SEQUENCE))
     assert graph_params(record(module, torch.zeros(SEQUENCE))) == sum(

@@ -13,22 +13,20 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from search_spaces import InputError, TorchSpace
 from search_spaces.common.torchvision import prepare_torchvision
 from search_spaces.ir.costs import graph_params
 from search_spaces.ir.graph import BATCH
 from search_spaces.ir.onnx import from_model, to_model
+from search_spaces.ir.pytorch import record, record_with_numbers
 from search_spaces.ir.text import compact, write
 
-torch = pytest.importorskip("torch", reason="the networks are torch's")
-from torch import Tensor, nn  # noqa: E402
-from torch.utils._pytree import tree_leaves  # noqa: E402
-
-from search_spaces.ir.pytorch import record, record_with_numbers  # noqa: E402
-
 prepare_torchvision()
-transformers = pytest.importorskip("transformers")
+import transformers  # noqa: E402
 
 LENGTH, WORDS = 12, 99
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}

@@ -10,15 +10,13 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+import torch
+from torch import nn
+from torch.nn import functional
 
 from search_spaces import to_text
 from search_spaces.ir.onnx import to_model
-
-torch = pytest.importorskip("torch", reason="modules are torch's")
-from torch import nn  # noqa: E402
-from torch.nn import functional  # noqa: E402
-
-from search_spaces.ir.pytorch import record, record_with_numbers  # noqa: E402
+from search_spaces.ir.pytorch import record, record_with_numbers
 
 
 class Tokens(nn.Module):

@@ -12,20 +12,18 @@ from typing import Any
 
 import onnx
 import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
 
 from search_spaces import InputError, to_text
 from search_spaces.ir.builder import Network, Tensor
 from search_spaces.ir.costs import graph_flops, graph_params
 from search_spaces.ir.graph import Graph
+from search_spaces.ir.pytorch import record, without_weights
+from search_spaces.ir.pytorch.calls import tensors_in
 from search_spaces.ir.text import compact, expand, read, write
-
-torch = pytest.importorskip("torch", reason="modules are torch's")
-from torch import nn  # noqa: E402
-from torch.nn import functional  # noqa: E402
-from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
-
-from search_spaces.ir.pytorch import record, without_weights  # noqa: E402
-from search_spaces.ir.pytorch.calls import tensors_in  # noqa: E402
 
 
 def text_of(graph: Graph) -> str:
@@ -201,7 +199,8 @@ class Function(nn.Module):
 
 def exported(module: nn.Module, x: torch.Tensor) -> onnx.ModelProto:
     """The model of torch's exporter without constant folding."""
-    file, axes = io.BytesIO(), {"x": {0: "batch"}, "y": {0: "batch"}}
+    file: Any = io.BytesIO()  # torch names files alone, and writes to any stream
+    axes = {"x": {0: "batch"}, "y": {0: "batch"}}
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
@@ -332,6 +331,8 @@ class Standardized(nn.Conv2d):
 
 class Twice(nn.Module):
     """A layer that is called twice, and a buffer."""
+
+    mean: torch.Tensor
 
     def __init__(self) -> None:
         super().__init__()

@@ -9,22 +9,20 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+import torch
+from torch import Tensor, nn
 
 from search_spaces import InputError
 from search_spaces.common.torchvision import prepare_torchvision
 from search_spaces.ir.costs import graph_params
 from search_spaces.ir.graph import BATCH
 from search_spaces.ir.onnx import from_model, to_model
+from search_spaces.ir.pytorch import record, record_with_numbers
+from search_spaces.ir.pytorch.modules import associative_scan
 from search_spaces.ir.text import compact, write
 
-torch = pytest.importorskip("torch", reason="the networks are torch's")
-from torch import Tensor, nn  # noqa: E402
-
-from search_spaces.ir.pytorch import record, record_with_numbers  # noqa: E402
-from search_spaces.ir.pytorch.modules import associative_scan  # noqa: E402
-
 prepare_torchvision()
-transformers = pytest.importorskip("transformers")
+import transformers  # noqa: E402
 
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 STATES = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4, **SPECIAL}

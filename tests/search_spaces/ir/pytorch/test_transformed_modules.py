@@ -8,17 +8,22 @@ import warnings
 from collections.abc import Callable
 
 import pytest
+import torch
+from torch import nn
 
 from search_spaces import InputError, TorchSpace
-
-torch = pytest.importorskip("torch", reason="the modules are torch's")
-from torch import nn  # noqa: E402
 
 X = torch.zeros(1, 8)
 
 
 def network() -> nn.Module:
     return nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def compiled() -> nn.Module:
+    module = torch.compile(network())
+    assert isinstance(module, nn.Module)
+    return module
 
 
 def compiled_in_place() -> nn.Module:
@@ -39,8 +44,8 @@ def text(build: Callable[[], nn.Module]) -> str:
 @pytest.mark.parametrize(
     "build",
     [
-        lambda: torch.compile(network()),
-        lambda: nn.Sequential(torch.compile(network())),
+        compiled,
+        lambda: nn.Sequential(compiled()),
         compiled_in_place,
     ],
 )

@@ -51,7 +51,8 @@ def _computation(graph: Graph) -> Hashable:
             ordered = sorted(sources, key=hash) if node.op in COMMUTATIVE else sources
             own = (node.op, node.attrs, before.get(node.outputs[0]))
             before[node.outputs[0]] = hash((own, *ordered))
-        after = defaultdict(list, {v: [("output", i)] for i, v in enumerate(graph.outputs)})
+        after: defaultdict[int, list[Hashable]] = defaultdict(list)
+        after.update({v: [("output", i)] for i, v in enumerate(graph.outputs)})
         for node in reversed(graph.nodes):
             here = hash((before[node.outputs[0]], *sorted(map(hash, after[node.outputs[0]]))))
             before[node.outputs[0]] = here
@@ -94,7 +95,7 @@ def _renamed_and_reordered(model: onnx.ModelProto, rng: np.random.Generator) -> 
         node.input[:] = [fresh(v) for v in node.input]
         if node.op_type in COMMUTATIVE:
             node.input[:] = rng.permutation(list(node.input)).tolist()
-    rng.shuffle(waiting)  # type: ignore[arg-type]
+    rng.shuffle(waiting)
     while waiting:
         node = next(node for node in waiting if known.issuperset(node.input))
         waiting.remove(node)

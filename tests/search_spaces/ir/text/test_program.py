@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -470,7 +471,7 @@ def test_very_deep_blocks_are_cut() -> None:
         pytest.param(lambda: _layers_of_sums(10, 12), 10, id="all read all"),
     ],
 )
-def test_large_networks_take_seconds(graph, seconds: float) -> None:  # type: ignore[no-untyped-def]
+def test_large_networks_take_seconds(graph: Callable[[], Graph], seconds: float) -> None:
     made = graph()
     started = time.process_time()
     compact(made)

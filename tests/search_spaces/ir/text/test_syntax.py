@@ -267,8 +267,8 @@ def test_damaged_text_is_read_or_refused_but_never_crashes(data: st.DataObject) 
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_damaged_model_file_is_read_or_refused_but_never_crashes(
-    tmp_path_factory, data: st.DataObject
-) -> None:  # type: ignore[no-untyped-def]
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     content = bytearray(to_model(_residual(1, width=1)).SerializeToString())
     if data.draw(st.booleans()):
         content = content[: data.draw(st.integers(0, len(content)))]
