@@ -4,7 +4,9 @@ certain.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -17,10 +19,11 @@ from search_spaces.common.progress import Progress
 if TYPE_CHECKING:
     from nas.evaluation.int8 import Samples
     from search_spaces import Architecture, SearchSpace
+    from search_spaces.domains import Choice
 
 POOL_SIZE = 300  # random architectures from which networks are selected
 INITIAL_NETWORKS = 4  # spread over the range of FLOPs, before the RLM selects
-FAILURES_BEFORE_RANDOM = 2  # consecutive failures, after which networks are drawn at random
+MAX_DOUBTS = 2  # consecutive failures, after which a network is taken that will likely succeed
 MAX_FAILURES = 10  # consecutive failures, after which measuring stops
 
 
@@ -49,8 +52,8 @@ def measure(
 
     The first networks are spread over the range of FLOPs. Each further one is the network whose
     latency the RLM predicts with the largest relative uncertainty. After two failures in a row,
-    networks are drawn at random until one can be timed. Networks that failed or were measured before
-    are not timed again.
+    the network is taken that likeliest succeeds, until one does. Networks that failed or were
+    measured before are not timed again.
 
     Args:
         device: keeps the measurements and the reasons of failures.
@@ -71,10 +74,7 @@ def measure(
     while (left := [text for text in pool if text not in device.tried]) and len(
         device.texts
     ) < count:
-        if failures < FAILURES_BEFORE_RANDOM:
-            text = _next(device, left)
-        else:  # networks alike fail alike, as with an operator that the device lacks
-            text = left[np.random.default_rng([seed, len(device.tried)]).integers(len(left))]
+        text = _next(device, left) if failures < MAX_DOUBTS else _likeliest(device, pool, left)
         if progress:
             progress(space.format(pool[text]), len(device.texts), count)
         try:
@@ -106,6 +106,25 @@ def _next(device: PredictedDevice, candidates: Sequence[str]) -> str:
     log_latencies = np.log(device.sample(candidates))  # (candidates, s)
     uncertainty = log_latencies.std(axis=1)
     return candidates[int(uncertainty.argmax())]
+
+
+def _likeliest(
+    device: PredictedDevice, pool: Mapping[str, Architecture], candidates: Sequence[str]
+) -> str:
+    """The candidate that likeliest can be measured, by its choices (naive Bayes with a prior of one
+    success and one failure for each choice).
+    """
+    odds: defaultdict[tuple[str, Choice], list[int]] = defaultdict(lambda: [1, 1])
+    for text, row in device.tried.items():
+        if text in pool:
+            for choice in dict(pool[text].choices).items():
+                odds[choice][row["ms"] is None] += 1
+
+    def log_odds(text: str) -> float:
+        counts = [odds[choice] for choice in dict(pool[text].choices).items()]
+        return sum(math.log(successes / failures) for successes, failures in counts)
+
+    return max(candidates, key=log_odds)
 
 
 class Quality(NamedTuple):
