@@ -676,7 +676,7 @@ BAD = {
     ),
     "settings of a command for measurements": (
         ("device", "add", "pi", "--space", "tiny-resnet", "--measurements", "T", "--batch", "4"),
-        "--batch and --latency-setting belong to a command",
+        "--batch, --calibration and --latency-setting belong to a command",
     ),
     "unknown placeholder": (
         ("evaluate", "tiny-resnet", "--metric-command", "ram_kb=./m {file}", "--metrics", "ram_kb"),
