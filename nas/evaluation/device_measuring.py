@@ -111,8 +111,9 @@ def _next(device: PredictedDevice, candidates: Sequence[str]) -> str:
 def _likeliest(
     device: PredictedDevice, pool: Mapping[str, Architecture], candidates: Sequence[str]
 ) -> str:
-    """The candidate that likeliest can be measured, by its choices (naive Bayes with a prior of one
-    success and one failure for each choice).
+    """The candidate that likeliest can be measured, by its choices.
+
+    Naive Bayes, with a prior of one success and one failure for each choice.
     """
     odds: defaultdict[tuple[str, Choice], list[int]] = defaultdict(lambda: [1, 1])
     for text, row in device.tried.items():
