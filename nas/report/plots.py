@@ -469,6 +469,7 @@ def plot_predicted(path: str | Path, panels: Mapping[str, np.ndarray]) -> None:
                 measured, mean, std, **look, fmt="o", markersize=3, elinewidth=0.7, linewidth=0
             )
             axes.axline((measured[0], measured[0]), slope=1, **_TRUTH)
+            axes.locator_params(axis="x", nbins=3)  # numbers of many digits, side by side
             axes.set_xlabel(metric_label(metric, "measured"))
             axes.set_ylabel(metric_label(metric, "predicted"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,14 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from nas.report.plots import metric_label, plot_front, plot_hypervolume, plot_kendall, plot_ranks
+from nas.report.plots import (
+    metric_label,
+    plot_front,
+    plot_hypervolume,
+    plot_kendall,
+    plot_predicted,
+    plot_ranks,
+)
 from nas.search.objectives import parse_objectives
 from search_spaces.common.errors import InputError
 
@@ -176,3 +184,23 @@ def test_searches_that_draw_at_the_same_time_in_one_folder_leave_whole_figures(
         plot_hypervolume(path, {"a": np.ones((1, 3))})
     assert matplotlib.image.imread(path).ndim == 3
     assert [file.name for file in tmp_path.iterdir()] == ["a.png"]
+
+
+def test_numbers_below_an_axis_of_predictions_do_not_overlap(
+    figures: list[matplotlib.figure.Figure], tmp_path: Path
+) -> None:
+    """Latencies that differ in their fourth digit, as those of two predicted networks."""
+    latency = np.array([[0.0075, 0.005, 0.01278], [0.0142, 0.004, 0.01418]])
+    accuracy = np.array([[29.0, 80.0, 49.7], [77.0, 15.0, 90.5]])
+    path = tmp_path / "predicted.png"
+    plot_predicted(path, {"digits_accuracy": accuracy, "cpu_latency_ms": latency})
+    for axes in figures[0].axes:
+        low, high = sorted(axes.get_xlim())
+        boxes = [
+            tick.label1.get_window_extent()
+            for tick in axes.xaxis.get_major_ticks()
+            if low <= tick.get_loc() <= high
+        ]
+        boxes.sort(key=lambda box: box.x0)
+        assert len(boxes) > 1
+        assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
