@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import psutil
 import pytest
 from onnx import helper
 
@@ -213,6 +215,30 @@ def test_a_converter_that_hangs_is_ended_with_what_it_started(
         measure_in_runtime(network(), "ncnn", QUICK)
     state = Path(f"/proc/{Path(own).read_text().strip()}/stat")
     assert not state.exists() or ") Z " in state.read_text()
+
+
+@pytest.mark.slow
+def test_a_converter_ends_when_the_search_that_started_it_is_killed(
+    pnnx: Callable[[str], None], tmp_path: Path
+) -> None:
+    own = tmp_path / "pid"
+    pnnx(f"echo $$ > {own}.part; mv {own}.part {own}; exec sleep 600")
+    code = (
+        "from search_spaces import get_space\n"
+        "from nas.evaluation.runtimes.measuring import measure_in_runtime\n"
+        "space = get_space('tiny-resnet')\n"
+        "measure_in_runtime(space.to_onnx(next(space.enumerate())), 'ncnn')\n"
+    )
+    search = subprocess.Popen([sys.executable, "-c", code], env=os.environ)
+    deadline = time.monotonic() + 300  # on a busy machine
+    while not own.exists():
+        assert search.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    converter = psutil.Process(int(own.read_text()))
+    search.kill()
+    search.wait()
+    assert not psutil.wait_procs([converter], timeout=20)[1], "the converter outlived the search"
 
 
 def test_the_time_limit_of_converters_is_a_number_of_seconds(
