@@ -56,6 +56,7 @@ class Network:
         place: index on the front of all searches; None if it is not on the front.
         file: name of its files in the folder `front`, without extension; None if it has none there.
         text: ONNX text; None if it was not built.
+        output_names: names of its outputs; empty if they have none, or it was not built.
     """
 
     architecture: Architecture
@@ -76,6 +77,7 @@ class Network:
     place: int | None = None
     file: str | None = None
     text: str | None = None
+    output_names: Sequence[str] = ()
 
 
 def collect(studies: Studies) -> list[Network]:
@@ -132,6 +134,7 @@ def build(networks: Sequence[Network], space: SearchSpace) -> None:
         except InputError:  # the space's code has changed since
             continue
         network.text = write(compact(graph))
+        network.output_names = graph.output_names
         network.values.setdefault("params", graph_params(graph))
         network.values.setdefault("flops", graph_flops(graph))
 

@@ -12,9 +12,9 @@ from search_spaces.ir.text.program import Block, Item
 MIN_FUNCTION_OPERATORS = 3  # operators; smaller functions are not drawn
 MAX_FUNCTIONS = 3  # functions per network
 MAX_MAIN_OPERATORS = 40  # a larger main block is not drawn
+MAX_LABEL = 16  # characters that fit into a box
 # Width and height of an operator box, and of the gap between two, in pixels
 BOX, GAP = (92, 22), (14, 26)
-_WIDTHS = ("channels", "features")
 
 
 class Spot(NamedTuple):
@@ -25,11 +25,12 @@ class Spot(NamedTuple):
     label: str
 
 
-def draw_blocks(text: str) -> dict[str, str]:
+def draw_blocks(text: str, output_names: Sequence[str] = ()) -> dict[str, str]:
     """Draw a network: its main block if it is short, and its `MAX_FUNCTIONS` largest functions.
 
     Args:
         text: ONNX text of the network.
+        output_names: names of its outputs, if they have any.
 
     Returns:
         SVG by name of the block. The page styles it by the class `block`.
@@ -37,7 +38,7 @@ def draw_blocks(text: str) -> dict[str, str]:
     program = read(text)
     drawings = {}
     if len(program.main.items) <= MAX_MAIN_OPERATORS:
-        drawings["net"] = draw(program.main)
+        drawings["net"] = draw(program.main, output_names)
     largest_first = sorted(program.functions.items(), key=lambda named: -len(named[1].items))
     for name, block in largest_first[:MAX_FUNCTIONS]:
         if len(block.items) >= MIN_FUNCTION_OPERATORS:
@@ -45,12 +46,12 @@ def draw_blocks(text: str) -> dict[str, str]:
     return drawings
 
 
-def draw(block: Block) -> str:
-    """A block as SVG. Nodes are its inputs, its operators, and one node for its outputs."""
+def draw(block: Block, output_names: Sequence[str] = ()) -> str:
+    """A block as SVG. Nodes are its inputs, its operators and its outputs."""
     edges = _edges(block)
     labels = ["in"] * block.inputs
     labels += [_label(item) for item in block.items]
-    labels += ["out"]
+    labels += _output_labels(len(block.outputs), output_names)
     spots = _layout(edges, labels)
     right = max(spot.x for spot in spots)
     bottom = max(spot.y for spot in spots)
@@ -65,14 +66,14 @@ def draw(block: Block) -> str:
 
 
 def _edges(block: Block) -> list[tuple[int, int]]:
-    """Pairs of nodes: inputs first, then operators, then one node for all outputs."""
+    """Pairs of nodes: inputs first, then operators, then outputs."""
     maker = list(range(block.inputs))  # the node that makes each value
     edges = []
     for node, item in enumerate(block.items, start=block.inputs):
         edges += [(maker[value], node) for value in item.inputs]
         maker += [node] * item.outputs
-    outputs = block.inputs + len(block.items)
-    edges += [(maker[value], outputs) for value in block.outputs]
+    first_output = block.inputs + len(block.items)
+    edges += [(maker[value], node) for node, value in enumerate(block.outputs, first_output)]
     return edges
 
 
@@ -85,6 +86,15 @@ def _label(item: Item) -> str:
     if isinstance(kernel, tuple) and all(isinstance(size, int) for size in kernel):
         name = f"{name} {'×'.join(map(str, kernel))}"
     return name
+
+
+def _output_labels(count: int, names: Sequence[str]) -> list[str]:
+    """Labels of a block's outputs: names with an arrow, which no operator has, or else numbers."""
+    if names:
+        return [f"→ {name}" for name in names]
+    if count == 1:
+        return ["out"]
+    return [f"out {number}" for number in range(1, count + 1)]
 
 
 def _layout(edges: Sequence[tuple[int, int]], labels: Sequence[str]) -> list[Spot]:
@@ -147,9 +157,15 @@ def _line(start: Spot, end: Spot) -> str:
 
 
 def _box(spot: Spot) -> str:
-    """A box with its label, as SVG; the page's style gives its size."""
+    """A box with its label, as SVG; the page's style gives its size.
+
+    A label that is too long ends in "…"; browsers show all of it, the title, under the mouse.
+    """
     width, height = BOX
+    label, title = escape(spot.label), ""
+    if len(spot.label) > MAX_LABEL:
+        label, title = escape(f"{spot.label[: MAX_LABEL - 1]}…"), f"<title>{label}</title>"
     return (
         f'<rect x="{spot.x - width / 2:g}" y="{spot.y - height / 2:g}"/>'
-        f'<text x="{spot.x:g}" y="{spot.y + 4:g}">{escape(spot.label)}</text>'
+        f'<text x="{spot.x:g}" y="{spot.y + 4:g}">{title}{label}</text>'
     )

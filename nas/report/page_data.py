@@ -116,6 +116,7 @@ def _metric(name: str) -> Metric:
 
 def _network(network: Network, names: Sequence[str], links: Mapping[str, str]) -> dict[str, Any]:
     """A network with its values in the order of the metrics' names; None where they are unknown."""
+    drawings = draw_blocks(network.text, network.output_names) if network.text else {}
     return {
         "notation": network.notation,
         "search": network.search,
@@ -134,7 +135,7 @@ def _network(network: Network, names: Sequence[str], links: Mapping[str, str]) -
         "violation": network.violation,
         "place": network.place,
         "text": network.text,
-        "drawings": draw_blocks(network.text) if network.text else {},
+        "drawings": drawings,
         "model": links.get(network.file or ""),
     }
 

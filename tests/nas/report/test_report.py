@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import optuna
 import pytest
+import torch
+from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from nas import Problem, search
@@ -21,14 +23,15 @@ from nas.cli import app
 from nas.comparison.runs import open_studies, run_measured_studies, run_studies
 from nas.evaluation.measurement import Measurement
 from nas.report import page_data
-from nas.report.drawing import draw_blocks
+from nas.report.drawing import draw, draw_blocks
 from nas.report.folders import save_studies
 from nas.report.report import write_report
 from nas.search.evaluators import TableEvaluator
 from nas.search.measured_evaluator import MeasuredEvaluator
 from nas.search.own_evaluator import FunctionEvaluator
-from search_spaces import Architecture, SearchSpace, get_space, list_spaces
+from search_spaces import Architecture, SearchSpace, TorchSpace, get_space, list_spaces
 from search_spaces.common.errors import InputError
+from search_spaces.ir.text.program import Block, Item
 
 GOALS = "digits_accuracy,cpu_latency_ms"
 
@@ -197,6 +200,43 @@ def test_blocks_of_every_space_are_drawn_without_overlap(name: str) -> None:
             for box in re.findall(r'<rect x="([\d.e-]+)" y="([\d.e-]+)"', svg)
         ]
         assert len(boxes) == len(set(boxes)) >= 3
+
+
+def labels_of(svg: str) -> list[str]:
+    return re.findall(r"<text [^>]*>(?:<title>[^<]*</title>)?([^<]*)</text>", svg)
+
+
+def test_a_drawing_has_all_outputs() -> None:
+    items = (Item("Relu", (0,), ()), Item("Tanh", (1,), ()))
+    block = Block(1, items, outputs=(1, 2))
+    assert labels_of(draw(block)) == ["in", "Relu", "Tanh", "out 1", "out 2"]
+    named = draw(block, ["a <b> & c", "a_name_that_is_long"])
+    assert labels_of(named)[-2:] == ["→ a &lt;b&gt; &amp; c", "→ a_name_that_i…"]
+    assert "<title>→ a_name_that_is_long</title>" in named
+    assert labels_of(draw(block._replace(outputs=(2,)))) == ["in", "Relu", "Tanh", "out"]
+
+
+class TwoHeads(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.body, self.mask, self.depth = (
+            nn.Linear(4, width),
+            nn.Linear(width, 2),
+            nn.Linear(width, 1),
+        )
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        features = self.body(x).relu()
+        return {"mask": self.mask(features), "depth": self.depth(features)}
+
+
+def test_the_drawing_names_outputs_as_the_module_does(tmp_path: Path) -> None:
+    space = TorchSpace(lambda trial: TwoHeads(trial.suggest_int("width", 1, 9)), torch.zeros(1, 4))
+    evaluator = MeasuredEvaluator(space, Measurement(("params",)))
+    studies = run_measured_studies(evaluator, "params", ["random"], 2, (0,), tmp_path)
+    save_studies(tmp_path, studies)
+    for network in data_of(tmp_path)["networks"]:
+        assert labels_of(network["drawings"]["net"])[-2:] == ["→ mask", "→ depth"]
 
 
 def test_measurements_are_shown_with_their_spread(switches: SearchSpace, tmp_path: Path) -> None:
