@@ -26,6 +26,7 @@ from nas.search.policy_planner import is_by_cost, read_runs
 from nas.search.study.provenance import used_settings
 from nas.search.study.schema import IDENTITY_KEY, SETTINGS_KEY, SOURCE_KEY
 from predictors.metrics import Metric
+from search_spaces.common.plug_ins import without_folder
 
 if TYPE_CHECKING:
     from nas.comparison.studies import Studies
@@ -53,11 +54,12 @@ def page_data(studies: Studies, models: Path, prospects: Prospects) -> dict[str,
     names = [metric.name for metric in metrics]
     links = _model_links(models)
     settings = studies.first.study.user_attrs.get(SETTINGS_KEY, {})
-    searched = studies.benchmark.name if studies.benchmark else studies.first.space.name
+    space = studies.first.space.name
+    searched = studies.benchmark.name if studies.benchmark else without_folder(space)
     searches = list(labelled(studies))
     data = {
         "searched": searched or studies.first.study.study_name,
-        "has_space": bool(studies.first.space.name),
+        "has_space": bool(space),
         "searches": [label for label, _ in searches],
         "objectives": len(studies.objectives),
         "origin_columns": ORIGIN_COLUMNS,

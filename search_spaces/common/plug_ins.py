@@ -32,6 +32,11 @@ def absolute(reference: str) -> str:
     return str(Path(reference).absolute()) if is_file(reference) else reference
 
 
+def without_folder(reference: str) -> str:
+    """The reference as it is displayed, `file.py:Class`; a plain name is returned unchanged."""
+    return Path(reference).name if is_file(reference) else reference
+
+
 def from_file(reference: str, base: type, what: str) -> type[Any]:
     """The subclass of `base` that `file.py:Class` names.
 

@@ -239,6 +239,32 @@ def test_the_drawing_names_outputs_as_the_module_does(tmp_path: Path) -> None:
         assert labels_of(network["drawings"]["net"])[-2:] == ["→ mask", "→ depth"]
 
 
+SPACE_FILE = """
+from search_spaces import SearchSpace
+
+class Mine(SearchSpace):
+    input_shape, num_classes = (1, 8, 8), 10
+
+    def build(self, trial, net):
+        return net.classifier(net.conv(net.input, trial.suggest_int("width", 1, 9)))
+"""
+
+
+@pytest.mark.parametrize("trust", [[], ["--trust"]])
+def test_the_page_is_titled_by_the_name_of_a_file_and_not_by_its_folder(
+    trust: list[str], tmp_path: Path
+) -> None:
+    folder, space = tmp_path / "found", tmp_path / "mine.py"
+    space.write_text(SPACE_FILE)
+    search = ["search", "--space", f"{space}:Mine", "--objectives", "params,flops"]
+    options = ["--sampler", "random", "--evaluations", "2", "--out", str(folder)]
+    assert CliRunner().invoke(app, [*search, *options]).exit_code == 0
+    assert data_of(folder)["searched"] == "mine.py:Mine"
+    reported = CliRunner().invoke(app, ["report", str(folder), "--json", *trust])
+    assert data_of(folder)["searched"] == "mine.py:Mine"
+    assert json.loads(reported.stdout)["space"] == f"{space}:Mine", "precise for programs"
+
+
 def test_measurements_are_shown_with_their_spread(switches: SearchSpace, tmp_path: Path) -> None:
     evaluator = MeasuredEvaluator(switches, Measurement(("cpu_latency_ms", "params")))
     studies = run_measured_studies(
