@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -315,3 +317,52 @@ def test_networks_that_cannot_be_converted_are_not_trained(
     for failure in result.failures:
         assert failure["reason"].endswith("OpenVINO failed while converting: no kernel for Odd")
     assert not result.ruled_out
+
+
+# What the converter does in a search: it crashes, hangs and writes half of a file, then works.
+TROUBLE = """
+echo >> {calls}
+case $(wc -l < {calls}) in
+    1) kill -SEGV $$;;
+    2) sleep 600;;
+    3) {pnnx} "$@"; head -c 100 $param > half; mv half $param;;
+    4) {pnnx} "$@"; head -c 100 $weights > half; mv half $weights;;
+    *) exec {pnnx} "$@";;
+esac
+"""
+
+
+@pytest.mark.slow
+def test_a_search_goes_on_after_a_converter_in_trouble_and_reports_it(
+    pnnx: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = find_spec("pnnx")
+    assert spec is not None
+    assert spec.origin is not None
+    program = Path(spec.origin).parent / "pnnx"
+    pnnx(TROUBLE.format(calls=tmp_path / "calls", pnnx=program))
+    monkeypatch.setenv(measuring.TIMEOUT, "20")
+    trained = []
+
+    def evaluate(model: object, architecture: object, report: object) -> dict[str, float]:
+        trained.append(architecture)
+        return {"accuracy": 50.0 + len(trained)}
+
+    problem = nas.Problem("tiny-resnet", evaluate, {"accuracy": "max", "ncnn_latency_ms": "min"})
+    journal = tmp_path / "s.journal"
+    result = nas.search(problem, sampler="random", evaluations=2, storage=journal)
+
+    assert len(trained) == len(result.networks) == 2, "failed measurements cost no training"
+    assert (result.networks["ncnn_latency_ms"] > 0).all()
+    failures = nas.report(journal, out=tmp_path / "report").failures
+    beginnings = [
+        "converting: pnnx crashed (SIGSEGV)",
+        "converting: took more than 20 s",
+        "loading: ncnn cannot read the converted network: ",
+        "loading: ncnn cannot read the converted weights: ",
+    ]
+    for failure, beginning in zip(failures, beginnings, strict=True):
+        assert failure["reason"].startswith(f"ncnn failed while {beginning}")
+    page = (tmp_path / "report" / "report.html").read_text()
+    for failure in failures:
+        assert json.dumps(failure["reason"]) in page
