@@ -51,7 +51,7 @@ def evaluate(
         str | None,
         typer.Option(
             help="Comma-separated metrics; by default all that the data allow, except int8, energy and "
-            "runtimes besides ONNX Runtime."
+            "runtimes besides ONNX Runtime. torch_compile_latency_ms takes about half a minute."
         ),
     ] = None,
     dataset: DataSet = None,

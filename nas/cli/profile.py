@@ -49,7 +49,8 @@ def profile(
         str | None,
         typer.Option(
             help="Comma-separated metrics besides params and flops; cpu_latency_ms by default. "
-            "Latencies of `nas device list` are predicted."
+            "Latencies of `nas device list` are predicted. torch_compile_latency_ms takes about "
+            "half a minute per network, other latencies seconds."
         ),
     ] = None,
     samples: Annotated[

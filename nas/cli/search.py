@@ -102,8 +102,8 @@ def search(
         str,
         typer.Option(
             help="Comma-separated metrics; METRIC:max or METRIC:min sets the direction. params and "
-            "flops are counted, latencies and peak_memory_mb measured in seconds; accuracies cost a "
-            "training."
+            "flops are counted, latencies and peak_memory_mb measured in seconds "
+            "(torch_compile_latency_ms in about half a minute); accuracies cost a training."
         ),
     ],
     benchmark: Annotated[

@@ -15,7 +15,7 @@ LANGUAGE_METRICS = ("cpu_prefill_latency_ms", "cpu_decoding_latency_ms", "kv_cac
 Price = Literal["counted", "measured", "trained"]
 PRICES: dict[Price, str] = {
     "counted": "counted from the network, at no cost",
-    "measured": "measured without training, within seconds",
+    "measured": "measured without training, mostly within seconds",
     "trained": "needs a training",
 }
 
