@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from time import sleep
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from filelock import lock_descriptor
@@ -45,14 +45,16 @@ CONVERTED = {
 }
 PLACEHOLDERS = ("model", "int8", *CONVERTED)  # the ONNX file, and that in 8-bit integers
 SUFFIX = "_latency_ms"
-# Lower case, because shell variables are in capitals
-_NAMED = re.compile(r"([a-z][a-z0-9_]*)=(.*)", re.DOTALL)
-_DECLARED = re.compile(
-    r"([a-z][a-z0-9_]*(?::[a-z]+)*(?:,[a-z][a-z0-9_]*(?::[a-z]+)*)*)=(.*)", re.DOTALL
-)
-_BRACES = re.compile(r"(?<!\$)\{([a-z0-9_]+)\}")
+SPREAD = (0.1, 0.9)  # quantiles of the measurements that are stored as low and high end
 _TIME_UNITS = ("ns", "us", "ms", "s")
-_LINE = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(?:ms)?\s*")
+
+_NAME = r"[a-z][a-z0-9_]*"  # lower case, because shell variables are in capitals
+_METRIC = rf"{_NAME}(?::[a-z]+)*"  # a name and what is declared of it: `board_energy_mj:min`
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_NAMED_COMMAND = re.compile(rf"({_NAME})=(.*)", re.DOTALL)
+_METRICS_COMMAND = re.compile(rf"({_METRIC}(?:,{_METRIC})*)=(.*)", re.DOTALL)
+_PLACEHOLDER = re.compile(r"(?<!\$)\{([a-z0-9_]+)\}")  # and no `${variable}` of the shell
+_NUMBER_LINE = re.compile(rf"\s*({_NUMBER})\s*(?:ms)?\s*")
 
 
 class DeviceError(InputError):
@@ -93,8 +95,9 @@ class DeviceCommand:
     declared: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        # 1. The command gets a file, and asks for no other than those that there are.
         names = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
-        for name in _BRACES.findall(self.command):
+        for name in _PLACEHOLDER.findall(self.command):
             if name not in PLACEHOLDERS:
                 raise InputError(
                     f"the command {self.command!r} has the placeholder {{{name}}}, which is none of "
@@ -105,11 +108,14 @@ class DeviceCommand:
                 f"the command {self.command!r} lacks {{model}}, the path of the ONNX file, or "
                 f"another of {names}"
             )
-        for setting, least in {"warmup": 0, "runs": 1, "retries": 0}.items():
+
+        # 2. Settings are in range.
+        minima = {"warmup": 0, "runs": 1, "retries": 0}
+        for setting, minimum in minima.items():
             value = getattr(self, setting)
-            if not (isinstance(value, int) and value >= least):
+            if not (isinstance(value, int) and value >= minimum):
                 raise InputError(
-                    f"command with {setting} = {value}: it must be an integer of at least {least}"
+                    f"command with {setting} = {value}: it must be an integer of at least {minimum}"
                 )
         if not (isinstance(self.timeout, int | float) and self.timeout > 0):
             raise InputError(
@@ -127,11 +133,12 @@ class DeviceCommand:
         Raises:
             InputError: a setting is unknown or invalid.
         """
-        fields = cls._checked(settings)
-        if named := _NAMED.fullmatch(text):
-            fields["name"] = named[1].removesuffix(SUFFIX)
-            text = named[2]
-        return cls(text, **fields)
+        checked = cls._checked(settings)
+        named = _NAMED_COMMAND.fullmatch(text)
+        if named is None:
+            return cls(text, **checked)
+        name, command = named.groups()
+        return cls(command, name.removesuffix(SUFFIX), **checked)
 
     @classmethod
     def parse_metrics(cls, text: str, settings: Mapping[str, Any] | None = None) -> DeviceCommand:
@@ -144,26 +151,27 @@ class DeviceCommand:
         Raises:
             InputError: there are no metrics, or one is invalid; or see `parse`.
         """
-        named = _DECLARED.fullmatch(text)
-        if named is None:
+        match = _METRICS_COMMAND.fullmatch(text)
+        if match is None:
             raise InputError(
                 f"metric command {text!r}: write METRIC:min=COMMAND, such as "
                 "'board_energy_mj:min=./measure {model}'"
             )
-        declared = [str(_measured_metric(part)) for part in named[1].split(",")]
-        name = declared[0].partition(":")[0].removesuffix(SUFFIX)
-        fields = {"name": name, "declared": tuple(declared), **cls._checked(settings)}
-        return cls(named[2], **fields)
+        metrics, command = match.groups()
+        declared = [_measured_metric(part) for part in metrics.split(",")]
+        name = declared[0].name.removesuffix(SUFFIX)
+        return cls(command, name, declared=tuple(map(str, declared)), **cls._checked(settings))
 
     @classmethod
     def _checked(cls, settings: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Settings of a user; InputError for an unknown one."""
-        fixed = ("command", "name", "declared")
-        allowed = [field.name for field in fields(cls) if field.name not in fixed]
-        for setting in settings or ():
+        """A copy of a user's settings; InputError for an unknown one."""
+        checked = dict(settings or {})
+        not_settings = ("command", "name", "declared")
+        allowed = [field.name for field in fields(cls) if field.name not in not_settings]
+        for setting in checked:
             if setting not in allowed:
                 raise unknown("setting of a command", setting, allowed)
-        return dict(settings or {})
+        return checked
 
     @cached_property
     def metrics(self) -> tuple[Metric, ...]:
@@ -185,13 +193,16 @@ class DeviceCommand:
     @property
     def settings(self) -> dict[str, Any]:
         """The fields, as plain values."""
-        fields = asdict(self)
-        return {name: value for name, value in fields.items() if name != "declared" or value}
+        values = asdict(self)
+        if not self.declared:
+            del values["declared"]
+        return values
 
     @classmethod
     def of_settings(cls, settings: Mapping[str, Any]) -> DeviceCommand:
-        """The command with these `settings`, which JSON may have kept."""
-        return cls(**{**settings, "declared": tuple(settings.get("declared", ()))})
+        """The command with these `settings`."""
+        declared = tuple(settings.get("declared", ()))  # JSON has made a list of it
+        return cls(**{**settings, "declared": declared})
 
 
 def _measured_metric(text: str) -> Metric:
@@ -201,9 +212,9 @@ def _measured_metric(text: str) -> Metric:
         InputError: it is declared as trained or counted, or is one that is always counted.
     """
     metric = Metric.parse(text)
-    prices = {"trained", "counted"} & {*text.split(":")}
-    if prices or metric.kind == "exact":
-        price = prices.pop() if prices else metric.price
+    declared_prices = {"trained", "counted"} & set(text.split(":"))
+    if declared_prices or metric.kind == "exact":
+        price = declared_prices.pop() if declared_prices else metric.price
         raise InputError(f"{metric.name}: a command measures it without training, not {price!r}")
     return Metric(metric.name, kind="measured", direction=metric.direction, unit=metric.unit)
 
@@ -244,22 +255,25 @@ def measure_on_device(
         DeviceError: a call failed after all retries.
         MeasurementError: the model cannot be converted to a file that the command gets.
     """
+    # 1. The files that the command gets, and its calls.
     with tempfile.TemporaryDirectory(prefix="nas-") as folder, _alone(device.command):
         command = device.command
-        for name in device.placeholders:
-            path = _file(name, model, Path(folder), batch, calibration)
-            command = command.replace(f"{{{name}}}", shlex.quote(str(path)))
-        calls = [_values(command, device) for _ in range(device.warmup + device.runs)]
+        for placeholder in device.placeholders:
+            path = _file(placeholder, model, Path(folder), batch, calibration)
+            command = command.replace(f"{{{placeholder}}}", shlex.quote(str(path)))
+        calls = [_readings(command, device) for _ in range(device.warmup + device.runs)]
+
+    # 2. All readings of the calls that count are one sample of the metric.
     counted = calls[device.warmup :]
+    meaning = f"median, 10 % and 90 % quantile of {device.runs} calls"
     results = {}
     for metric in device.metrics:
-        # Rows (measurements, 3) of value, low and high end; equal where one number was printed.
-        rows = np.array([row for call in counted for row in call[metric.name]])
-        low = np.quantile(rows[:, 1], 0.1)
-        high = np.quantile(rows[:, 2], 0.9)
-        median = float(np.median(rows[:, 0]))
-        meaning = f"median, 10 % and 90 % quantile of {device.runs} calls"
-        results[metric.name] = Latency(median, float(low), float(high), meaning)
+        readings = [reading for call in counted for reading in call[metric.name]]
+        values, lows, highs = np.transpose(readings)  # (readings,) each
+        median = float(np.median(values))
+        low = float(np.quantile(lows, SPREAD[0]))
+        high = float(np.quantile(highs, SPREAD[1]))
+        results[metric.name] = Latency(median, low, high, meaning)
     return results
 
 
@@ -275,45 +289,59 @@ def _file(
     source.write_bytes(with_batch(model, batch).SerializeToString())
     if placeholder == "model":
         return source
+
     if placeholder == "int8":
         import onnx
 
         from nas.evaluation.int8 import quantize
 
-        quantized = folder / "int8.onnx"
         integers = onnx.load_from_string(quantize(model, calibration))
+        quantized = folder / "int8.onnx"
         quantized.write_bytes(with_batch(integers, batch).SerializeToString())
         return quantized
+
     from nas.evaluation.runtimes.measuring import convert_for_runtime
 
-    own = folder / placeholder
-    own.mkdir()
-    return convert_for_runtime(source, CONVERTED[placeholder], own, batch)
+    own_folder = folder / placeholder
+    own_folder.mkdir()
+    return convert_for_runtime(source, CONVERTED[placeholder], own_folder, batch)
 
 
 def check_runtimes(device: DeviceCommand) -> None:
     """Raise InputError if a runtime that converts for the command is not installed."""
-    for name in device.placeholders:
-        if name in CONVERTED:
-            RUNTIMES[CONVERTED[name]].check_installed(f"{{{name}}} of a command")
+    for placeholder in device.placeholders:
+        if placeholder in CONVERTED:
+            runtime = RUNTIMES[CONVERTED[placeholder]]
+            runtime.check_installed(f"{{{placeholder}}} of a command")
 
 
 # --- what a call prints
 
 
-def _values(command: str, device: DeviceCommand) -> dict[str, list[list[float]]]:
-    """Measurements of one call, repeated if it fails: for each metric rows of value, low and high
-    end.
-    """
-    for failures in range(device.retries + 1):
+class _Reading(NamedTuple):
+    """A measurement with the ends of its spread, which are equal where one number was printed."""
+
+    value: float
+    low: float
+    high: float
+
+
+_Readings = dict[str, list[_Reading]]
+"""Readings by the names of the command's metrics."""
+
+
+def _readings(command: str, device: DeviceCommand) -> _Readings:
+    """Readings of one call, which is repeated after growing pauses if it fails."""
+    tries = device.retries + 1
+    for attempt in range(tries):
+        if attempt > 0:
+            sleep(2.0 ** (attempt - 1))
         try:
             return _parse(_output(command, device.timeout), device.metrics)
         except DeviceError as error:
             failure = error
-        if failures < device.retries:
-            sleep(2.0**failures)
-    tries = f" ({device.retries + 1} tries)" if device.retries else ""
-    raise DeviceError(f"{device.name}: {failure}{tries}")
+    counted = f" ({tries} tries)" if tries > 1 else ""
+    raise DeviceError(f"{device.name}: {failure}{counted}") from failure
 
 
 def _output(command: str, timeout: float) -> str:
@@ -327,61 +355,82 @@ def _output(command: str, timeout: float) -> str:
     return finished.output
 
 
-def _parse(output: str, metrics: Sequence[Metric]) -> dict[str, list[list[float]]]:
-    """The measurements that a call printed, as `_values` returns them."""
+def _parse(output: str, metrics: Sequence[Metric]) -> _Readings:
+    """The readings that a call printed.
+
+    Raises:
+        DeviceError: a metric has none, or one that is no value of it.
+    """
+    readings: _Readings = {metric.name: [] for metric in metrics}
     lines = output.splitlines()
-    rows: dict[str, list[list[float]]] = {metric.name: [] for metric in metrics}
+
+    # 1. Lines of JSON; what a program prints besides the metrics is its own affair.
     for line in lines:
         for name, value in _json_object(line).items():
-            if name in rows:
-                rows[name] += _rows(name, value)
-    if len(metrics) == 1:
-        numbers = [float(match[1]) for line in lines if (match := _LINE.fullmatch(line))]
-        rows[metrics[0].name] += [[number] * 3 for number in numbers]
+            if name in readings:
+                readings[name] += _parse_value(name, value)
 
+    # 2. Lines that are a number say of which metric only if there is one.
+    if len(metrics) == 1:
+        for line in lines:
+            if match := _NUMBER_LINE.fullmatch(line):
+                number = float(match[1])
+                readings[metrics[0].name].append(_Reading(number, number, number))
+
+    # 3. Each metric has values, and they are possible ones.
     for metric in metrics:
-        of = "milliseconds" if metric.unit == "ms" else metric.name
-        if not rows[metric.name]:
+        is_time = metric.unit in _TIME_UNITS
+        shown = "milliseconds" if metric.unit == "ms" else metric.name
+        if not readings[metric.name]:
             raise DeviceError(
-                f"the command printed no line with a number of {of}{last_line(output)}"
+                f"the command printed no line with a number of {shown}{last_line(output)}"
             )
-        for value in np.ravel(rows[metric.name]).tolist():
-            if not math.isfinite(value) or (metric.unit in _TIME_UNITS and value <= 0):
-                kind = f"a time in {of}" if metric.unit in _TIME_UNITS else f"a value of {of}"
-                raise DeviceError(f"the command printed {value:g}, which is not {kind}")
-    return rows
+        for reading in readings[metric.name]:
+            for number in reading:
+                if not math.isfinite(number) or (is_time and number <= 0):
+                    kind = f"a time in {shown}" if is_time else f"a value of {shown}"
+                    raise DeviceError(f"the command printed {number:g}, which is not {kind}")
+    return readings
 
 
 def _json_object(line: str) -> dict[str, Any]:
     """The JSON object that a line is; {} for any other line."""
+    if not line.lstrip().startswith("{"):
+        return {}
     try:
-        value = json.loads(line) if line.lstrip().startswith("{") else {}
+        value = json.loads(line)
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
 
 
-def _rows(metric: str, value: Any) -> list[list[float]]:
-    """Rows of value, low and high end from a JSON value."""
+def _parse_value(metric: str, value: Any) -> list[_Reading]:
+    """Readings from a JSON value: an object with its spread, a number, or a list of numbers.
+
+    Raises:
+        DeviceError: it is none of these.
+    """
     try:
         if isinstance(value, dict):
             middle = float(value["value"])
             spread = float(value.get("spread", 0.0))
-            low = value.get("low", middle - spread)
-            high = value.get("high", middle + spread)
-            return [[middle, float(low), float(high)]]
-        return [[float(number)] * 3 for number in (value if isinstance(value, list) else [value])]
-    except (TypeError, ValueError, KeyError) as error:
+            low = float(value.get("low", middle - spread))
+            high = float(value.get("high", middle + spread))
+            return [_Reading(middle, low, high)]
+        repeated = value if isinstance(value, list) else [value]
+        numbers = [float(number) for number in repeated]
+    except (TypeError, ValueError, KeyError, OverflowError) as error:
         raise DeviceError(
             f"the command printed {json.dumps(value)[:MAX_SHOWN]} for {metric}, which is no number"
         ) from error
+    return [_Reading(number, number, number) for number in numbers]
 
 
 @contextmanager
 def _alone(command: str) -> Iterator[None]:
     """Hold a lock that one process on this machine can hold per command."""
     digest = hashlib.sha256(command.encode()).hexdigest()[:16]
-    # Elsewhere, each user has a temporary folder
+    # Users share the temporary folder of Unix; elsewhere, each has an own one.
     user = os.getuid() if hasattr(os, "getuid") else "own"
     path = Path(tempfile.gettempdir(), f"nas-device-{user}-{digest}.lock")
     with open(path, "w") as file:

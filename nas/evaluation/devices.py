@@ -1,5 +1,7 @@
-"""The user's devices: the latency of any network, or another metric that is positive, is predicted
-from a few measured networks, by counted costs and by the RLM (`nas.evaluation.new_device.NewDeviceModel`).
+"""The user's devices, whose latency of any network is predicted from a few measured ones.
+
+The metric may be another one that is positive. Predictions are by counted costs and by the RLM
+(`nas.evaluation.new_device.NewDeviceModel`).
 """
 
 from __future__ import annotations
@@ -53,13 +55,12 @@ def list_devices() -> list[str]:
 
 def devices_of(metrics: Iterable[str], measured: Iterable[str] = ()) -> tuple[PredictedDevice, ...]:
     """The stored devices that predict these metrics, except those in `measured`."""
-    stored = {}
+    by_metric = {}
     for name in list_devices():
         device = PredictedDevice(name)
-        stored[device.metric] = device
-    return tuple(
-        stored[metric] for metric in metrics if metric in stored and metric not in measured
-    )
+        by_metric[device.metric] = device
+    predicted = [metric for metric in metrics if metric in by_metric and metric not in measured]
+    return tuple(by_metric[metric] for metric in predicted)
 
 
 def device_of(settings: Mapping[str, str]) -> PredictedDevice:
@@ -96,6 +97,7 @@ class PredictedDevice:
     """
 
     ABOUT = "device.json"
+    MEASUREMENTS = "measurements.jsonl"
 
     def __init__(self, name: str) -> None:
         if not _NAME.fullmatch(name) or name in _TAKEN:
@@ -106,13 +108,14 @@ class PredictedDevice:
             )
         self.name = name
         self.folder = devices_folder() / name
-        self._journal = Journal(self.folder / "measurements.jsonl") if self.exists else None
-        if strange := [text for text, row in self.tried.items() if not _is_result(row)]:
-            path = self.folder / "measurements.jsonl"
-            raise InputError(
-                f"{path}: the line of {strange[0][:40]!r} is damaged: remove it, and add the "
-                "device again"
-            )
+        path = self.folder / self.MEASUREMENTS
+        self._journal = Journal(path) if self.exists else None
+        for text, row in self.tried.items():
+            if not _is_result(row):
+                raise InputError(
+                    f"{path}: the line of {text[:40]!r} is damaged: remove it, and add the "
+                    "device again"
+                )
 
     @property
     def metric(self) -> str:
@@ -123,7 +126,8 @@ class PredictedDevice:
     def declared(self) -> Metric:
         """The predicted metric, as it was declared when the device was added."""
         stored = self.about.get("metric") if self.exists else None
-        return Metric.parse(stored or f"{self.name}{SUFFIX}")
+        latency = f"{self.name}{SUFFIX}"
+        return Metric.parse(stored or latency)
 
     @property
     def exists(self) -> bool:
@@ -152,8 +156,8 @@ class PredictedDevice:
         if not self.exists:
             with replacing(self.folder / self.ABOUT) as temporary:
                 temporary.write_text(json.dumps(about, indent=1))
-        self._journal = Journal(self.folder / "measurements.jsonl")
-        self.__dict__.pop("declared", None)
+        self._journal = Journal(self.folder / self.MEASUREMENTS)
+        self._forget("declared")
 
     def remove(self) -> None:
         """Delete the device and its measurements."""
@@ -169,15 +173,19 @@ class PredictedDevice:
         Args:
             text: the network's text.
             architecture: the network in the space's notation.
-            latency: median, 10 % and 90 % quantile, in ms or the metric's unit; None if the network could not be timed.
+            latency: median, 10 % and 90 % quantile, in ms or the metric's unit; None if the network
+                could not be timed.
             failure: the reason why it could not be timed.
         """
         assert self._journal is not None
-        self._journal.append(
-            text,
-            {"architecture": architecture, "ms": latency and list(latency), "failure": failure},
-        )
-        for name in ("_fitted", "texts", "latencies"):
+        times = None if latency is None else list(latency)
+        row = {"architecture": architecture, "ms": times, "failure": failure}
+        self._journal.append(text, row)
+        self._forget("_fitted", "texts", "latencies")
+
+    def _forget(self, *names: str) -> None:
+        """Let cached properties be computed anew."""
+        for name in names:
             self.__dict__.pop(name, None)
 
     @property
@@ -198,7 +206,8 @@ class PredictedDevice:
     @cached_property
     def latencies(self) -> np.ndarray:
         """Median, 10 % and 90 % quantile (k, 3) of the measured latencies in ms."""
-        return np.array([self.tried[text]["ms"] for text in self.texts], float).reshape(-1, 3)
+        rows = [self.tried[text]["ms"] for text in self.texts]
+        return np.array(rows, float).reshape(-1, 3)
 
     @property
     def settings(self) -> dict[str, str]:
@@ -207,9 +216,9 @@ class PredictedDevice:
         from predictors.checkpoint import checksum
         from predictors.rlm.predictor import BASE
 
-        method = NewDeviceModel.VERSION
-        values = json.dumps([self.texts, self.latencies[:, 0].tolist(), checksum(BASE), method])
-        return {"name": self.name, "sha256": fingerprint(values)}
+        medians = self.latencies[:, 0].tolist()
+        content = json.dumps([self.texts, medians, checksum(BASE), NewDeviceModel.VERSION])
+        return {"name": self.name, "sha256": fingerprint(content)}
 
     def predict(self, texts: Sequence[str]) -> np.ndarray:
         """Median, 10 % and 90 % quantile (n, 3) of the predicted latencies of n networks, in ms."""
@@ -240,14 +249,16 @@ class PredictedDevice:
 
         The columns are those of `predict`.
         """
-        drawn = []
-        for i, text in enumerate(self.texts):
-            others = np.arange(len(self.texts)) != i
-            drawn.append(_sampled(self._fit(others), [text]))
-        return quantiles(np.concatenate(drawn), QUANTILES).T
+        count = len(self.texts)
+        samples = []
+        for left_out, text in enumerate(self.texts):
+            model = self._fit(np.arange(count) != left_out)
+            samples.append(_sampled(model, [text]))  # (1, SAMPLES)
+        return quantiles(np.concatenate(samples), QUANTILES).T
 
     @cached_property
     def _fitted(self) -> NewDeviceModel:
+        """The model of all measured networks."""
         self._check_measured()
         return self._fit(np.full(len(self.texts), True))
 
@@ -267,25 +278,26 @@ class PredictedDevice:
         from nas.evaluation.new_device import NewDeviceModel, counted_costs
 
         texts = [text for text, is_used in zip(self.texts, rows, strict=True) if is_used]
-        values = self.latencies[rows, 0]
-        return NewDeviceModel(predictors.create("rlm"), texts, values, counted_costs(texts))
+        medians = self.latencies[rows, 0]
+        return NewDeviceModel(predictors.create("rlm"), texts, medians, counted_costs(texts))
 
 
 def _is_result(row: Any) -> bool:
-    """True for a stored result of one network; see `PredictedDevice.add`."""
-    if not (isinstance(row, dict) and {"architecture", "ms", "failure"} <= row.keys()):
+    """True for a stored result of one network, as `PredictedDevice.add` writes it."""
+    if not isinstance(row, dict):
+        return False
+    if not {"architecture", "ms", "failure"} <= row.keys():
         return False
     times = row["ms"]
     if times is None:
         return isinstance(row["failure"], str)
-    return (
-        isinstance(times, list)
-        and len(times) == 3
-        and all(isinstance(t, int | float) and t > 0 for t in times)
-    )
+    if not (isinstance(times, list) and len(times) == 3):
+        return False
+    return all(isinstance(time, int | float) and time > 0 for time in times)
 
 
 def _sampled(model: NewDeviceModel, texts: Sequence[str]) -> np.ndarray:
+    """Samples (n, SAMPLES) of the latencies of networks."""
     from nas.evaluation.new_device import counted_costs
 
     return model.sample(texts, counted_costs(texts), samples=SAMPLES)

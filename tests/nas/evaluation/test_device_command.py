@@ -291,6 +291,7 @@ def test_a_declared_direction_holds_whatever_the_name_says(bench: Bench) -> None
         ("print('{\"ram_kb\": 3}')", "no line with a number of energy_mj"),
         ("""print('{"ram_kb": 3, "energy_mj": "much"}')""", '"much" for energy_mj, which is no'),
         ("""print('{"ram_kb": 3, "energy_mj": NaN}')""", "nan, which is not a value of energy_mj"),
+        ("""print('{"energy_mj": ' + 400 * "9" + "}")""", "9+ for energy_mj, which is no number"),
         ("print(5)", "no line with a number of energy_mj"),
     ],
 )
