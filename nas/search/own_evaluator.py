@@ -8,6 +8,7 @@ import hashlib
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -37,14 +38,24 @@ INITIAL_SEED = 0
 _ARGUMENTS = ("model", "architecture", "report")
 
 Report = Callable[[int, Mapping[str, float]], bool]
-"""The function calls it after each epoch with the epoch's number and values by metric. False: end the training."""
+"""The function calls it after each epoch with the epoch's number and values by metric.
+
+It returns False to end the training.
+"""
 EvaluateFunction = Callable[..., Mapping[str, float]]
-"""`evaluate(model, architecture, report, **options) -> {metric: value}`, where model is a `torch.nn.Module`."""
+"""`evaluate(model, architecture, report, **options) -> {metric: value}`.
+
+The model is a `torch.nn.Module`.
+"""
 
 
-class _Trained(NamedTuple):
-    """What a training leaves: values by metric, weights, and the quantized network as an ONNX file
-    if one of the values is its score.
+class Trained(NamedTuple):
+    """What a training by the function leaves.
+
+    Attributes:
+        values: by metric.
+        state: the trained weights.
+        int8: the quantized network as an ONNX file, if one of the values is its score.
     """
 
     values: dict[str, float]
@@ -53,12 +64,12 @@ class _Trained(NamedTuple):
 
 
 class FunctionEvaluator(NetworkEvaluator):
-    """Evaluates networks by a function of the user's, and optionally measures latency and the like
-    on this machine.
+    """Evaluates networks by a function of the user's, which trains and returns values.
 
     The function receives the network as a PyTorch module with fresh weights, trains it in place,
     and returns values by metric. The trained weights and any further values are stored. If the
-    function raises an exception, the trial fails.
+    function raises an exception, the trial fails. Latency and the like are measured on this machine
+    before, so that what breaks a constraint costs no training.
 
     A metric such as `int8_accuracy` that the function does not return, while it returns `accuracy`,
     is the function's own value of the quantized network: its int8 file behind the signature of a
@@ -88,10 +99,13 @@ class FunctionEvaluator(NetworkEvaluator):
         checkpoints: Path | None = None,
     ) -> None:
         super().__init__(space, measurement or Measurement(()), checkpoints)
-        self.reference = str(Path(function).absolute()) if isinstance(function, str) else ""
-        self.function = (
-            function_from_file(function, "evaluator") if isinstance(function, str) else function
-        )
+        self.function: EvaluateFunction
+        if isinstance(function, str):
+            self.reference = str(Path(function).absolute())
+            self.function = function_from_file(function, "evaluator")
+        else:
+            self.reference = ""  # only a script that has the function can open it
+            self.function = function
         self.returned = tuple(metrics)
         self.metrics = (*self.returned, *self.measurement.metrics)
         self.options = dict(options or {})
@@ -99,8 +113,8 @@ class FunctionEvaluator(NetworkEvaluator):
         self.device = str(self.options.get("device", "cpu"))
         self._check_signature()
         self.values = self._bound_values()
-        self._was_called = False
-        self._warned = False  # of a training that ended early
+        self._was_called = False  # in this process
+        self._has_warned = False  # of a training that ended early
 
     @property
     def trained(self) -> tuple[str, ...]:
@@ -133,13 +147,12 @@ class FunctionEvaluator(NetworkEvaluator):
                 f"the search evaluates with {settings['function']}, Python code that was not run: "
                 "give --trust to run it, or --evaluator with its path on this machine"
             )
-        replaced = {**settings["options"], **(options or {})}
         evaluator = cls(
             space,
             function,
             settings["metrics"],
             measurement_of(settings["measurement"], space.input_shape),
-            replaced,
+            {**settings["options"], **(options or {})},
             checkpoints,
         )
         if evaluator.settings["sha256"] != settings["sha256"]:
@@ -147,10 +160,11 @@ class FunctionEvaluator(NetworkEvaluator):
                 f"{function}: its code differs from the evaluator that the search was started with"
             )
         present = evaluator.values.known
-        for name, old in settings.get("values", {}).items():
+        for name, stored in settings.get("values", {}).items():
             # Computed numbers may differ in their last bits on another processor: `check_same`
             # decides.
-            if present.get(name) != old and not old.startswith(FLOATS):
+            is_computed = stored.startswith(FLOATS)
+            if present.get(name) != stored and not is_computed:
                 raise InputError(
                     f"{function}: its value {name!r} differs from the evaluator that the search "
                     "was started with"
@@ -159,17 +173,17 @@ class FunctionEvaluator(NetworkEvaluator):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """All settings that the values depend on, as plain values; {} if the function was not given
-        as a file.
+        """All settings that the values depend on; {} if the function was not given as a file.
 
-        What the function reads from other files, and module-level values that it computes, are not
-        among them.
+        They are plain values. What the function reads from other files, and module-level values
+        that it computes, are not among them.
         """
         if not self.reference:
             return {}
+        file = self.reference.rpartition(":")[0] or self.reference
         return {
             "function": self.reference,
-            "sha256": code_checksum(Path(self.reference.rpartition(":")[0] or self.reference)),
+            "sha256": code_checksum(Path(file)),
             "metrics": list(self.returned),
             "options": self.options,
             "measurement": self.measurement.settings,
@@ -178,9 +192,7 @@ class FunctionEvaluator(NetworkEvaluator):
 
     @property
     def script(self) -> dict[str, Any]:
-        """As `settings`, of a function that was not given as a file and that only its own script
-        can open.
-        """
+        """As `settings`, of a function that only its own script can open."""
         return {
             "function": _name(self.function),
             "metrics": list(self.returned),
@@ -203,15 +215,14 @@ class FunctionEvaluator(NetworkEvaluator):
         changes by the user.
         """
         if self.reference:
-            values = bound_values(self.function)
+            present = bound_values(self.function)
         else:
-            values = bound_values(
-                functools.partial(self.function, **self.options), with_module=True
-            )
-        kept = {
-            name: text for name, text in _state_of(self.function).items() if name in values.known
+            called = functools.partial(self.function, **self.options)
+            present = bound_values(called, with_module=True)
+        initial = {
+            name: text for name, text in _state_of(self.function).items() if name in present.known
         }
-        return BoundValues({**values.known, **kept}, values.unknown)
+        return BoundValues({**present.known, **initial}, present.unknown)
 
     def measure(self, architecture: Architecture, log: EvaluationLogger) -> dict[str, float]:
         log.identify(self.network(architecture))
@@ -228,10 +239,9 @@ class FunctionEvaluator(NetworkEvaluator):
     ) -> dict[str, float]:
         if segment is not None:
             return self._train_segment(architecture, observed, log, segment)
-        trained = self._train_network(self.network(architecture), architecture, log.report)
+        trained = self.train_network(self.network(architecture), architecture, log.report)
         values = {**observed, **trained.values}
-        further = {m: value for m, value in values.items() if m not in self.metrics}
-        log.keep(further, (trained.state, {}), trained.int8)
+        self._keep(values, trained, log)
         return {metric: values[metric] for metric in self.metrics}
 
     def _train_segment(
@@ -239,51 +249,30 @@ class FunctionEvaluator(NetworkEvaluator):
     ) -> dict[str, float]:
         """Train up to a fidelity, where `report` returns False.
 
-        The training fails if its function skips the fidelity, since the value of another epoch
-        would be stored as its value. A function with a parameter `checkpoint` continues from that
-        file. Any other starts again for each fidelity, which then costs all epochs from the first
-        on.
+        A function with a parameter `checkpoint` continues from that file. Any other starts again
+        for each fidelity, which then costs all epochs from the first on.
         """
-        until = segment.until
-        has_ended = has_diverged = False
-
-        def report(epoch: int, metrics: Values) -> bool:
-            nonlocal has_ended, has_diverged
-            epoch = whole_epoch(epoch)
-            if has_ended and epoch != until:
-                raise EvaluatorError(
-                    f"report returned False after epoch {until}, but the evaluator trained on: it "
-                    "must return then"
-                )
-            has_diverged = not log.report(epoch, metrics)
-            if epoch > until:
-                raise InputError(
-                    f"the evaluator reported epoch {epoch}, but not {until}, where its training "
-                    "pauses or ends: report each epoch in order, after a pause first the epoch in "
-                    "the checkpoint"
-                )
-            has_ended = epoch == until
-            return not has_diverged and not has_ended
-
-        trained = self._train_network(
-            self.network(architecture),
-            architecture,
-            report,
-            self._pause_file(architecture) if self.continues else None,
-        )
-        if log.reported < until and not has_diverged and not self._warned:
-            self._warned = True
+        report = _SegmentReport(log, segment.until)
+        checkpoint = self._pause_file(architecture) if self.continues else None
+        trained = self.train_network(self.network(architecture), architecture, report, checkpoint)
+        ended_early = log.reported < segment.until and not report.has_diverged
+        if ended_early and not self._has_warned:
+            self._has_warned = True
             _log.warning(
                 "the evaluator ended a training after epoch %d, but %d epochs are paid: report all "
                 "epochs, from 1 to the last fidelity",
                 log.reported,
-                until,
+                segment.until,
             )
         values = {**observed, **trained.values}
         if segment.is_last:
-            further = {m: value for m, value in values.items() if m not in self.metrics}
-            log.keep(further, (trained.state, {}), trained.int8)
+            self._keep(values, trained, log)
         return {metric: values[metric] for metric in self.metrics}
+
+    def _keep(self, values: Values, trained: Trained, log: EvaluationLogger) -> None:
+        """Let the log keep what a whole training leaves besides the metrics."""
+        further = {name: value for name, value in values.items() if name not in self.metrics}
+        log.keep(further, (trained.state, {}), trained.int8)
 
     def fidelities(self, levels: Sequence[int]) -> Fidelities:
         fidelities = Fidelities.of(levels, continues=self.continues)
@@ -297,13 +286,19 @@ class FunctionEvaluator(NetworkEvaluator):
 
     @property
     def continues(self) -> bool:
-        """True if the function can pause and continue trainings: it has an argument
-        `checkpoint`.
-        """
-        return (
-            "checkpoint" in inspect.signature(self.function).parameters
-            and "checkpoint" not in self.options
+        """True if the function can pause and continue trainings, by its argument `checkpoint`."""
+        return self._takes("checkpoint") and "checkpoint" not in self.options
+
+    def train_again(self, architecture: Architecture, seed: int) -> dict[str, float]:
+        options = {**self.options, "seed": seed} if self._takes("seed") else self.options
+        trained = self.train_network(
+            self.network(architecture),
+            architecture,
+            EvaluationLogger().report,
+            seed=seed,
+            options=options,
         )
+        return {metric: trained.values[metric] for metric in self.trained}
 
     def train_network(
         self,
@@ -312,48 +307,39 @@ class FunctionEvaluator(NetworkEvaluator):
         report: Report,
         checkpoint: Path | None = None,
         seed: int = INITIAL_SEED,
-    ) -> tuple[dict[str, float], State]:
-        """Call the function on a network with fresh weights, which `seed` draws.
+        options: Mapping[str, Any] | None = None,
+    ) -> Trained:
+        """Call the function on a network with fresh weights.
 
-        Returns:
-            The values by metric and the trained weights.
+        Args:
+            network: the network.
+            architecture: its architecture.
+            report: see `Report`.
+            checkpoint: file that a paused training continues from; None for a whole training.
+            seed: of torch, which draws the weights.
+            options: keyword arguments of the function; `self.options` by default.
 
         Raises:
             EvaluatorError: the function lacks a metric, returns one that is measured here, or
                 changed the module's parameters.
             InputError: it returns no dictionary, or a value that is not a number.
         """
-        trained = self._train_network(network, architecture, report, checkpoint, seed)
-        return trained.values, trained.state
-
-    def _train_network(
-        self,
-        network: Trainable,
-        architecture: Architecture,
-        report: Report,
-        checkpoint: Path | None = None,
-        seed: int = INITIAL_SEED,
-    ) -> _Trained:
-        """As `train_network`, with the quantized network if a metric is its score."""
         import torch
 
-        # 1. Train, and record what the network is shown.
-        torch.manual_seed(seed)
-        module = network.module()
-        names = module.state_dict().keys()
-        paused = {"checkpoint": checkpoint} if checkpoint else {}
-        before = None if self._was_called else self._bound_values()
+        options = self.options if options is None else options
+        arguments = {**options, "checkpoint": checkpoint} if checkpoint else options
         pause = MeasurementPause()
 
         def report_and_pause(epoch: int, metrics: Mapping[str, float]) -> bool:
             pause()  # while another process measures a latency on this machine
             return report(epoch, metrics)
 
-        with InputRecorder(module) as recorder:
-            returned = self._call(module, architecture, report_and_pause, self.options | paused)
-        if before is not None:
-            self._was_called = True
-            self._remember_state(before)
+        # 1. Train, and record what the network is shown.
+        torch.manual_seed(seed)
+        module = network.module()
+        names = module.state_dict().keys()
+        with InputRecorder(module) as recorder, self._remembered_state():
+            returned = self._call(module, architecture, report_and_pause, arguments)
         values = _plain(returned)
         if module.state_dict().keys() != names:
             raise EvaluatorError(
@@ -361,93 +347,135 @@ class FunctionEvaluator(NetworkEvaluator):
             )
         state = network.last_state(module)
 
-        # 2. Score the quantized network, unless the function returns such scores itself.
-        from nas.evaluation.onnx_module import OnnxModule, output_structure
+        # 2. Score the quantized network for metrics as `int8_accuracy` that the function did not
+        # return, if it returned `accuracy`.
+        quantized = None
+        missing = [metric for metric in self.returned if metric not in values]
+        if any(float_metric(metric) in values for metric in missing):
+            from nas.evaluation.onnx_module import OnnxModule, output_structure
 
-        int8 = {metric: float_metric(metric) for metric in self.returned if metric not in values}
-        if not any(metric in values for metric in int8.values()):
-            self._check_returned(values)
-            return _Trained(values, state)
-        calibration = self.measurement.calibration
-        samples = calibration.samples if calibration else recorder.samples
-        quantized = quantize(trained_model(network, state), samples)
-        structure = None if network.build is None else output_structure(module, network.example)
-        scores = self.score(OnnxModule(quantized, structure), architecture)
-        values |= {int8_metric(metric): value for metric, value in scores.items()}
+            calibration = self.measurement.calibration
+            samples = calibration.samples if calibration else recorder.samples
+            quantized = quantize(trained_model(network, state), samples)
+            structure = None
+            if network.build is not None:
+                structure = output_structure(module, network.example)
+            scores = self.score(OnnxModule(quantized, structure), architecture, options=options)
+            values |= {int8_metric(metric): value for metric, value in scores.items()}
         self._check_returned(values)
-        return _Trained(values, state, quantized)
+        return Trained(values, state, quantized)
 
     def score(
-        self, module: nn.Module, architecture: Architecture, epochs: int = 1
+        self,
+        module: nn.Module,
+        architecture: Architecture,
+        epochs: int = 1,
+        options: Mapping[str, Any] | None = None,
     ) -> dict[str, float]:
-        """Values that the function returns of a module that is there already: one that does not
-        learn, such as an `OnnxModule`, or one to fine-tune.
+        """Values that the function returns of a module that is there already.
 
-        The function runs as it is. After some epochs `report` returns False; if it has an argument
-        `epochs`, it gets that number.
+        It is one that does not learn, such as an `OnnxModule`, or one to fine-tune. The function
+        runs as it is. After some epochs `report` returns False; if it has an argument `epochs`, it
+        gets that number.
 
         Args:
             module: the module.
             architecture: its architecture.
             epochs: after which the function is told to end.
+            options: keyword arguments of the function; `self.options` by default.
 
         Raises:
             InputError: it returns no dictionary, or a value that is not a number.
         """
-        options = dict(self.options)
-        if "epochs" in inspect.signature(self.function).parameters:
-            options["epochs"] = min(epochs, int(options.get("epochs", epochs)))
+        arguments = dict(self.options if options is None else options)
+        if self._takes("epochs"):
+            arguments["epochs"] = min(epochs, int(arguments.get("epochs", epochs)))
 
         def report(epoch: int, metrics: Mapping[str, float]) -> bool:
             return whole_epoch(epoch) < epochs
 
-        return _plain(self._call(module, architecture, report, options))
+        return _plain(self._call(module, architecture, report, arguments))
 
     def _call(
         self,
         module: nn.Module,
         architecture: Architecture,
         report: Report,
-        options: Mapping[str, Any],
+        arguments: Mapping[str, Any],
     ) -> object:
         """What the function returns."""
         with exits_as_errors():
-            return self.function(module, architecture, report, **options)
+            return self.function(module, architecture, report, **arguments)
 
-    def train_again(self, architecture: Architecture, seed: int) -> dict[str, float]:
-        options = self.options
-        if "seed" in inspect.signature(self.function).parameters:
-            self.options = {**options, "seed": seed}
-        try:
-            values, _ = self.train_network(
-                self.network(architecture), architecture, EvaluationLogger().report, seed=seed
-            )
-        finally:
-            self.options = options
-        return {metric: values[metric] for metric in self.trained}
+    def _takes(self, argument: str) -> bool:
+        """True if the function has a parameter of this name."""
+        return argument in inspect.signature(self.function).parameters
 
-    def _remember_state(self, before: BoundValues) -> None:
-        """Remember the values that the function's first call has changed."""
+    @contextmanager
+    def _remembered_state(self) -> Iterator[None]:
+        """Remember the values that the function's first call changes, as they were before."""
+        if self._was_called:
+            yield
+            return
+        before = self._bound_values().known
+        yield
+        self._was_called = True
         after = self._bound_values().known
-        changed = {name: text for name, text in before.known.items() if after.get(name) != text}
+        changed = {name: text for name, text in before.items() if after.get(name) != text}
         _state_of(self.function).update(changed)
 
     def _check_returned(self, values: Mapping[str, float]) -> None:
         """Raise EvaluatorError if a metric is missing, or is one that is measured here."""
-        if missing := [metric for metric in self.returned if metric not in values]:
-            have = ", ".join(map(str, values)) or "nothing"
-            raise EvaluatorError(f"the evaluator returned no {missing[0]!r}; it returned {have}")
-        if measured := [metric for metric in self.measurement.metrics if metric in values]:
-            raise EvaluatorError(
-                f"the evaluator returned {measured[0]!r}, which nas measures itself: rename it"
-            )
+        for metric in self.returned:
+            if metric not in values:
+                returned = ", ".join(values) or "nothing"
+                raise EvaluatorError(
+                    f"the evaluator returned no {metric!r}; it returned {returned}"
+                )
+        for metric in self.measurement.metrics:
+            if metric in values:
+                raise EvaluatorError(
+                    f"the evaluator returned {metric!r}, which nas measures itself: rename it"
+                )
 
     def _check_signature(self) -> None:
+        """Raise InputError if the function cannot be called with its options."""
         try:
             inspect.signature(self.function).bind(*_ARGUMENTS, **self.options)
         except TypeError as error:
-            given = ", ".join((*_ARGUMENTS, *self.options))
-            raise InputError(f"the evaluator must take ({given}): {error}") from error
+            arguments = ", ".join((*_ARGUMENTS, *self.options))
+            raise InputError(f"the evaluator must take ({arguments}): {error}") from error
+
+
+class _SegmentReport:
+    """The `report` of a training that pauses or ends at a fidelity, where it returns False.
+
+    The training fails if its function skips the fidelity, since the value of another epoch would be
+    stored as its value.
+    """
+
+    def __init__(self, log: EvaluationLogger, until: int) -> None:
+        self.log = log
+        self.until = until
+        self.has_ended = False  # at the fidelity
+        self.has_diverged = False
+
+    def __call__(self, epoch: int, metrics: Values) -> bool:
+        epoch = whole_epoch(epoch)
+        if self.has_ended and epoch != self.until:
+            raise EvaluatorError(
+                f"report returned False after epoch {self.until}, but the evaluator trained on: it "
+                "must return then"
+            )
+        self.has_diverged = not self.log.report(epoch, metrics)
+        if epoch > self.until:
+            raise InputError(
+                f"the evaluator reported epoch {epoch}, but not {self.until}, where its training "
+                "pauses or ends: report each epoch in order, after a pause first the epoch in "
+                "the checkpoint"
+            )
+        self.has_ended = epoch == self.until
+        return not (self.has_diverged or self.has_ended)
 
 
 def _plain(values: object) -> dict[str, float]:
@@ -459,12 +487,15 @@ def _plain(values: object) -> dict[str, float]:
     return {str(metric): plain_number(str(metric), value) for metric, value in values.items()}
 
 
+# --- what the function depends on
+
 _STATES: WeakKeyDictionary[Any, dict[str, str]] = WeakKeyDictionary()
 
 
 def _state_of(function: Any) -> dict[str, str]:
-    """Values that calls of a function or methods of its object change, as they were before the
-    first call.
+    """Values that calls of a function change, as they were before the first call.
+
+    All methods of an object share them.
     """
     owner = getattr(function, "__self__", function)
     try:
@@ -480,33 +511,43 @@ def _name(function: Any) -> str:
 
 
 def code_checksum(file: Path) -> str:
-    """SHA-256 of the code of a Python file and of the files beside it that it imports, without
-    comments and layout.
+    """SHA-256 of the code of a Python file and of the files beside it that it imports.
+
+    Comments and layout do not count.
     """
-    digest, seen, unread = hashlib.sha256(), {file}, [file]
+    digest = hashlib.sha256()
+    unread = [file]
+    seen = {file}
     while unread:
         tree = _parsed(unread.pop(0))
         digest.update(ast.dump(tree).encode())
-        unread += sorted({*_beside(file.parent, tree)} - seen)
-        seen |= {*unread}
+        imported = set(_imported_beside(file.parent, tree))
+        unread += sorted(imported - seen)
+        seen |= imported
     return digest.hexdigest()
 
 
 def _parsed(file: Path) -> ast.Module:
+    """The syntax tree of a Python file."""
     try:
         return ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError) as error:
         raise InputError(f"{file}: cannot be read as Python ({error})") from error
 
 
-def _beside(folder: Path, tree: ast.Module) -> Iterator[Path]:
+def _imported_beside(folder: Path, tree: ast.Module) -> Iterator[Path]:
     """The files in a folder that the code imports: modules, and all files of a package."""
     for node in ast.walk(tree):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module]
+        else:
+            continue
         for name in names:
-            first = folder / name.partition(".")[0] if name else None
-            if first and first.with_suffix(".py").is_file():
-                yield first.with_suffix(".py")
-            elif first and (first / "__init__.py").is_file():
-                yield from first.rglob("*.py")
+            top_level = folder / name.partition(".")[0]
+            module = top_level.with_suffix(".py")
+            if module.is_file():
+                yield module
+            elif (top_level / "__init__.py").is_file():
+                yield from top_level.rglob("*.py")

@@ -348,8 +348,8 @@ class _Own:
                 progress("epochs", epoch, max(epoch, epochs))
             return True
 
-        values, state = self.evaluator.train_network(network, architecture, report)
-        return values, (state, {})
+        trained = self.evaluator.train_network(network, architecture, report)
+        return trained.values, (trained.state, {})
 
     # --- quantization
 

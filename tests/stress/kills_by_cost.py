@@ -174,9 +174,8 @@ def _is_equal(found: SearchResult, trial: optuna.trial.FrozenTrial) -> bool:
         curve[epoch] = metrics["fit_loss"]
         return True
 
-    values, _ = evaluator.train_network(
-        Trainable.of(evaluator.space, architecture), architecture, report, None
-    )
+    network = Trainable.of(evaluator.space, architecture)
+    values = evaluator.train_network(network, architecture, report).values
     return (
         curve == trial.intermediate_values
         and values["digest"] == trial.user_attrs[FURTHER_KEY]["digest"]
