@@ -1,15 +1,14 @@
-"""Evaluators that build networks on this machine: what needs no training is measured, the rest is
-trained.
+"""Evaluators that build networks on this machine, measure what needs no training, and train.
 
-`NetworkEvaluator` is their base, with the network that is at work and the files of paused trainings.
-`MeasuredEvaluator` has the built-in training; `nas.search.own_evaluator.FunctionEvaluator` calls a
-function of the user's.
+`NetworkEvaluator` is their base, with the network that is at work and the files of paused
+trainings. `MeasuredEvaluator` has the built-in training. A function of the user's is called by
+`nas.search.own_evaluator.FunctionEvaluator`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +27,9 @@ from search_spaces.common.errors import InputError
 from search_spaces.ir.text import fingerprint
 
 if TYPE_CHECKING:
-    from nas.evaluation.measurement import Measured, Measurement
+    import onnx
+
+    from nas.evaluation.measurement import Measured, Measurement, Measurements
     from search_spaces import Architecture, SearchSpace
 
 MAX_PROBE_SECONDS = 2.0  # after which no further network is probed
@@ -55,12 +56,17 @@ class NetworkEvaluator(Evaluator):
         self._built: tuple[Architecture, Trainable] | None = None
 
     def network(self, architecture: Architecture) -> Trainable:
-        """The network of an architecture. The last one is kept, since it is measured and then
-        trained.
+        """The network of an architecture.
+
+        The last one is kept, since it is measured and then trained.
         """
-        if self._built is None or self._built[0] != architecture:
-            self._built = architecture, Trainable.of(self.space, architecture)
-        return self._built[1]
+        if self._built is not None:
+            built_architecture, network = self._built
+            if built_architecture == architecture:
+                return network
+        network = Trainable.of(self.space, architecture)
+        self._built = architecture, network
+        return network
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -77,7 +83,9 @@ class NetworkEvaluator(Evaluator):
 
     def forget(self, architecture: Architecture) -> None:
         if self.checkpoints:
-            for file in self.checkpoints.glob(f"{self._pause_file(architecture).stem}*"):
+            # Several seeds have several files, and a function may write more beside its own.
+            name = self._pause_file(architecture).stem
+            for file in self.checkpoints.glob(f"{name}*"):
                 file.unlink(missing_ok=True)
 
     def _measured(
@@ -86,8 +94,11 @@ class NetworkEvaluator(Evaluator):
         """Values of a measurement without training."""
         if not measurement.metrics:
             return {}
-        network = self.network(architecture)
-        return measurement(network, lambda: self.space.to_onnx(architecture)).values
+        return measurement(self.network(architecture), self._model(architecture)).values
+
+    def _model(self, architecture: Architecture) -> Callable[[], onnx.ModelProto]:
+        """What builds the ONNX model of an architecture, for measurements that need it."""
+        return partial(self.space.to_onnx, architecture)
 
     def _check_pause_folder(self) -> None:
         """Raise InputError without a folder for paused trainings."""
@@ -107,17 +118,26 @@ class NetworkEvaluator(Evaluator):
 
 def values_of(measured: Mapping[str, Measured]) -> dict[str, float]:
     """Values by metric."""
-    return {metric: m.value for metric, m in measured.items()}
+    return {metric: result.value for metric, result in measured.items()}
 
 
 def spreads_of(measured: Mapping[str, Measured]) -> dict[str, tuple[float, float, str]]:
     """Low value, high value and what these are, of the metrics that were measured repeatedly."""
-    return {metric: (m.low, m.high, m.spread) for metric, m in measured.items() if m.spread}
+    return {
+        metric: (result.low, result.high, result.spread)
+        for metric, result in measured.items()
+        if result.spread
+    }
 
 
 class _Training(NamedTuple):
-    """The result of a whole training: values, further values, spreads, and the file of the
-    weights.
+    """The result of a whole training.
+
+    Attributes:
+        values: of the trained metrics.
+        further: values of other metrics, such as test scores.
+        spreads: as `spreads_of` returns them.
+        weights: their file; None if they were not kept.
     """
 
     values: dict[str, float]
@@ -146,11 +166,12 @@ class MeasuredEvaluator(NetworkEvaluator):
         _refuse_test_scores(measurement)
         self.metrics = measurement.metrics
         self.device = measurement.device
+        # What is known without data needs no training.
         untrained = known_metrics(measurement.latency, None, measurement.external_devices)
-        cheap = tuple(metric for metric in self.metrics if metric in untrained)
-        costly = tuple(metric for metric in self.metrics if metric not in untrained)
-        self._untrained = replace(measurement, metrics=cheap)
-        self._trained = replace(measurement, metrics=costly)
+        cheap = [metric for metric in self.metrics if metric in untrained]
+        costly = [metric for metric in self.metrics if metric not in untrained]
+        self._untrained = replace(measurement, metrics=tuple(cheap))
+        self._trained = replace(measurement, metrics=tuple(costly))
         # Of the networks so far, by the fingerprint of their identity:
         self._measurements: dict[str, dict[str, Measured]] = {}
         self._trainings: dict[str, _Training] = {}
@@ -191,24 +212,30 @@ class MeasuredEvaluator(NetworkEvaluator):
             return self._train_segment(architecture, observed, log, segment)
         name = fingerprint(self.network(architecture).identity)
         training = self._trainings.get(name)
-        if training is None or not _serves(training, log):
-            training = self._trainings[name] = self._train(architecture, name, log)
-        else:
+        if training is not None and _serves(training, log):
+            # The same network as an earlier one: its results are copied.
             log.spread(training.spreads)
-            is_kept = training.weights and training.weights.exists()
+            is_kept = training.weights is not None and training.weights.exists()
             log.keep(training.further, training.weights if is_kept else None)
+        else:
+            training = self._train(architecture, name, log)
+            self._trainings[name] = training
         return {**observed, **training.values}
 
     def probe(self, architectures: Sequence[Architecture]) -> float | None:
         """As in `Evaluator`: some steps of each training, and one latency of this machine."""
+        if self.unprobed and not self.trained:
+            return None
         began = time.monotonic()
+
+        # 1. Measurements take about as long for any network: one is enough.
         measuring = 0.0
-        trainings = list[float]()
         if not self.unprobed:
             self.measure(architectures[0], EvaluationLogger())
             measuring = time.monotonic() - began
-        elif not self.trained:
-            return None
+
+        # 2. Trainings differ by the size of the network.
+        trainings = []
         for architecture in architectures:
             trainings.append(self._trained.probe(self.network(architecture)))
             if time.monotonic() - began > MAX_PROBE_SECONDS:
@@ -221,66 +248,83 @@ class MeasuredEvaluator(NetworkEvaluator):
         return () if measured == self.measurement.timed_here else measured
 
     def train_again(self, architecture: Architecture, seed: int) -> dict[str, float]:
-        model = partial(self.space.to_onnx, architecture)
-        trained = replace(self._trained, seeds=(seed,))(self.network(architecture), model)
-        return {metric: trained.values[metric].value for metric in self.trained}
+        training = replace(self._trained, seeds=(seed,))
+        values = training(self.network(architecture), self._model(architecture)).values
+        return {metric: values[metric].value for metric in self.trained}
 
     def _train(self, architecture: Architecture, name: str, log: EvaluationLogger) -> _Training:
         """A whole training. An interrupted one continues from its checkpoint."""
-        checkpoint = self.checkpoints / f"{name}.pt" if self.checkpoints else None
-        trained = self._trained(
+        # 1. Train.
+        checkpoint = None if self.checkpoints is None else self.checkpoints / f"{name}.pt"
+        result = self._trained(
             self.network(architecture),
-            lambda: self.space.to_onnx(architecture),
+            self._model(architecture),
             checkpoint,
             report=log.report,
         )
-        values = values_of(trained.values)
-        spreads = spreads_of(trained.values)
-        further = {metric: value for metric, value in values.items() if metric not in self.metrics}
+
+        # 2. Keep its results.
+        values = values_of(result.values)
+        spreads = spreads_of(result.values)
         log.spread(spreads)
-        weights = log.keep(
-            further,
-            None if trained.state is None else (trained.state, trained.about),
-            trained.int8,
-        )
-        for done in self.checkpoints.glob(f"{name}*.pt") if self.checkpoints else ():
-            done.unlink()
-        return _Training({m: values[m] for m in self.trained}, further, spreads, weights)
+        further, weights = self._keep(values, result, log)
+
+        # 3. Then its checkpoints, perhaps one for each group of seeds, are of no more use.
+        if self.checkpoints is not None:
+            for file in self.checkpoints.glob(f"{name}*.pt"):
+                file.unlink()
+        trained = {metric: values[metric] for metric in self.trained}
+        return _Training(trained, further, spreads, weights)
 
     def _train_segment(
         self, architecture: Architecture, observed: Values, log: EvaluationLogger, segment: Segment
     ) -> dict[str, float]:
         """Continue a training, bit for bit from its checkpoint, and pause it at a fidelity."""
-        trained = self._trained(
+        result = self._trained(
             self.network(architecture),
-            lambda: self.space.to_onnx(architecture),
+            self._model(architecture),
             self._pause_file(architecture),
             report=log.report,
             until=segment.until,
         )
-        values = {**observed, **values_of(trained.values)}
-        log.spread(spreads_of(trained.values))
+        values = {**observed, **values_of(result.values)}
+        log.spread(spreads_of(result.values))
         log.report(segment.until, {metric: values[metric] for metric in self.trained})
         if segment.is_last:
-            further = {m: value for m, value in values.items() if m not in self.metrics}
-            weights = None if trained.state is None else (trained.state, trained.about)
-            log.keep(further, weights, trained.int8)
+            self._keep(values, result, log)
         return {metric: values[metric] for metric in self.metrics}
+
+    def _keep(
+        self, values: Values, result: Measurements, log: EvaluationLogger
+    ) -> tuple[dict[str, float], Path | None]:
+        """Let the log keep what a whole training leaves besides the metrics.
+
+        Returns:
+            Further values, and the file of the weights if they were kept.
+        """
+        further = {metric: value for metric, value in values.items() if metric not in self.metrics}
+        weights = None if result.state is None else (result.state, result.about)
+        return further, log.keep(further, weights, result.int8)
 
     def fidelities(self, levels: Sequence[int]) -> Fidelities:
         fidelities = Fidelities.of(levels, continues=True)
+
+        # 1. The last one is a whole training.
         epochs = self.measurement.training.epochs
         if epochs != fidelities.last:
             raise InputError(
                 f"the last fidelity is {levels[-1]}, but a training has {epochs} epochs: give "
                 "--epochs"
             )
+
+        # 2. A network without a training has a score if its weights are a trained model's.
         inherits = isinstance(self.space, Subnetworks) and self.space.start == "inherited"
         if levels[0] == 0 and not inherits:
             raise InputError(
                 "fidelity 0 is a score before any training: it needs networks that inherit weights, "
                 "as of --model"
             )
+
         check_trained(self.trained, self.metrics)
         self._check_pause_folder()
         return fidelities
@@ -292,10 +336,11 @@ def _refuse_test_scores(measurement: Measurement) -> None:
     if data is None:
         return
     int8_validation, int8_test = int8_scores(data)
-    for test, metric in {data.test_metric: data.metric, int8_test: int8_validation}.items():
+    validation_of = {data.test_metric: data.metric, int8_test: int8_validation}
+    for test, validation in validation_of.items():
         if test in measurement.metrics:
             raise InputError(
-                f"{test} is kept for the final report: search by the validation score, {metric}"
+                f"{test} is kept for the final report: search by the validation score, {validation}"
             )
 
 
@@ -306,4 +351,6 @@ def _serves(training: _Training, log: EvaluationLogger) -> bool:
     needed.
     """
     weights, folder = training.weights, log.weights
-    return weights is None or folder is None or weights.exists() or weights.parent == folder.folder
+    if weights is None or folder is None:
+        return True
+    return weights.exists() or weights.parent == folder.folder
