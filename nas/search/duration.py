@@ -69,14 +69,17 @@ class Workload:
 
     def counted(self, left: float) -> str:
         """The units that are left, in words."""
+        count = f"{left:,.0f}"
+        if left != self.units:
+            count += f" of {self.units:,.0f}"
         if self.is_by_cost:
-            return f"{_count(left, self.units)} epochs of training"
+            return f"{count} epochs of training"
         if not self.trainings:
-            return f"{_count(left, self.units)} evaluations"
+            return f"{count} evaluations"
         epochs = "1 epoch" if self.epochs == 1 else f"{self.epochs} epochs"
         if self.trainings == 1:
-            return f"{_count(left, self.units)} trainings of {epochs}"
-        return f"{_count(left, self.units)} evaluations of {self.trainings} trainings of {epochs}"
+            return f"{count} trainings of {epochs}"
+        return f"{count} evaluations of {self.trainings} trainings of {epochs}"
 
 
 @dataclass(frozen=True)
@@ -105,18 +108,25 @@ class Duration:
     @property
     def sentence(self) -> str:
         """The estimate in plain words."""
+        # 1. What is to be done.
         work = self.work
-        counted = self.work.counted(self.left)
+        counted = work.counted(self.left)
         if work.jobs > 1:
             counted += f" in {work.jobs} processes"
-        if self.each is None or self.seconds is None:
+
+        # 2. Without an estimate, the limit is all that is known.
+        seconds, each = self.seconds, self.each
+        if seconds is None or each is None:
             limit = "" if math.isinf(work.limit) else f", for at most {in_words(work.limit)}"
             return f"{counted}{limit}; how long they take is known after the first"
-        text = f"about {in_words(self.seconds)}"
-        text += " left" if self.left < work.units else ""
-        if self.seconds == work.limit:
+
+        # 3. With one: `about TIME left, the time limit: UNITS, TIME each (BASIS), then more`.
+        text = f"about {in_words(seconds)}"
+        if self.left < work.units:
+            text += " left"
+        if seconds == work.limit:
             text += ", the time limit"
-        text += f": {counted}, {in_words(self.each)} each ({self.basis})"
+        text += f": {counted}, {in_words(each)} each ({self.basis})"
         if work.confirm:
             trainings = "training" if work.confirm == 1 else "trainings"
             text += f", then {work.confirm} fresh {trainings} of each network of the front"
@@ -139,7 +149,9 @@ Announce = Callable[[Duration], None]
 
 
 class DurationForecast:
-    """Announces how long searches will take; of searches that take no time worth a word, nothing.
+    """Announces how long searches will take, before they start and after the first evaluation.
+
+    Searches that take no time worth a word are not announced.
 
     Args:
         evaluator: of the searches.
@@ -150,10 +162,14 @@ class DurationForecast:
     def __init__(
         self, evaluator: Evaluator, work: Workload, announce: Announce | None = None
     ) -> None:
-        self.evaluator, self.work, self.announce = evaluator, work, announce
-        takes_time = isinstance(evaluator, NetworkEvaluator) and {*evaluator.metrics} - {*COSTS}
-        self._is_needed = bool(takes_time)  # until seconds of whole evaluations are known
-        self._done = 0.0
+        self.evaluator = evaluator
+        self.work = work
+        self.announce = announce
+        builds_networks = isinstance(evaluator, NetworkEvaluator)
+        counts_only = set(evaluator.metrics) <= set(COSTS)
+        # Until the seconds of whole evaluations are known:
+        self._is_needed = builds_networks and not counts_only
+        self._done = 0.0  # units
 
     def begin(self, studies: Iterable[StudyAddress], space: SearchSpace, seed: int = 0) -> None:
         """Announce an estimate before the searches start.
@@ -165,37 +181,42 @@ class DurationForecast:
         """
         if not self._is_needed:
             return
-        # 1. What is stored, by units and seconds.
+
+        # 1. What is stored already.
         trials = [trial for address in studies for trial in _stored(*address)]
-        units = np.array([self._units(trial) for trial in trials])
-        seconds = np.array([_seconds(trial) for trial in trials])
-        self._done = min(float(units.sum()), self.work.units)
+        units = sum(self._units(trial) for trial in trials)
+        self._done = min(units, self.work.units)
         if self._done == self.work.units:
             self._is_needed = False
             return
-        # 2. The best of the sources.
+
+        # 2. Whole evaluations are the best source: no further estimate is needed.
         if self._done:
             self._is_needed = False
-            basis = f"as the {len(trials)} stored ones" if not self.work.is_by_cost else "as so far"
-            self._announce(float(seconds.sum() / units.sum()), basis)
+            each = sum(map(_seconds, trials)) / units
+            basis = "as so far" if self.work.is_by_cost else f"as the {len(trials)} stored ones"
+            self._announce(each, basis)
             return
-        each = self._probe(space, seed)
+
+        # 3. Without any, parts of evaluations.
+        probed = self._probe(space, seed)
         basis = "from a few training steps"
         if left_out := self.evaluator.unprobed:
             basis += f", without {', '.join(left_out)}"
-        self._announce(each, "" if each is None else basis)
+        self._announce(probed, "" if probed is None else basis)
 
     def note(self, study: optuna.Study, trial: FrozenTrial) -> None:
         """Announce an estimate after the first evaluation; a callback of a search."""
         units = self._units(trial) if _counts(trial) else 0.0
         if not self._is_needed or not units:
             return
-        self._is_needed = False
+        self._is_needed = False  # one whole evaluation is enough
         self._done += units
         if self._done < self.work.units:
             self._announce(_seconds(trial) / units, "as the first")
 
     def _announce(self, each: float | None, basis: str) -> None:
+        """Log and announce an estimate from the seconds of one unit."""
         duration = Duration(self.work, self.work.units - self._done, each, basis)
         log.info("%s", duration.sentence)
         if self.announce is not None:
@@ -212,7 +233,8 @@ class DurationForecast:
         try:
             networks = [space.sample(np.random.default_rng([seed, i])) for i in range(PROBED)]
             seconds = self.evaluator.probe(networks)
-        except Exception as error:  # as the search will report, whose evaluations then fail, too
+        except Exception as error:
+            # The search will report it, since its evaluations then fail, too.
             log.debug("no training steps could be timed: %s", error)
             return None
         if seconds is None or not self.work.is_by_cost:
@@ -226,7 +248,10 @@ def workload(
     evaluations: int,
     budget: float | None = None,
     cost: str = EPOCHS,
-    **limits: Any,
+    *,
+    jobs: int = 1,
+    limit: float = math.inf,
+    confirm: int = 0,
 ) -> Workload | None:
     """The work of equal searches.
 
@@ -236,7 +261,9 @@ def workload(
         evaluations: of each of them.
         budget: of each search by cost, in the unit `cost`; None for any other search.
         cost: epochs, seconds or a metric.
-        limits: `jobs`, `limit` (seconds per search) and `confirm` of the `Workload`.
+        jobs: see `Workload`.
+        limit: seconds of each search after which nothing starts.
+        confirm: see `Workload`.
 
     Returns:
         The work; None if a budget is not in epochs: one in seconds says itself how long it takes.
@@ -245,19 +272,26 @@ def workload(
         if cost != SECONDS:
             log.debug("a budget of %s does not tell seconds", cost)
         return None
-    if (size := evaluator.space.size if evaluator.space else None) is not None:
+
+    # 1. A space may have fewer networks than are to be evaluated.
+    size = evaluator.space.size if evaluator.space else None
+    if size is not None:
         evaluations = min(evaluations, size)
-    limits["limit"] = searches * limits.get("limit", math.inf)
+
+    # 2. Only of the built-in training is it known how many there are, and how long.
     trainings, epochs = 0, 0
     if isinstance(evaluator, NetworkEvaluator) and evaluator.measurement.data and evaluator.trained:
         trainings = len(evaluator.seeds)
         epochs = evaluator.measurement.training.epochs
+
     return Workload(
-        searches * (evaluations if budget is None else budget),
-        budget is not None,
-        trainings,
-        epochs,
-        **limits,
+        units=searches * (evaluations if budget is None else budget),
+        is_by_cost=budget is not None,
+        trainings=trainings,
+        epochs=epochs,
+        jobs=jobs,
+        limit=searches * limit,
+        confirm=confirm,
     )
 
 
@@ -284,11 +318,6 @@ def _seconds(trial: FrozenTrial) -> float:
     """Seconds that a finished trial took, without an interruption before it."""
     assert trial.datetime_complete is not None
     return trial.datetime_complete.timestamp() - began(trial)
-
-
-def _count(left: float, units: float) -> str:
-    """ "60", or "30 of 60" if a part is done."""
-    return f"{units:,.0f}" if left == units else f"{left:,.0f} of {units:,.0f}"
 
 
 def in_words(seconds: float) -> str:
