@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -10,10 +11,32 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import IO, NamedTuple
 
+from search_spaces.common.errors import InputError
+
+TIMEOUT = "NAS_RUNTIME_TIMEOUT"  # environment variable: seconds that a measurement may take
+TIMEOUT_S = 600.0  # by default: a compiler on a busy core takes minutes
 MAX_SHOWN = 200  # characters of what a program printed in an error message
 # A line on its standard input dismisses the watcher; the end of the input without one comes from
 # the death of the process that holds the other end of the pipe.
 _WATCHER = 'read line || kill -s KILL -- "-$1"'
+
+
+def default_timeout() -> float:
+    """Seconds that a measurement on this machine may take: `$NAS_RUNTIME_TIMEOUT` or `TIMEOUT_S`.
+
+    Raises:
+        InputError: the variable is no positive number.
+    """
+    text = os.environ.get(TIMEOUT)
+    if not text:
+        return TIMEOUT_S
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise InputError(f"{TIMEOUT}={text}: it must be a positive number of seconds")
+    return seconds
 
 
 class TooSlow(Exception):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nas.evaluation.child_process import TooSlow, default_timeout, last_line, run_killable
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,9 +32,11 @@ def measure_memory(model: onnx.ModelProto, *, batch: int = 1, threads: int = 1) 
         threads: threads of ONNX Runtime.
 
     Raises:
-        InputError: the system is not Linux, or ONNX Runtime cannot run the model.
+        InputError: the system is not Linux, or ONNX Runtime cannot run the model within
+            `default_timeout()`.
     """
     check_linux(METRIC)
+    timeout = default_timeout()
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder, name) for name in ("tiny.onnx", "model.onnx")]
         for path, content in zip(paths, (tiny_model(), model), strict=True):
@@ -47,11 +49,16 @@ def measure_memory(model: onnx.ModelProto, *, batch: int = 1, threads: int = 1) 
             str(batch),
             str(threads),
         ]
-        child = subprocess.run(command, capture_output=True, text=True, check=False)
-    if child.returncode:
-        reason = (child.stderr.strip().splitlines() or [f"exit status {child.returncode}"])[-1]
-        raise InputError(f"{METRIC} could not be measured: {reason}")
-    return float(child.stdout)
+        try:
+            finished = run_killable(command, timeout)
+        except TooSlow as error:
+            raise InputError(
+                f"{METRIC} could not be measured: it took more than {timeout:g} s"
+            ) from error
+    if finished.failure:
+        reason = last_line(finished.errors) or f": the process {finished.failure}"
+        raise InputError(f"{METRIC} could not be measured{reason}")
+    return float(finished.output)
 
 
 def check_linux(metric: str) -> None:

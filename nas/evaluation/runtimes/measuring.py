@@ -8,7 +8,6 @@ no value there: `RuntimeFailure`.
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import sys
@@ -17,37 +16,23 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nas.evaluation.child_process import MAX_SHOWN, TooSlow, printable, run_killable
+from nas.evaluation.child_process import (
+    MAX_SHOWN,
+    TooSlow,
+    default_timeout,
+    printable,
+    run_killable,
+)
 from nas.evaluation.latency import CPU, Latency, LatencyTask, with_batch
 from nas.evaluation.runtimes import get_runtime
 from nas.evaluation.runtimes.base import Runtime, read_inputs
-from search_spaces.common.errors import InputError, MeasurementError
+from search_spaces.common.errors import MeasurementError
 from search_spaces.ir.onnx import load_model
 
 if TYPE_CHECKING:
     import onnx
 
-TIMEOUT = "NAS_RUNTIME_TIMEOUT"  # environment variable: seconds that one child process may take
-TIMEOUT_S = 600.0  # by default: a compiler on a busy core takes minutes
 CHILD = [sys.executable, "-m", "nas.evaluation.runtimes.child"]
-
-
-def default_timeout() -> float:
-    """Seconds that a child process may take: `$NAS_RUNTIME_TIMEOUT`, or `TIMEOUT_S`.
-
-    Raises:
-        InputError: the variable is no positive number.
-    """
-    text = os.environ.get(TIMEOUT)
-    if not text:
-        return TIMEOUT_S
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise InputError(f"{TIMEOUT}={text}: it must be a positive number of seconds")
-    return seconds
 
 
 class RuntimeFailure(MeasurementError):
@@ -82,8 +67,7 @@ def measure_in_runtime(
         model: the network as ONNX.
         name: of the runtime, as `nas.evaluation.runtimes.RUNTIMES` has it.
         task: how it is timed. Its provider is not used.
-        timeout: of the child process, in seconds; by default `$NAS_RUNTIME_TIMEOUT`, or
-            `TIMEOUT_S`.
+        timeout: of the child process, in seconds; `default_timeout()` by default.
 
     Raises:
         RuntimeFailure: the runtime cannot convert or run the network within the timeout, or its

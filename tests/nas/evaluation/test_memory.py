@@ -10,6 +10,7 @@ from pathlib import Path
 import onnx
 import pytest
 
+from nas.evaluation.child_process import TIMEOUT
 from nas.evaluation.memory import measure_memory
 from search_spaces.common.errors import InputError
 from search_spaces.ir.builder import Network
@@ -47,6 +48,22 @@ def test_model_that_cannot_be_run_is_one_line() -> None:
     ) as caught:
         measure_memory(model)
     assert "\n" not in str(caught.value)
+
+
+def test_a_process_that_crashes_or_hangs_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    python = tmp_path / "python"
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setenv(TIMEOUT, "0.5")
+    for script, reason in {
+        "kill -SEGV $$": r"the process crashed \(SIGSEGV\)",
+        "sleep 60": r"it took more than 0\.5 s",
+    }.items():
+        python.write_text(f"#!/bin/sh\n{script}\n")
+        python.chmod(0o755)
+        with pytest.raises(InputError, match=f"^peak_memory_mb could not be measured: {reason}$"):
+            measure_memory(network(4, 8))
 
 
 def test_python_that_is_gone_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import pytest
 from onnx import helper
 
 import nas
+from nas.evaluation import child_process
 from nas.evaluation.latency import LatencyTask
 from nas.evaluation.measurement import Measurement
 from nas.evaluation.runtimes import RUNTIME_METRICS, RUNTIMES, measuring
@@ -212,7 +213,7 @@ def test_a_converter_that_hangs_is_ended_with_what_it_started(
 ) -> None:
     own = f"{tmp_path}/pid"
     pnnx(f"sleep 600 & echo $! > {own}; wait")
-    monkeypatch.setenv(measuring.TIMEOUT, "12")
+    monkeypatch.setenv(child_process.TIMEOUT, "12")
     with pytest.raises(RuntimeFailure, match=r"ncnn failed while converting: took more than 12 s"):
         measure_in_runtime(network(), "ncnn", QUICK)
     state = Path(f"/proc/{Path(own).read_text().strip()}/stat")
@@ -246,14 +247,14 @@ def test_a_converter_ends_when_the_search_that_started_it_is_killed(
 def test_the_time_limit_of_converters_is_a_number_of_seconds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv(measuring.TIMEOUT, raising=False)
-    assert measuring.default_timeout() == measuring.TIMEOUT_S
-    monkeypatch.setenv(measuring.TIMEOUT, "90")
-    assert measuring.default_timeout() == 90
+    monkeypatch.delenv(child_process.TIMEOUT, raising=False)
+    assert child_process.default_timeout() == child_process.TIMEOUT_S
+    monkeypatch.setenv(child_process.TIMEOUT, "90")
+    assert child_process.default_timeout() == 90
     for text in ("soon", "0", "-1", "nan", "inf"):
-        monkeypatch.setenv(measuring.TIMEOUT, text)
+        monkeypatch.setenv(child_process.TIMEOUT, text)
         with pytest.raises(InputError, match=rf"NAS_RUNTIME_TIMEOUT={text}: .* number of seconds"):
-            measuring.default_timeout()
+            child_process.default_timeout()
 
 
 def test_outputs_are_compared_relative_to_the_largest_one() -> None:
@@ -341,7 +342,7 @@ def test_a_search_goes_on_after_a_converter_in_trouble_and_reports_it(
     assert spec.origin is not None
     program = Path(spec.origin).parent / "pnnx"
     pnnx(TROUBLE.format(calls=tmp_path / "calls", pnnx=program))
-    monkeypatch.setenv(measuring.TIMEOUT, "20")
+    monkeypatch.setenv(child_process.TIMEOUT, "20")
     trained = []
 
     def evaluate(model: object, architecture: object, report: object) -> dict[str, float]:
