@@ -322,8 +322,8 @@ class Study:
                 record(module, EXAMPLE),
                 lambda module=module: copy.deepcopy(module),  # type: ignore[misc]
                 EXAMPLE,
-                self.space.model,
-                True,
+                teacher=self.space.model,
+                inherits=True,
             )
             scores.append(self.score(f"{rival} {ratio:.3f}", network, self.size.tune_epochs))
         return scores

