@@ -1,11 +1,9 @@
-"""Active learning of a device's latency: measures the networks of which the RLM is least
-certain.
-"""
+"""Active learning of a device's latency: measures what the RLM is least certain of."""
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -70,27 +68,34 @@ def measure(
         InputError: ten consecutive networks could not be timed.
     """
     pool = draw_pool(space, seed)
-    failures = 0
-    while (left := [text for text in pool if text not in device.tried]) and len(
-        device.texts
-    ) < count:
-        text = _next(device, left) if failures < MAX_DOUBTS else _likeliest(device, pool, left)
+    failures = 0  # in a row
+    while len(device.texts) < count:
+        # 1. Select a network.
+        candidates = [text for text in pool if text not in device.tried]
+        if not candidates:
+            break
+        in_doubt = failures >= MAX_DOUBTS
+        text = _likeliest(device, pool, candidates) if in_doubt else _next(device, candidates)
+        architecture = pool[text]
+        notation = space.format(architecture)
         if progress:
-            progress(space.format(pool[text]), len(device.texts), count)
+            progress(notation, len(device.texts), count)
+
+        # 2. Time it. A failure, as of the device, a converter or the quantization, is a result too.
         try:
-            latency = time_on_device(space.to_onnx(pool[text]), command, batch, calibration)
+            latency = time_on_device(space.to_onnx(architecture), command, batch, calibration)
             if not latency.low > 0:
                 raise DeviceError(f"{device.metric} is {latency.low:g}, and not positive")
-        except InputError as error:  # as of a device, a converter, or the quantization
-            device.add(text, space.format(pool[text]), None, str(error))
+        except InputError as error:
+            device.add(text, notation, None, str(error))
             failures += 1
             if failures == MAX_FAILURES:
                 raise InputError(
                     f"{failures} consecutive networks could not be timed; the last: {error}"
                 ) from error
-            continue
-        device.add(text, space.format(pool[text]), latency[:3])
-        failures = 0
+        else:
+            device.add(text, notation, latency[:3])
+            failures = 0
     if progress:
         progress("", len(device.texts), count)
 
@@ -115,15 +120,20 @@ def _likeliest(
 
     Naive Bayes, with a prior of one success and one failure for each choice.
     """
-    odds: defaultdict[tuple[str, Choice], list[int]] = defaultdict(lambda: [1, 1])
+    # 1. How often each choice has succeeded and failed.
+    successes: Counter[tuple[str, Choice]] = Counter()
+    failures: Counter[tuple[str, Choice]] = Counter()
     for text, row in device.tried.items():
         if text in pool:
-            for choice in dict(pool[text].choices).items():
-                odds[choice][row["ms"] is None] += 1
+            counter = failures if row["ms"] is None else successes
+            counter.update(pool[text].choices)
 
+    # 2. The odds of a network are the product of those of its choices.
     def log_odds(text: str) -> float:
-        counts = [odds[choice] for choice in dict(pool[text].choices).items()]
-        return sum(math.log(successes / failures) for successes, failures in counts)
+        return sum(
+            math.log((1 + successes[choice]) / (1 + failures[choice]))
+            for choice in pool[text].choices
+        )
 
     return max(candidates, key=log_odds)
 
@@ -151,35 +161,29 @@ class Quality(NamedTuple):
 
 
 def quality(device: PredictedDevice, others: Sequence[str]) -> Quality:
-    """Assess predictions by leave-one-out on the measured networks, and their uncertainty on other
-    networks.
+    """Assess predictions, by leave-one-out on the measured networks.
 
     Args:
         device: the device with its measurements.
-        others: texts of unmeasured networks.
+        others: texts of unmeasured networks, whose uncertainty is assessed.
     """
     from scipy.stats import spearmanr
 
-    value, low, high = device.latencies.T
-    predicted = device.leave_one_out()
-    rank = (
-        float(spearmanr(predicted[:, 0], value).statistic)
-        if len(value) > MIN_MEASURED
-        else float("nan")
-    )
+    measured = device.latencies[:, 0]  # (k,)
+    predicted, low, high = device.leave_one_out().T  # (k,) each
+    has_ranks = len(measured) > MIN_MEASURED
     return Quality(
-        rank,
-        float(np.median(np.abs(predicted[:, 0] / value - 1))),
-        float(np.mean((predicted[:, 1] <= value) & (value <= predicted[:, 2]))),
-        _half_range(device.predict(others)),
-        _half_range(np.stack([value, low, high], 1)),
+        spearman=float(spearmanr(predicted, measured).statistic) if has_ranks else math.nan,
+        error=float(np.median(np.abs(predicted / measured - 1))),
+        covered=float(np.mean((low <= measured) & (measured <= high))),
+        uncertainty=_half_range(device.predict(others)),
+        spread=_half_range(device.latencies),
     )
 
 
 def _half_range(values: np.ndarray) -> float:
     """Median of (high − low) / 2 / median over rows of medians, lows and highs (n, 3)."""
-    return (
-        float(np.median((values[:, 2] - values[:, 1]) / 2 / values[:, 0]))
-        if len(values)
-        else float("nan")
-    )
+    if not len(values):
+        return math.nan
+    median, low, high = values.T
+    return float(np.median((high - low) / 2 / median))

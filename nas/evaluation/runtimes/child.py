@@ -32,11 +32,13 @@ def perform(folder: Path) -> None:
     job = json.loads((folder / JOB).read_text())
     runtime = get_runtime(job["runtime"])
     actions = {"convert": _convert, "measure": _measure, "memory": _memory}
+    action = actions[job["action"]]
     try:
-        result = actions[job["action"]](runtime, folder, job)
+        result = action(runtime, folder, job)
     except Exception as error:  # any error of a converter is a result, too
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        result = {"error": " ".join(lines[0].split())}
+        lines = str(error).strip().splitlines()
+        first_line = lines[0] if lines else type(error).__name__
+        result = {"error": " ".join(first_line.split())}
     with replacing(folder / RESULT) as temporary:
         temporary.write_text(json.dumps(result))
 
@@ -56,16 +58,18 @@ def _convert(runtime: Runtime, folder: Path, job: dict[str, Any]) -> dict[str, A
 def _measure(runtime: Runtime, folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     """Convert a file, compare its outputs with those of ONNX Runtime, and time it."""
     task = LatencyTask(**job["task"])
+
+    # 1. The file, and the network in both runtimes.
     _begin(folder, "converting")
     model = runtime.prepare(Path(job["models"][0]), folder)
     file = runtime.convert(model, folder, task.batch)
-
     _begin(folder, "loading")
     session = open_session(str(model), task.threads)
     feed = random_inputs(session, task.batch)
     inputs = list(feed.values())
     network = runtime.load(file, task.threads)
 
+    # 2. What computes something else has no latency.
     _begin(folder, "running")
     difference = _difference(session.run(None, feed), network.run(inputs))
     tolerance = job.get("tolerance", runtime.tolerance)
@@ -76,8 +80,8 @@ def _measure(runtime: Runtime, folder: Path, job: dict[str, Any]) -> dict[str, A
         )
     del session
 
-    # On one thread, the process's time counts: it leaves out waiting for a core, and has the work
-    # of a runtime that computes in a thread of its own.
+    # 3. On one thread, the process's time counts: it leaves out waiting for a core, and has the
+    # work of a runtime that computes in a thread of its own.
     clock = time.process_time if task.threads == 1 else time.perf_counter
     timer = Timer(lambda: network.run(inputs), task, clock)
     (latency,) = time_interleaved([timer], task)
@@ -96,15 +100,15 @@ def _memory(runtime: Runtime, folder: Path, job: dict[str, Any]) -> dict[str, An
     """
     threads = job["task"]["threads"]
 
-    def run(file: str, described: list[tuple[list[int], str]]) -> None:
-        network = runtime.load(Path(file), threads)
-        inputs = [np.zeros(shape, dtype) for shape, dtype in described]
+    def load_and_run(number: int) -> None:
+        network = runtime.load(Path(job["models"][number]), threads)
+        inputs = [np.zeros(shape, dtype) for shape, dtype in job["inputs"][number]]
         for _ in range(INFERENCES):
             network.run(inputs)
 
     _begin(folder, "running")
-    tiny, model = zip(job["models"], job["inputs"], strict=True)
-    return {"peak_memory_mb": resident_growth(lambda: run(*tiny), lambda: run(*model))}
+    growth = resident_growth(lambda: load_and_run(0), lambda: load_and_run(1))
+    return {"peak_memory_mb": growth}
 
 
 def _difference(expected: list[np.ndarray], outputs: list[np.ndarray]) -> float:
@@ -116,8 +120,9 @@ def _difference(expected: list[np.ndarray], outputs: list[np.ndarray]) -> float:
         if reference.size != output.size:
             raise InputError(f"an output has shape {output.shape}, not {reference.shape}")
         scale = float(np.abs(reference).max(initial=0.0)) or 1.0
-        difference = np.abs(output.reshape(reference.shape).astype(float) - reference.astype(float))
-        differences.append(float(difference.max(initial=0.0)) / scale)
+        converted = output.reshape(reference.shape).astype(float)
+        largest = np.abs(converted - reference.astype(float)).max(initial=0.0)
+        differences.append(float(largest) / scale)
     return max(differences)
 
 

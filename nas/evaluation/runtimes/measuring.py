@@ -109,14 +109,19 @@ def measure_memory_in_runtime(
     task = replace(task or LatencyTask(), provider=CPU)
     with tempfile.TemporaryDirectory(prefix="nas-") as name_of_folder:
         folder = Path(name_of_folder)
+
+        # 1. A process converts both networks: converters need much memory themselves.
         paths = [
             _written(tiny_model(), folder, "tiny.onnx", task.batch),
             _written(model, folder, "model.onnx", task.batch),
         ]
-        job: dict[str, Any] = {"models": list(map(str, paths)), "task": asdict(task)}
-        converted = _run(runtime, folder, {**job, "action": "convert"}, timeout)["files"]
+        models = [str(path) for path in paths]
+        job: dict[str, Any] = {"action": "convert", "models": models, "task": asdict(task)}
+        converted = _run(runtime, folder, job, timeout)["files"]
+
+        # 2. A fresh process runs them.
         inputs = [read_inputs(path, task.batch) for path in paths]
-        job = {**job, "action": "memory", "models": converted, "inputs": inputs}
+        job = {"action": "memory", "models": converted, "inputs": inputs, "task": asdict(task)}
         return float(_run(runtime, folder, job, timeout)["peak_memory_mb"])
 
 
@@ -145,10 +150,11 @@ def convert_for_runtime(
         task = asdict(LatencyTask(batch=batch))
         path = _written(load_model(str(model)), Path(temporary), "model.onnx", batch)
         job = {"action": "convert", "models": [str(path)], "task": task}
-        (made,) = map(Path, _run(runtime, Path(temporary), job, timeout)["files"])
-        for part in made.parent.glob(f"{made.stem}.*"):
+        (name_of_file,) = _run(runtime, Path(temporary), job, timeout)["files"]
+        converted = Path(name_of_file)
+        for part in converted.parent.glob(f"{converted.stem}.*"):  # weights beside it
             shutil.copy(part, folder / part.name)
-    return folder / made.name
+    return folder / converted.name
 
 
 def _written(model: onnx.ModelProto, folder: Path, name: str, batch: int) -> Path:
@@ -171,10 +177,13 @@ def _run(
 
     timeout = default_timeout() if timeout is None else timeout
 
+    # 1. The job, for a process with its number of threads.
     (folder / JOB).write_text(json.dumps({"runtime": runtime.name, **job}))
     (folder / RESULT).unlink(missing_ok=True)
     threads = str(job["task"]["threads"])
     environment = os.environ | {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+
+    # 2. It may hang, or end without a result or with an error.
     try:
         finished = run_killable([*CHILD, str(folder)], timeout, environment)
     except TooSlow as error:
@@ -189,6 +198,7 @@ def _run(
 
 
 def _failure(runtime: Runtime, step: Path, reason: str) -> RuntimeFailure:
+    """The error that names the step at which a process failed, and the reason in one line."""
     at = step.read_text() if step.exists() else "starting"
     shown = printable(reason)[:MAX_SHOWN]
     return RuntimeFailure(f"{runtime.title} failed while {at}: {shown}")
