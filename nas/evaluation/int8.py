@@ -61,9 +61,7 @@ def score_metrics(data: Dataset) -> tuple[str, str]:
 
 
 def int8_metric(metric: str) -> str:
-    """Name of a score after quantization: `int8_` before the last word, as in
-    `digits_int8_accuracy`.
-    """
+    """Name of a score after quantization: `digits_int8_accuracy` of `digits_accuracy`."""
     name, separator, kind = metric.rpartition("_")
     return f"{name}{separator}{_INT8}{kind}"
 

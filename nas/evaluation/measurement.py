@@ -39,8 +39,12 @@ SIZE = "size_mb"  # of the ONNX file, in MB (10⁶ bytes)
 
 
 class Measured(NamedTuple):
-    """A value in its metric's unit, with an interval from `low` to `high` that `spread`
-    describes.
+    """A value in its metric's unit, with an interval.
+
+    Attributes:
+        value: the value.
+        low, high: ends of the interval; equal to the value if it was not measured repeatedly.
+        spread: what the interval is, in words.
     """
 
     value: float
@@ -135,9 +139,7 @@ class Measurement:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the values depend on, as JSON values. `measurement_of` makes a `Measurement` from
-        them.
-        """
+        """What the values depend on, as JSON values, which `measurement_of` reads."""
         settings: dict[str, Any] = {
             "metrics": list(self.metrics),
             "data": self.data and {"source": self.data.source, "sha256": self.data.fingerprint},
@@ -274,8 +276,9 @@ class Measurement:
     def _on_devices(
         self, network: Trainable, model: Callable[[], onnx.ModelProto]
     ) -> dict[str, Callable[[], Measured]]:
-        """Measurements by commands, each of which tells all its metrics in one pass, and predictions
-        for stored devices.
+        """Measurements by commands, and predictions for stored devices.
+
+        A command tells all its metrics in one pass.
         """
 
         @cache
@@ -336,8 +339,9 @@ class Measurement:
         return {metric: partial(measured, *RUNTIME_METRICS[metric]) for metric in requested}
 
     def _quantized(self, trained: Measurements, network: Trainable, data: Dataset) -> Measurements:
-        """The same with the quantized network, and its validation and test score; these are NaN if
-        the training diverged.
+        """The same with the quantized network, and its validation and test score.
+
+        The scores are NaN if the training diverged.
         """
         if trained.state is None:
             quantized, scores = None, (math.nan, math.nan)
