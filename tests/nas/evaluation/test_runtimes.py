@@ -343,7 +343,7 @@ def test_a_search_goes_on_after_a_converter_in_trouble_and_reports_it(
     program = Path(spec.origin).parent / "pnnx"
     pnnx(TROUBLE.format(calls=tmp_path / "calls", pnnx=program))
     monkeypatch.setenv(child_process.TIMEOUT, "20")
-    trained = []
+    trained: list[object] = []
 
     def evaluate(model: object, architecture: object, report: object) -> dict[str, float]:
         trained.append(architecture)
