@@ -230,6 +230,11 @@ class SearchSpace:
         """
         return self._first_feasible(lambda: choosers.RandomChooser(rng))
 
+    @property
+    def inherits(self) -> bool:
+        """True if trainings of its networks start from the weights of a trained model."""
+        return False
+
     def initial_designs(self, count: int) -> list[Architecture]:
         """At most `count` networks that a search should start with; none by default.
 

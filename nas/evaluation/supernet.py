@@ -86,6 +86,7 @@ class _Training:
     """The state of a training. Everything in a checkpoint is an attribute."""
 
     def __init__(self, space: TorchSpace, data: Dataset, task: TrainingTask, seed: int) -> None:
+        task = task.of_weights(inherited=False)
         self.space, self.data, self.task, self.seed = space, data, task, seed
         self.goal = goal_of(data)
         self.rng = np.random.default_rng(seed)

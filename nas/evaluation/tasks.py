@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
 from search_spaces.common.errors import InputError, unknown
 
 SCHEDULES = ("one-cycle", "cosine")
-OPTIMIZERS = ("sgd", "adamw")
+# Learning rates, by optimizer
+RATES = {"sgd": 0.1, "adamw": 2e-3}
+FINE_TUNING_RATES = {"sgd": 0.01, "adamw": 5e-4}
+OPTIMIZERS = tuple(RATES)
 
 
 @dataclass(frozen=True)
@@ -20,9 +23,11 @@ class TrainingTask:
     Args:
         epochs: passes over the training part; 0 only for networks that inherit weights.
         batch: samples per training step.
-        learning_rate: the schedule's maximum.
+        learning_rate: the schedule's maximum. None: 0.1 for SGD and 0.002 for AdamW, and from
+            inherited weights, which higher rates would destroy, 0.01 and 0.0005.
         weight_decay: L2 penalty of SGD, decoupled weight decay of AdamW.
-        optimizer: `"sgd"` (Nesterov momentum 0.9) or `"adamw"`.
+        optimizer: `"sgd"` (Nesterov momentum 0.9) or `"adamw"`. None: SGD, and from inherited
+            weights AdamW, unless there is a learning rate.
         schedule: `"one-cycle"` or `"cosine"`.
         shift: translation of training images in pixels, see `nas.evaluation.datasets.augment`.
             Images are augmented anew in every epoch; other samples are not augmented.
@@ -40,9 +45,9 @@ class TrainingTask:
 
     epochs: int = 6
     batch: int = 64
-    learning_rate: float = 0.1
+    learning_rate: float | None = None
     weight_decay: float = 5e-4
-    optimizer: str = "sgd"
+    optimizer: str | None = None
     schedule: str = "one-cycle"
     shift: int = 1
     noise: float = 0.1
@@ -55,14 +60,14 @@ class TrainingTask:
             ("schedule", self.schedule, SCHEDULES),
             ("optimizer", self.optimizer, OPTIMIZERS),
         ):
-            if value not in known:
+            if value is not None and value not in known:
                 raise unknown(kind, value, known)
         least = {"epochs": 0, "batch": 2, "shift": 0, "noise": 0, "patience": 1, "weight_decay": 0}
         for name, bound in least.items():
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value >= bound):
                 raise InputError(f"training with {name} = {value}: it must be at least {bound}")
-        if not 0 < self.learning_rate < math.inf:
+        if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
             raise InputError(
                 f"training with learning_rate = {self.learning_rate}: it must be positive"
             )
@@ -70,6 +75,19 @@ class TrainingTask:
             raise InputError(
                 f"training with validation = {self.validation}: it must be a share between 0 and 1"
             )
+
+    def of_weights(self, inherited: bool) -> Self:
+        """The task with an optimizer and a learning rate.
+
+        Args:
+            inherited: True if the training starts from the weights of a trained model.
+        """
+        optimizer = self.optimizer
+        if optimizer is None:
+            optimizer = "adamw" if inherited and self.learning_rate is None else "sgd"
+        rates = FINE_TUNING_RATES if inherited else RATES
+        rate = rates[optimizer] if self.learning_rate is None else self.learning_rate
+        return replace(self, optimizer=optimizer, learning_rate=rate)
 
 
 def training_task(settings: Mapping[str, Any]) -> TrainingTask:

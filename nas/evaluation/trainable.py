@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -53,27 +53,23 @@ class Trainable:
     def of(cls, space: SearchSpace, architecture: Architecture) -> Trainable:
         """An architecture of a space."""
         graph = space.graph(architecture)
-        if isinstance(space, Subnetworks):
-            inherits = space.start == "inherited"
-            return cls(
-                graph,
-                lambda: space.module(architecture),
-                space.example_input,
-                model=space.model if inherits else None,
-                teacher=space.model if space.teacher == "model" else None,
-                inherits=inherits,
-                imitates=space.outputs,
-                label=space.format(architecture) if inherits else "",
-            )
-        if isinstance(space, TorchSpace):
-            return cls(
-                graph,
-                lambda: space.module(architecture),
-                space.example_input,
-                inherits=space.inherits,
-                label=space.format(architecture) if space.inherits else "",
-            )
-        return cls(graph)
+        if not isinstance(space, TorchSpace):
+            return cls(graph)
+        network = cls(
+            graph,
+            lambda: space.module(architecture),
+            space.example_input,
+            inherits=space.inherits,
+            label=space.format(architecture) if space.inherits else "",
+        )
+        if not isinstance(space, Subnetworks):
+            return network
+        return replace(
+            network,
+            model=space.model if space.inherits else None,
+            teacher=space.model if space.teacher == "model" else None,
+            imitates=space.outputs,
+        )
 
     @cached_property
     def text(self) -> str:

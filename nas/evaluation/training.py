@@ -283,6 +283,7 @@ class _Training:
         report: Report | None = None,
     ) -> None:
         assert data.validation is not None
+        task = task.of_weights(network.inherits)
         # 1. What is trained, and on what.
         self.network = network
         self.data = data
@@ -520,7 +521,8 @@ class _Training:
 
 
 def optimizer_of(net: torch.nn.Module, task: TrainingTask) -> torch.optim.Optimizer:
-    """The optimizer of a task for the parameters of a module."""
+    """The optimizer of a task (`TrainingTask.of_weights`) for the parameters of a module."""
+    assert task.learning_rate is not None
     if task.optimizer == "adamw":
         return torch.optim.AdamW(
             net.parameters(), task.learning_rate, weight_decay=task.weight_decay, foreach=True
@@ -538,9 +540,10 @@ def optimizer_of(net: torch.nn.Module, task: TrainingTask) -> torch.optim.Optimi
 def schedule_of(
     optimizer: torch.optim.Optimizer, task: TrainingTask, steps: int
 ) -> torch.optim.lr_scheduler.LRScheduler:
-    """The schedule of a task over this number of steps."""
+    """The schedule of a task (`TrainingTask.of_weights`) over this number of steps."""
     if task.schedule == "cosine":
         return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(steps, 1))
+    assert task.learning_rate is not None
     return torch.optim.lr_scheduler.OneCycleLR(
         optimizer, task.learning_rate, total_steps=max(steps, 1)
     )

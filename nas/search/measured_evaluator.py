@@ -22,7 +22,6 @@ from nas.evaluation.trainable import Trainable
 from nas.search.evaluators import COSTS, Evaluator, Values, check_trained
 from nas.search.study.trial_logger import EvaluationLogger
 from nas.search.trainings import Fidelities, Segment
-from search_spaces import Subnetworks
 from search_spaces.common.errors import InputError
 from search_spaces.ir.text import fingerprint
 
@@ -162,6 +161,8 @@ class MeasuredEvaluator(NetworkEvaluator):
     def __init__(
         self, space: SearchSpace, measurement: Measurement, checkpoints: Path | None = None
     ) -> None:
+        training = measurement.training.of_weights(space.inherits)
+        measurement = replace(measurement, training=training)
         super().__init__(space, measurement, checkpoints)
         _refuse_test_scores(measurement)
         self.metrics = measurement.metrics
@@ -318,8 +319,7 @@ class MeasuredEvaluator(NetworkEvaluator):
             )
 
         # 2. A network without a training has a score if its weights are a trained model's.
-        inherits = isinstance(self.space, Subnetworks) and self.space.start == "inherited"
-        if levels[0] == 0 and not inherits:
+        if levels[0] == 0 and not self.space.inherits:
             raise InputError(
                 "fidelity 0 is a score before any training: it needs networks that inherit weights, "
                 "as of --model"

@@ -248,7 +248,10 @@ class _BuiltIn:
 
             measured = Measurement((), load_dataset(str(changes.data), space.input_shape)).settings
         measurement = measurement_of(measured, space.input_shape, changes.data, changes.device)
-        task = training_task({**asdict(measurement.training), **changes.settings})
+        settings = asdict(measurement.training)
+        if "optimizer" in changes.settings:
+            settings["learning_rate"] = None  # the stored one is another optimizer's
+        task = training_task({**settings, **changes.settings}).of_weights(space.inherits)
         self.measurement = replace(measurement, training=task)
         self.settings = {name: self.measurement.settings[name] for name in ("seeds", "training")}
         self.settings["data"] = self.measurement.settings["data"]["sha256"]
@@ -309,6 +312,7 @@ class _BuiltIn:
 
         aware = replace(network, build=build, inherits=True)
         task = self.measurement.training
+        assert task.learning_rate is not None
         rate = FINE_TUNING_RATE * task.learning_rate
         task = replace(task, epochs=epochs, learning_rate=rate, patience=None)
         seed = self.measurement.seeds[0]

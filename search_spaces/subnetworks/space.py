@@ -236,6 +236,11 @@ class Subnetworks(TorchSpace):
             sizes[group] = min(group.sizes, key=lambda size: abs(size - aim))
         return self._resized(sizes)
 
+    @property
+    def inherits(self) -> bool:
+        """True unless `start` is "fresh"."""
+        return self.start == "inherited"
+
     def initial_designs(self, count: int) -> list[Architecture]:
         """The whole model, with `precision` also in each single precision, then what pruning
         proposes at ever fewer FLOPs: by importance and with equal shares, in turns.

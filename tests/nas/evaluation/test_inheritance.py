@@ -133,6 +133,18 @@ def test_the_whole_model_keeps_its_fidelity_on_data_it_was_not_trained_on() -> N
         assert train(network, imitation, task=task).validation[0] > 99
 
 
+def test_fine_tuning_has_rates_that_keep_inherited_weights() -> None:
+    task = TrainingTask(2)
+    rates = {inherited: task.of_weights(inherited) for inherited in (False, True)}
+    assert (rates[False].optimizer, rates[False].learning_rate) == ("sgd", 0.1)
+    assert (rates[True].optimizer, rates[True].learning_rate) == ("adamw", 0.0005)
+    # What is set stays, and a rate alone is one of SGD.
+    own = TrainingTask(2, learning_rate=0.03).of_weights(inherited=True)
+    assert (own.optimizer, own.learning_rate) == ("sgd", 0.03)
+    assert TrainingTask(2, optimizer="sgd").of_weights(inherited=True).learning_rate == 0.01
+    assert TrainingTask(2, optimizer="adamw").of_weights(inherited=False).learning_rate == 0.002
+
+
 def test_normalizations_that_share_their_weights_are_not_adapted() -> None:
     torch.manual_seed(0)
     first, second = nn.BatchNorm1d(3), nn.BatchNorm1d(3)
