@@ -150,7 +150,7 @@ Training = Annotated[
         "--training",
         help="Training setting, NAME=VALUE: batch, learning_rate, weight_decay, optimizer (sgd, "
         "adamw), schedule (one-cycle, cosine), shift, noise, flip, patience, validation; "
-        "repeatable. By default sgd with a learning_rate of 0.1, and adamw with 0.0005 where "
+        "repeatable. By default sgd with a learning_rate of 0.1, and adamw with 0.001 where "
         "networks inherit weights.",
         rich_help_panel=TRAINING,
     ),

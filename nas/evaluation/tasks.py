@@ -12,7 +12,7 @@ from search_spaces.common.errors import InputError, unknown
 SCHEDULES = ("one-cycle", "cosine")
 # Learning rates, by optimizer
 RATES = {"sgd": 0.1, "adamw": 2e-3}
-FINE_TUNING_RATES = {"sgd": 0.01, "adamw": 5e-4}
+FINE_TUNING_RATES = {"sgd": 0.01, "adamw": 1e-3}
 OPTIMIZERS = tuple(RATES)
 
 
@@ -24,7 +24,7 @@ class TrainingTask:
         epochs: passes over the training part; 0 only for networks that inherit weights.
         batch: samples per training step.
         learning_rate: the schedule's maximum. None: 0.1 for SGD and 0.002 for AdamW, and from
-            inherited weights, which higher rates would destroy, 0.01 and 0.0005.
+            inherited weights, which higher rates would destroy, 0.01 and 0.001.
         weight_decay: L2 penalty of SGD, decoupled weight decay of AdamW.
         optimizer: `"sgd"` (Nesterov momentum 0.9) or `"adamw"`. None: SGD, and from inherited
             weights AdamW, unless there is a learning rate.

@@ -137,7 +137,7 @@ def test_fine_tuning_has_rates_that_keep_inherited_weights() -> None:
     task = TrainingTask(2)
     rates = {inherited: task.of_weights(inherited) for inherited in (False, True)}
     assert (rates[False].optimizer, rates[False].learning_rate) == ("sgd", 0.1)
-    assert (rates[True].optimizer, rates[True].learning_rate) == ("adamw", 0.0005)
+    assert (rates[True].optimizer, rates[True].learning_rate) == ("adamw", 0.001)
     # What is set stays, and a rate alone is one of SGD.
     own = TrainingTask(2, learning_rate=0.03).of_weights(inherited=True)
     assert (own.optimizer, own.learning_rate) == ("sgd", 0.03)
