@@ -198,7 +198,7 @@ class RegularChooser(RandomChooser):
             if (letters, options) not in self._numbers:
                 self._numbers[letters, options] = domains.draw(options, self.rng)
             return self._numbers[letters, options]
-        count = domains.count(options)
+        count = len(options)
         if (letters, count) not in self._positions:
             self._positions[letters, count] = int(self.rng.integers(count))
         return domains.option(options, self._positions[letters, count])
