@@ -3,7 +3,6 @@
 
     TrialChooser         asks an Optuna trial
     RandomChooser        draws
-    RegularChooser       draws, and makes the same choice for all of a kind
     ReplayChooser        makes requested choices
     MutationChooser      changes one choice of a parent
     CrossoverChooser     mixes those of two parents
@@ -14,7 +13,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -177,31 +175,6 @@ class RandomChooser(Chooser):
 
     def pick(self, name: str, options: Domain) -> Choice:
         return domains.draw(options, self.rng)
-
-
-class RegularChooser(RandomChooser):
-    """Makes the same choice for all of a kind, as people do who scale a network.
-
-    Choices are of a kind if their names differ in numbers only, and if they have as many options:
-    `kernel0_1` and `kernel2_0`, or `width0` from 8 to 32 and `width1` from 16 to 64. They take the
-    option at the same random position.
-    """
-
-    def __init__(self, rng: np.random.Generator) -> None:
-        super().__init__(rng)
-        self._positions: dict[tuple[str, int], int] = {}
-        self._numbers: dict[tuple[str, Interval], Choice] = {}
-
-    def pick(self, name: str, options: Domain) -> Choice:
-        letters = re.sub(r"[\d\W_]+", " ", name)
-        if isinstance(options, Interval):
-            if (letters, options) not in self._numbers:
-                self._numbers[letters, options] = domains.draw(options, self.rng)
-            return self._numbers[letters, options]
-        count = len(options)
-        if (letters, count) not in self._positions:
-            self._positions[letters, count] = int(self.rng.integers(count))
-        return domains.option(options, self._positions[letters, count])
 
 
 class ReplayChooser(Chooser):

@@ -230,17 +230,6 @@ class SearchSpace:
         """
         return self._first_feasible(lambda: choosers.RandomChooser(rng))
 
-    def sample_regular(self, rng: np.random.Generator) -> Architecture:
-        """A random architecture that makes the same choice for all of a kind.
-
-        Choices are of a kind if their names differ in numbers only, and if they have as many
-        options. Where every choice has a name of its own, it is an architecture as of `sample`.
-
-        Raises:
-            Infeasible: if `MAX_REFUSED_DRAWS` draws in a row are infeasible.
-        """
-        return self._first_feasible(lambda: choosers.RegularChooser(rng))
-
     @property
     def inherits(self) -> bool:
         """True if trainings of its networks start from the weights of a trained model."""

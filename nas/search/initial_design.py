@@ -1,9 +1,4 @@
-"""The initial design of a search: promising networks of all costs that differ from each other.
-
-They are regular where a space allows it, as networks that people design: all blocks have the same
-kernel, all widths are as large. Random choices for each block average out, so that random networks
-are all of a middling cost and accuracy; regular ones reach from the smallest to the largest.
-"""
+"""The initial design of a search: promising networks of all costs that differ from each other."""
 
 from __future__ import annotations
 
@@ -13,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nas.search.candidates import Texts
-from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
     from predictors import Predictor
@@ -23,8 +17,6 @@ if TYPE_CHECKING:
 READER = "rlm-base"  # checkpoint that reads the networks if the predictor is not an RLM
 # Random draws per chosen architecture; many more would leave only extreme ones.
 DRAWS_PER_ARCHITECTURE = 5
-# Of the draws, at least so many per chosen architecture must differ for a regular design
-MIN_REGULAR = 2
 PROPOSED_SHARE = 0.7  # of the design, at most, are networks that the space itself proposes
 
 
@@ -38,10 +30,9 @@ def initial_design(
     """Choose up to `size` distinct architectures.
 
     There are fewer if the space is smaller, or if some cannot be built. Networks that the space
-    itself proposes come first (`SearchSpace.initial_designs`). The others are drawn: regular
-    architectures (`SearchSpace.sample_regular`), or random ones in a space that has few of these.
-    They are sorted by their ranks in FLOPs and in the number of operators, and split into as many
-    groups as are missing. From the half of each group with the higher predicted proxies and
+    itself proposes come first (`SearchSpace.initial_designs`). The others are drawn: random
+    architectures are sorted by their ranks in FLOPs and in the number of operators, and split into
+    as many groups as are missing. From the half of each group with the higher predicted proxies and
     accuracies of short trainings, the architecture is chosen whose state is farthest from those
     chosen before.
 
@@ -66,8 +57,8 @@ def initial_design(
     proposed = space.initial_designs(round(PROPOSED_SHARE * size))
     proposed = [architecture for architecture in proposed if texts.can_be_written(architecture)]
     size -= len(proposed)
-    draws = _draws(space, size, rng)
-    drawn = [architecture for architecture in draws if architecture not in proposed]
+    draws = [space.sample(rng) for _ in range(DRAWS_PER_ARCHITECTURE * size)]
+    drawn = [architecture for architecture in dict.fromkeys(draws) if architecture not in proposed]
     if not drawn:
         return proposed
     # If none can be built, the error of the first one is raised below.
@@ -100,19 +91,6 @@ def initial_design(
         distance = np.minimum(distance, to_best) if chosen else to_best
         chosen.append(best)
     return proposed + [drawn[i] for i in chosen]
-
-
-def _draws(space: SearchSpace, size: int, rng: np.random.Generator) -> list[Architecture]:
-    """Distinct architectures, of which `size` are chosen."""
-    count = DRAWS_PER_ARCHITECTURE * size
-    (regular_rng,) = rng.spawn(1)  # leaves the random draws as they are
-    try:
-        regular = dict.fromkeys(space.sample_regular(regular_rng) for _ in range(count))
-    except InputError:  # equal choices may exclude each other
-        regular = {}
-    if len(regular) >= MIN_REGULAR * size:
-        return list(regular)
-    return list(dict.fromkeys(space.sample(rng) for _ in range(count)))
 
 
 def _reader(predictor: Predictor | None) -> RLM:

@@ -14,7 +14,7 @@ import numpy as np
 from nas.search.replay import OutsideTrial, ReplaySampler
 from nas.search.study.schema import CHOICES_KEY, PREDICTED_KEY
 from nas.search.study.storage import set_system_attr, stored_trial, stored_trials, trial_id
-from search_spaces.common.errors import Infeasible, InputError
+from search_spaces.common.errors import InputError
 from search_spaces.parameter_names import plain_names
 
 if TYPE_CHECKING:
@@ -49,9 +49,6 @@ class RowSpace:
 
     def sample(self, rng: np.random.Generator) -> Architecture:
         return self.rows[int(rng.integers(self.size))]
-
-    def sample_regular(self, rng: np.random.Generator) -> Architecture:
-        raise Infeasible("hardly any row of a table is a regular network")
 
     def mutate(self, arch: Architecture, rng: np.random.Generator) -> Architecture:
         """The row nearest to a mutation of `arch`, other than `arch` itself if possible."""

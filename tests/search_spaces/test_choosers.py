@@ -46,45 +46,6 @@ def test_ranges_are_drawn_evenly_or_in_their_logarithm() -> None:
     assert set(drawn("last")) == {4, 8, 12}
 
 
-class Stages(SearchSpace):
-    """Two stages whose widths have as many options, and kernels in blocks."""
-
-    name, input_shape, num_classes = "stages", (1, 8, 8), 2
-
-    def build(self, trial: Any, net: Network) -> Tensor:
-        x = net.input
-        for stage in range(2):
-            width = trial.suggest_int(f"width{stage}", 4 << stage, 16 << stage, step=4 << stage)
-            for block in range(trial.suggest_int(f"depth{stage}", 1, 2)):
-                kernel = trial.suggest_categorical(f"kernel{stage}_{block}", [1, 3])
-                x = net.conv(x, width, kernel)
-        slope = trial.suggest_float("slope", 0.01, 0.5)
-        return net.classifier(net.op("LeakyRelu", x, attrs={"alpha": slope}))
-
-
-def test_regular_architectures_make_equal_choices_for_all_of_a_kind() -> None:
-    space, rng = Stages(), np.random.default_rng(0)
-    regular = [space.sample_regular(rng).as_dict() for _ in range(60)]
-    for choices in regular:
-        assert choices["width1"] == 2 * choices["width0"]  # the same position
-        assert choices["depth0"] == choices["depth1"]
-        kernels = {value for name, value in choices.items() if name.startswith("kernel")}
-        assert len(kernels) == 1
-    kinds = {
-        tuple(choices[name] for name in ("width0", "depth0", "kernel0_0")) for choices in regular
-    }
-    assert len(kinds) == 4 * 2 * 2  # all combinations
-    assert len({choices["slope"] for choices in regular}) == 60
-
-
-def test_choices_with_names_of_their_own_are_drawn_each() -> None:
-    rng = np.random.default_rng(0)
-    regular = [SPACE.sample_regular(rng).as_dict() for _ in range(100)]
-    assert {(one["step"], one["last"]) for one in regular} == {
-        (step, last) for step in (0.1, 0.2, 0.3, 0.4, 0.5) for last in (4, 8, 12)
-    }
-
-
 def test_mutation_changes_one_choice_and_stays_in_the_range() -> None:
     rng = np.random.default_rng(0)
     parent, changed = SPACE.sample(rng), set()

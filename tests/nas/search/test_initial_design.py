@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -13,8 +11,7 @@ from nas.search.initial_design import DRAWS_PER_ARCHITECTURE, initial_design
 from predictors import Predictor, create
 from predictors.rlm.predictor import RLM
 from predictors.rlm.tokens import learned_features
-from search_spaces import Architecture, Infeasible, SearchSpace, Subnetworks, get_space
-from search_spaces.ir.builder import Network, Tensor
+from search_spaces import Architecture, SearchSpace, Subnetworks, get_space
 
 
 @pytest.mark.slow
@@ -65,29 +62,6 @@ def test_an_initial_design_is_that_of_the_rlm_that_guides_the_search() -> None:
 
     assert design(RLM()) == design(create("ridge")) == design(None)
     assert design(RLM(base="rlm-generated")) != design(RLM())
-
-
-def test_a_design_is_regular_where_a_space_has_enough_regular_networks() -> None:
-    space = get_space("ofa-mbv3", resolution=32)
-    for architecture in initial_design(space, 10, np.random.default_rng(0)):
-        for kind in ("ks", "e", "d"):  # kernel sizes, expansions, depths
-            choices = architecture.as_dict().items()
-            chosen = [value for name, value in choices if name.rstrip("0123456789") == kind]
-            assert len(chosen) > 1
-            assert len(set(chosen)) == 1
-
-
-def test_a_design_is_random_where_equal_choices_exclude_each_other() -> None:
-    class Different(SearchSpace):
-        name, input_shape, num_classes = "different", (1, 8, 8), 10
-
-        def build(self, trial: Any, net: Network) -> Tensor:
-            a, b = (trial.suggest_int(f"width{i}", 8, 64, step=8) for i in range(2))
-            if a == b:
-                raise Infeasible("the widths must differ")
-            return net.classifier(net.conv(net.conv(net.input, a), b))
-
-    assert len(set(initial_design(Different(), 6, np.random.default_rng(0)))) == 6
 
 
 def test_a_small_space_is_taken_whole(switches: SearchSpace) -> None:
