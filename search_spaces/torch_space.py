@@ -12,7 +12,7 @@ import numpy as np
 
 from search_spaces import choosers
 from search_spaces.choosers import Trial
-from search_spaces.common.errors import InputError, describe, where
+from search_spaces.common.errors import InputError, NoExampleInput, describe, where
 from search_spaces.common.files import weights_digest
 from search_spaces.common.torchvision import lacks_operators, prepare_torchvision
 from search_spaces.ir.graph import Graph, Shape, typed
@@ -24,16 +24,17 @@ if TYPE_CHECKING:
     from search_spaces.shared_weights import SharedWeights
 
 
-def no_example(name: str, owner: str = "") -> InputError:
+def no_example(name: str, owner: str = "", further: str = "") -> NoExampleInput:
     """Error for a space without an example input.
 
     Args:
         name: name of the space.
         owner: object that should have the attribute, followed by a dot; "" for a class attribute.
+        further: what else the user may do.
     """
-    return InputError(
+    return NoExampleInput(
         f"{name} has no example input: give one, such as `{owner}example_input = torch.zeros(1, 3, "
-        "32, 32)`"
+        f"32, 32)`{further}"
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from nas.evaluation.datasets import Dataset, load_dataset
 from nas.evaluation.trainable import Trainable
 from search_spaces import SearchSpace, get_space, load_model
-from search_spaces.common.errors import InputError
+from search_spaces.common.errors import InputError, NoExampleInput
 from search_spaces.ir.graph import element_type, typed
 from search_spaces.ir.onnx import from_model
 
@@ -93,7 +93,7 @@ def open_space(
     """Load a search space, and the data set to train its networks on, if any.
 
     If the space has the options `input_shape` and `num_classes`, they are set to match the data set
-    unless given.
+    unless given. A trained model without an example input takes the inputs of a `.npz` file.
 
     Args:
         name: of the space.
@@ -103,7 +103,14 @@ def open_space(
     Raises:
         InputError: the space or the data set is unknown, or they do not match.
     """
-    space = get_space(name, **options)
+    try:
+        space = get_space(name, **options)
+    except NoExampleInput:
+        is_model = "start" in options
+        taken = _shape_in_file(source) if is_model else None
+        if taken is None:
+            raise
+        space = get_space(name, **{**options, "input_shape": taken})
     if source is None:
         return space, None
     data = load_dataset(source, space.input_shape)
@@ -122,6 +129,17 @@ def open_space(
             f"--option num_classes={data.outputs}"
         )
     return space, data
+
+
+def _shape_in_file(source: str | None) -> Shape | None:
+    """Shape of the inputs in a `.npz` file; None for token ids and other data sets.
+
+    Images in a folder do not say which size a model takes.
+    """
+    if source is None or not source.endswith(".npz"):
+        return None
+    shape = load_dataset(source).shape
+    return shape if element_type(shape) == "float" else None
 
 
 def fits(space: SearchSpace, data: Dataset) -> bool:

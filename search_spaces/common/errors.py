@@ -42,6 +42,10 @@ class Infeasible(InputError):
     """
 
 
+class NoExampleInput(InputError):
+    """A space of PyTorch modules does not say what its networks take."""
+
+
 class CheckpointError(InputError):
     """A predictor's checkpoint lacks a file, is damaged, or is of another format or predictor."""
 

@@ -47,6 +47,30 @@ def test_space_of_another_shape_is_refused_with_the_remedy(tmp_path: Path) -> No
         open_space("nasbench201", {"input_shape": (1, 9, 9)}, "digits")
 
 
+def test_a_model_without_an_example_input_takes_what_a_file_holds(tmp_path: Path) -> None:
+    (tmp_path / "my_net.py").write_text(
+        "from torch import nn\n"
+        "def net():\n"
+        "    pool = nn.AdaptiveAvgPool2d(1)\n"
+        "    return nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), pool, nn.Flatten(), "
+        "nn.Linear(16, 2))\n"
+    )
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 255, (20, 3, 12, 10), np.uint8)
+    np.savez(tmp_path / "images.npz", x=images, y=rng.integers(0, 2, 20))
+    np.savez(tmp_path / "ids.npz", x=rng.integers(0, 9, (20, 6)), y=rng.integers(0, 2, 20))
+
+    model = f"{tmp_path / 'my_net.py'}:net"
+    space, data = open_space(model, {"start": "fresh"}, str(tmp_path / "images.npz"))
+    assert data is not None
+    assert space.input_shape == data.shape == (3, 12, 10)
+    # A search that goes on opens the space by its options alone.
+    assert get_space(model, **space.options).input_shape == (3, 12, 10)
+    for unclear in (None, "digits", str(tmp_path / "ids.npz")):
+        with pytest.raises(InputError, match=r"no example input: .* option input_shape=3,32,32"):
+            open_space(model, {"start": "fresh"}, unclear)
+
+
 def test_architecture_is_the_given_one_or_drawn_from_the_seed() -> None:
     native = "|nor_conv_1x1~0|+|none~0|none~1|+|none~0|none~1|skip_connect~2|"
     assert subject_of_space("nasbench201", SMALL, None, native, 0).name == native
