@@ -27,22 +27,24 @@ class SearchProgress(NamedTuple):
         done, total: evaluations so far and in all; of a search with fidelities, cost so far and
             budget.
         front: networks on the front.
-        hypervolume: of the front, in the unit of `GrowingFront`.
+        hypervolume: of the front, in the unit of `GrowingFront`; None before there is one.
         best: best value of each objective on the front, in its own unit; empty for an empty front.
     """
 
     done: int
     total: int
     front: int
-    hypervolume: float
+    hypervolume: float | None
     best: dict[str, float]
 
     def __str__(self) -> str:
-        best = ", ".join(f"{metric} {value:.5g}" for metric, value in self.best.items())
-        return (
-            f"{self.front} on the front, hypervolume "
-            f"{self.hypervolume:.3f}{', best ' if best else ''}{best}"
-        )
+        parts = [f"{self.front} on the front"]
+        if self.hypervolume is not None:
+            parts.append(f"hypervolume {self.hypervolume:.3f}")
+        if self.best:
+            best = ", ".join(f"{metric} {value:.5g}" for metric, value in self.best.items())
+            parts.append(f"best {best}")
+        return ", ".join(parts)
 
 
 def labelled(
@@ -67,13 +69,18 @@ class GrowingFront:
 
     The first `FRAME_POINTS` points span a box. Its worst corner is the reference point, its volume
     the unit of the hypervolume. No true front is needed: the number shows the progress since the
-    start. It never falls after these points.
+    start. It never falls after these points; before, while the box grows, it means nothing.
     """
 
     def __init__(self, m: int) -> None:
         self.points = np.empty((0, m))
         self.hypervolume = 0.0
         self._first: list[np.ndarray] = []
+
+    @property
+    def has_unit(self) -> bool:
+        """True once the box is complete."""
+        return len(self._first) == FRAME_POINTS
 
     def add(self, losses: np.ndarray) -> bool:
         """Add a finite point (m,). False if the front weakly dominates it."""

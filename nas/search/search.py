@@ -309,7 +309,7 @@ class _Loop:
         self.history.failures.clear()
         self.history.ruled_out_in_a_row = 0
         planner.begin(study, self.history, worker)
-        self._last = SearchProgress(0, 0, 0, 0.0, {})  # as reported
+        self._last = SearchProgress(0, 0, 0, None, {})  # as reported
 
     def run(self, progress: Callable[[SearchProgress], None] | None, share: Share) -> None:
         """Evaluate until the search, or the share of this process, ends."""
@@ -386,7 +386,8 @@ class _Loop:
             for objective, loss in zip(self.reader.objectives, losses, strict=True):
                 best[objective.name] = objective.sign * loss
         done, total = self.planner.done
-        self._last = SearchProgress(done, total, len(front.points), front.hypervolume, best)
+        volume = front.hypervolume if front.has_unit else None
+        self._last = SearchProgress(done, total, len(front.points), volume, best)
         return self._last
 
     # --- one trial

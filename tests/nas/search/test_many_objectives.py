@@ -51,14 +51,15 @@ def test_a_search_ends_with_progress_result_and_reference(m: int, sampler: str) 
         evaluations=60 if sampler != "ridge" else 16,
         progress=seen.append,
     )
-    volumes = [progress.hypervolume for progress in seen]
+    volumes = [now.hypervolume for now in seen if now.hypervolume is not None]
     assert 0 < result.hypervolume([1.1] * m) < 1.1**m
     reference = Reference.of_table(result.evaluated.values, result.objectives)
     assert reference.ratio(result.evaluated.values) == pytest.approx(1.0)
     curve = reference.curve(result.evaluated.values)
     assert (np.diff(curve) >= 0).all()
     assert curve[-1] == pytest.approx(1.0)
-    assert (np.diff(volumes[12:]) >= 0).all()
+    assert len(volumes) > 1
+    assert (np.diff(volumes) >= 0).all()
     assert time.process_time() - started < 60  # seconds; the exact hypervolume would take days
 
 

@@ -32,6 +32,9 @@ def test_a_constant_objective_has_zero_hypervolume() -> None:
 
 def test_progress_is_printed_as_one_line() -> None:
     assert str(SearchProgress(3, 20, 2, 0.51234, {})) == "2 on the front, hypervolume 0.512"
+    assert str(SearchProgress(3, 20, 2, None, {"accuracy": 91.25})) == (
+        "2 on the front, best accuracy 91.25"
+    )
     some = SearchProgress(3, 20, 2, 0.51234, {"accuracy": 91.25, "latency_ms": 0.5})
     assert str(some) == "2 on the front, hypervolume 0.512, best accuracy 91.25, latency_ms 0.5"
 
