@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from search_spaces.common.errors import InputError
 
 MAX_NAMED = 3  # names in an error about weights
-_PARALLEL = "module."  # what torch's data parallelism puts before all names
 
 
 def load_weights(module: nn.Module, path: str | Path) -> None:
@@ -23,7 +22,9 @@ def load_weights(module: nn.Module, path: str | Path) -> None:
     Args:
         module: the module.
         path: a .safetensors file, or a state dict that `torch.save` wrote; one under the key
-            "state_dict" or "model" is read, too. Other objects of a file are not read.
+            "state_dict" or "model" is read, too. Other objects of a file are not read. All names
+            may have what wrappers put before them, such as "module.", "_orig_mod." or "net.". Of
+            tensors that the module ties, one is enough.
 
     Raises:
         InputError: the file cannot be read, or its names or shapes differ from the module's.
@@ -31,9 +32,9 @@ def load_weights(module: nn.Module, path: str | Path) -> None:
     state = _read(path)
     own = module.state_dict()
     # 1. Names as the module has them.
-    is_parallel = state and all(name.startswith(_PARALLEL) for name in state)
-    if is_parallel and not own.keys() & state.keys():
-        state = {name.removeprefix(_PARALLEL): tensor for name, tensor in state.items()}
+    prefix = _prefix(state, own)
+    state = {name.removeprefix(prefix): tensor for name, tensor in state.items()}
+    state = _by_all_names(module, state)
     counters = "num_batches_tracked"  # of batch normalizations: older files lack them
     missing = [name for name in own if name not in state and not name.endswith(counters)]
     unexpected = [name for name in state if name not in own]
@@ -55,6 +56,33 @@ def load_weights(module: nn.Module, path: str | Path) -> None:
     # 3. A module without memory for its weights takes the file's.
     has_none = any(x.is_meta for x in own.values())
     module.load_state_dict(state, strict=False, assign=has_none)
+
+
+def _prefix(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> str:
+    """What a wrapper put before all names of a file; "" if the names are the module's."""
+    if not state or not own or own.keys() & state.keys():
+        return ""
+    first = next(iter(own))
+    for name in state:
+        if name.endswith(f".{first}"):
+            prefix = name.removesuffix(first)
+            if all(other.startswith(prefix) for other in state):
+                return prefix
+    return ""
+
+
+def _by_all_names(module: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A state with all names of tensors that the module ties: a file may have one of them."""
+    names_of: dict[int, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names_of.setdefault(id(parameter), []).append(name)
+    whole = dict(state)
+    for names in names_of.values():
+        stored = [name for name in names if name in state]
+        for name in names:
+            if stored and name not in state:
+                whole[name] = state[stored[0]]
+    return whole
 
 
 def _named(word: str, names: Sequence[str], others: Sequence[str]) -> str:

@@ -228,9 +228,42 @@ def test_weights_come_from_safetensors_and_state_dicts(tmp_path: Path) -> None:
         {"state_dict": {f"module.{k}": v for k, v in trained.state_dict().items()}},
         tmp_path / "parallel.pth",
     )
-    for name in ("net.safetensors", "net.pt", "parallel.pth"):
+    half = {f"_orig_mod.{k}": v.bfloat16() for k, v in trained.state_dict().items()}
+    torch.save(half, tmp_path / "compiled.pt")
+    torch.save(
+        {"state_dict": {f"model.net.{k}": v for k, v in trained.state_dict().items()}},
+        tmp_path / "lightning.ckpt",
+    )
+    for name in ("net.safetensors", "net.pt", "parallel.pth", "compiled.pt", "lightning.ckpt"):
         space = Subnetworks(net(), EXAMPLE, weights=tmp_path / name)
-        assert torch.allclose(space.module(space.whole)(x), trained.eval()(x), atol=1e-5)
+        tolerance = 0.05 if name == "compiled.pt" else 1e-5
+        assert torch.allclose(space.module(space.whole)(x), trained.eval()(x), atol=tolerance)
+
+
+def test_one_of_the_tied_weights_of_a_model_is_enough(tmp_path: Path) -> None:
+    class Language(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(40, 16)
+            self.wide, self.narrow = nn.Linear(16, 64), nn.Linear(64, 16)
+            self.head = nn.Linear(16, 40, bias=False)
+            self.head.weight = self.embedding.weight
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            x = self.embedding(ids)
+            return self.head(x + self.narrow(self.wide(x).relu()))
+
+    torch.manual_seed(1)
+    trained = Language().eval()
+    # As transformers writes it: safetensors holds no tensor twice.
+    state = {name: x for name, x in trained.state_dict().items() if name != "head.weight"}
+    save_file(state, tmp_path / "model.safetensors")
+    ids = torch.randint(40, (2, 5))
+    space = Subnetworks(Language(), ids, weights=tmp_path / "model.safetensors")
+    assert torch.allclose(space.module(space.whole)(ids), trained(ids), atol=1e-5)
+    half = space.module(space.uniform(0.5))
+    assert half.get_submodule("wide").get_parameter("weight").shape[0] < 64
+    assert half(ids).shape == (2, 5, 40)
 
 
 def test_a_function_that_returns_the_module(tmp_path: Path) -> None:
