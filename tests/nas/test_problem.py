@@ -169,8 +169,9 @@ def test_no_argument_is_ignored(arguments: dict[str, Any], message: str) -> None
 
 def test_the_examples_of_the_docstrings_run() -> None:
     for module in (problem, api):
-        assert doctest.testmod(module).attempted
-        assert not doctest.testmod(module).failed
+        result = doctest.testmod(module)
+        assert result.attempted
+        assert not result.failed
 
 
 def test_every_public_name_is_there_and_typed() -> None:
