@@ -7,14 +7,13 @@ ranks are compared with test accuracies. This is `nas compare`, with tables in M
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from experiments.runner import AsJson, FirstSeed, Jobs, Quick, Seeds, run_command
-from experiments.tables import chosen
+from experiments.tables import chosen, markdown_head, markdown_line, plus_minus
 from nas.benchmarks import load_benchmark
 from nas.cli.console import print_json
 from nas.cli.progress import progress_bar
@@ -46,24 +45,17 @@ def markdown(compared: Compared) -> str:
     sizes = compared.comparison.sizes
     tables = []
     for measure, (title, digits) in SHOWN.items():
-        values = {
-            (row["predictor"], row["size"]): (row[measure], row[f"{measure}_std"]) for row in rows
-        }
-        cells = {
-            key: f"{mean:.{digits}f} ± {std:.{digits}f}" for key, (mean, std) in values.items()
-        }
-        lines = [_line([title, *map(str, sizes)]), "|---" * (1 + len(sizes)) + "|"]
-        lines += [
-            _line([name, *(cells[name, size] for size in sizes)])
-            for name in compared.comparison.predictors
-        ]
+        cells = {}
+        for row in rows:
+            cell = {"mean": row[measure], "std": row[f"{measure}_std"]}
+            cells[row["predictor"], row["size"]] = plus_minus(cell, digits)
+        lines = markdown_head([title, *map(str, sizes)])
+        for name in compared.comparison.predictors:
+            of_sizes = [cells[name, size] for size in sizes]
+            lines.append(markdown_line([name, *of_sizes]))
         tables.append("\n".join(lines) + "\n")
     sentences = [f"- N = {pair['size']}: {pair['sentence']}\n" for pair in compared.pairs()]
     return "\n".join([*tables, "".join(sentences)])
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def main(
@@ -80,11 +72,13 @@ def main(
     as_json: AsJson = False,
 ) -> None:
     """Compare the predictors and write scores, tables.md and figures."""
-    sizes, seeds = (QUICK_SIZES, 1) if quick else (SIZES, seeds)
-    benchmark, metrics = (QUICK_BENCHMARK, QUICK_METRICS) if quick else (BENCHMARK, METRICS)
-    comparison = Comparison(
-        benchmark, *metrics, tuple(chosen(only, PREDICTORS)), sizes, seeds, (), first_seed
-    )
+    sizes: tuple[int, ...] = SIZES
+    benchmark, metrics = BENCHMARK, METRICS
+    if quick:
+        sizes, seeds = QUICK_SIZES, 1
+        benchmark, metrics = QUICK_BENCHMARK, QUICK_METRICS
+    names = tuple(chosen(only, PREDICTORS))
+    comparison = Comparison(benchmark, *metrics, names, sizes, seeds, (), first_seed)
     with progress_bar("few labels") as bar:
         compared = compare(comparison, load_benchmark(benchmark), out / "scores.jsonl", bar, jobs)
     save_comparison(out, compared)

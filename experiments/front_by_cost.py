@@ -24,7 +24,17 @@ import typer
 
 from experiments.pareto import FLOORS, PROBLEMS, load_table
 from experiments.runner import AsJson, FirstSeed, Jobs, Quick, Seeds, run_command
-from experiments.tables import Scores, Task, chosen, compute, show, summarize
+from experiments.tables import (
+    CURVE_PREFIX,
+    Scores,
+    Task,
+    chosen,
+    compute,
+    curve_of,
+    show,
+    summarize,
+    without_curves,
+)
 from nas import (
     Benchmark,
     Problem,
@@ -123,14 +133,22 @@ def front_score(problem: str, policy: str, trainings: int, seed: int) -> Scores:
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     of = CostProblem.named(problem)
-    values = np.stack([of.table.values(objective.name) for objective in of.objectives], 1)
-    reference = Reference.of_table(values, of.objectives, of.floor)
+    columns = [of.table.values(objective.name) for objective in of.objectives]
+    reference = Reference.of_table(np.stack(columns, 1), of.objectives, of.floor)
+
+    # 1. The policy: a sampler, and the epochs after which it may pause a training.
     sampler = policy.removesuffix("-full")
     if policy in RIVALS:
-        sampler = f"{Path(__file__).with_name('rivals_by_cost.py')}:{RIVALS[policy]}"
-    fidelities = of.fidelities[-1:] if policy in ("rlm-full", "random") else of.fidelities
+        rivals = Path(__file__).with_name("rivals_by_cost.py")
+        sampler = f"{rivals}:{RIVALS[policy]}"
+    fidelities = of.fidelities
+    if policy in ("rlm-full", "random"):
+        fidelities = of.fidelities[-1:]
+
+    # 2. Its search.
+    evaluator = TableEvaluator(of.table, of.metrics)
     result = search(
-        Problem(of.table.space, TableEvaluator(of.table, of.metrics), of.objectives),
+        Problem(of.table.space, evaluator, of.objectives),
         sampler=sampler,
         fidelities=fidelities,
         budget=trainings * of.unit,
@@ -138,10 +156,18 @@ def front_score(problem: str, policy: str, trainings: int, seed: int) -> Scores:
         seed=seed,
         predictor=lambda: predictors.create("rlm", base=of.base),
     )
+
+    # 3. The scores; a search that never reaches 95 % needs one training more than it had.
     shares = shares_by_cost(result, reference, trainings, of.unit)
-    row = {f"HV@{budget}": shares[budget - 1] for budget in BUDGETS if budget <= trainings}
-    row["to 95%"] = float(np.argmax([*(np.array(shares) >= 0.95), True]) + 1)
-    return row | {f"at {place}": share for place, share in enumerate(shares, 1)}
+    row = {}
+    for budget in BUDGETS:
+        if budget <= trainings:
+            row[f"HV@{budget}"] = shares[budget - 1]
+    reaches = [share >= 0.95 for share in shares]
+    row["to 95%"] = float(np.argmax([*reaches, True]) + 1)
+    for place, share in enumerate(shares, start=1):
+        row[f"{CURVE_PREFIX}{place}"] = share
+    return row
 
 
 def shares_by_cost(
@@ -151,20 +177,25 @@ def shares_by_cost(
 
     unit: the cost of a full training.
     """
-    trials = [
-        trial for trial in result.study.get_trials(deepcopy=False) if COST_KEY in trial.user_attrs
-    ]
-    spent = np.cumsum([trial.user_attrs[COST_KEY] for trial in trials])
-    full = [trial.values for trial in trials]
+    # 1. Cost and values of each trial; only full trainings have values.                      (n, m)
     m = len(reference.objectives)
-    values = np.array([row if row and len(row) == m else [np.nan] * m for row in full]).reshape(
-        -1, m
-    )
+    costs = []
+    rows = []
+    for trial in result.study.get_trials(deepcopy=False):
+        if COST_KEY in trial.user_attrs:
+            costs.append(trial.user_attrs[COST_KEY])
+            is_full = trial.values is not None and len(trial.values) == m
+            rows.append(trial.values if is_full else [np.nan] * m)
+    values = np.array(rows).reshape(-1, m)
+
+    # 2. The share after each trial, from none on: (1 + n,).
     curve = np.concatenate([[0.0], reference.curve(values)])
-    return [
-        float(curve[np.searchsorted(spent, at * unit, side="right")])
-        for at in range(1, trainings + 1)
-    ]
+
+    # 3. The share after the last trial that each cost pays for.                        (trainings,)
+    payable = unit * np.arange(1, trainings + 1)
+    finished = np.searchsorted(np.cumsum(costs), payable, side="right")
+    shares: list[float] = curve[finished].tolist()
+    return shares
 
 
 def curve_score(predictor: str, known: int, ranked: int, seed: int) -> Scores:
@@ -175,17 +206,26 @@ def curve_score(predictor: str, known: int, ranked: int, seed: int) -> Scores:
 
     table = load_table()
     rows = np.random.default_rng(seed).permutation(len(table))[: known + ranked]
-    full, low = (table.values(name)[rows] for name in (METRIC, f"{METRIC}_{LOW}epochs"))
+    full = table.values(METRIC)[rows]
+    low = table.values(f"{METRIC}_{LOW}epochs")[rows]
+    true = full[known:]
     if predictor == "last value":
-        return {"tau": float(kendalltau(low[known:], full[known:]).statistic)}
+        return {"tau": float(kendalltau(low[known:], true).statistic)}
+
+    # 1. Learn the full accuracies, and the early ones unless the curve is left out.
     texts = [table.space.to_text(table.architectures[i]) for i in rows]
     early = at_fidelity(METRIC, LOW)
-    targets = {METRIC: full[:known]} | ({} if "without" in predictor else {early: low[:known]})
+    targets = {METRIC: full[:known]}
+    if "without" not in predictor:
+        targets[early] = low[:known]
     model = predictors.create("rlm", seed=seed).fit(texts[:known], targets)
+
+    # 2. Rank the others. Joint samples decode the early accuracy instead of knowing it.
     metrics = [early, METRIC] if "joint" in predictor else [METRIC]
     given = {early: low[known:]} if "with curve" in predictor else None
     predictions = model.predict(texts[known:], metrics, given=given, samples=SAMPLES, seed=seed)
-    return {"tau": float(kendalltau(predictions.mean[:, -1], full[known:]).statistic)}
+    predicted = predictions.mean[:, -1]
+    return {"tau": float(kendalltau(predicted, true).statistic)}
 
 
 def draw(folder: Path, tasks: list[Task], rows: list[Scores]) -> None:
@@ -195,17 +235,17 @@ def draw(folder: Path, tasks: list[Task], rows: list[Scores]) -> None:
     """
     from nas.report.plots import plot_hypervolume
 
-    for problem in dict.fromkeys(task[0] for task in tasks):
-        curves: dict[str, list[list[float]]] = {}
-        for (of, policy, _, _), row in zip(tasks, rows, strict=True):
-            if of == problem:
-                curves.setdefault(policy, []).append(
-                    [v for name, v in row.items() if name.startswith("at ")]
-                )
-        stacked = {policy: np.array(shares) for policy, shares in curves.items()}
-        plot_hypervolume(
-            folder / f"front-by-cost-{problem}.png", stacked, unit="Full trainings' worth"
-        )
+    # 1. The curves of all seeds, by problem and policy.
+    curves: dict[Any, dict[Any, list[list[float]]]] = {}
+    for (problem, policy, _, _), row in zip(tasks, rows, strict=True):
+        of_problem = curves.setdefault(problem, {})
+        of_problem.setdefault(policy, []).append(curve_of(row))
+
+    # 2. One figure per problem.
+    for problem, of_problem in curves.items():
+        shares = {policy: np.array(of_seeds) for policy, of_seeds in of_problem.items()}
+        path = folder / f"front-by-cost-{problem}.png"
+        plot_hypervolume(path, shares, unit="Full trainings' worth")
 
 
 def main(
@@ -229,9 +269,11 @@ def main(
     as_json: AsJson = False,
 ) -> None:
     """Search or rank; print means over the seeds and draw them."""
-    every = range(first_seed, first_seed + (2 if quick else seeds))
+    seeds = 2 if quick else seeds
+    every = range(first_seed, first_seed + seeds)
     if study == Study.curves:
-        names = chosen(only or ",".join(PREDICTORS[:1] if quick else PREDICTORS), PREDICTORS)
+        default = PREDICTORS[:1] if quick else PREDICTORS
+        names = chosen(only or ",".join(default), PREDICTORS)
         tasks: list[Task] = [(name, KNOWN, RANKED, seed) for seed in every for name in names]
         rows = compute(tasks, curve_score, out / "curves", jobs)
         show(
@@ -241,22 +283,22 @@ def main(
             as_json,
         )
         return
-    trainings, default = (10, "asha,hyperband,random") if quick else (trainings, ",".join(POLICIES))
+    if quick:
+        trainings = 10
+    default = ("asha", "hyperband", "random") if quick else POLICIES
+    policies = chosen(only or ",".join(default), (*POLICIES, *RIVALS))
     tasks = [
         (problem, policy, trainings, seed)
         for seed in every
         for problem in chosen(problems, [*PROBLEMS, DIGITS])
-        for policy in chosen(only or default, (*POLICIES, *RIVALS))
+        for policy in policies
     ]
     rows = compute(tasks, front_score, out, jobs)
     draw(out, tasks, rows)
-    shown: list[dict[str, Any]] = [
-        {k: v for k, v in row.items() if not k.startswith("at ")} for row in rows
-    ]
     show(
         "Share of the true hypervolume",
         ("problem", "policy", "full trainings"),
-        summarize(tasks, shown),
+        summarize(tasks, without_curves(rows)),
         as_json,
     )
 

@@ -28,7 +28,17 @@ import typer
 
 from experiments.rivals import BotorchSampler, HeboSampler, SmacSampler
 from experiments.runner import AsJson, FirstSeed, Jobs, Seeds, run_command
-from experiments.tables import Scores, Task, chosen, compute, show, summarize
+from experiments.tables import (
+    CURVE_PREFIX,
+    Scores,
+    Task,
+    chosen,
+    compute,
+    curve_of,
+    show,
+    summarize,
+    without_curves,
+)
 from experiments.variants import Independent
 from nas import Problem, Reference, TableEvaluator, load_benchmark, parse_objectives, search
 from nas.search.search import RESULT_VERSION
@@ -72,11 +82,14 @@ def score(problem: str, name: str, evaluations: int, seed: int) -> Scores:
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    # 1. The problem, and the true front.
     objectives = parse_objectives((PROBLEMS | UNSEEN)[problem])
     table = load_table() if problem in PROBLEMS else load_benchmark(problem)
     metrics = [objective.name for objective in objectives]
     values = np.stack([table.values(metric) for metric in metrics], 1)
     reference = Reference.of_table(values, objectives, FLOORS.get(problem))
+
+    # 2. What the sampler's name says: "rlm by thompson", "gnn measuring 5".
     name, _, measured = name.partition(" measuring ")
     kind, _, acquisition = name.partition(" by ")
     options: dict[str, Any] = {"acquisition": acquisition} if acquisition else {}
@@ -84,6 +97,8 @@ def score(problem: str, name: str, evaluations: int, seed: int) -> Scores:
         base = UNSEEN_BASE if problem in UNSEEN else BASE
         options["predictor"] = partial(RLM if kind == "rlm" else Independent, base=base)
     sampler: str | BaseSampler = kind.partition("-independent")[0]
+
+    # 3. The search.
     with TemporaryDirectory() as folder:
         if sampler == "qlognehvi":
             sampler = BotorchSampler(table.space, seed)
@@ -117,16 +132,22 @@ def load_table() -> Benchmark:
 
 def scores(curve: np.ndarray) -> Scores:
     """The row of a curve (n,) of shares of the true hypervolume after each evaluation."""
-    row = {f"HV@{mark}": float(curve[mark - 1]) for mark in MARKS if mark <= len(curve)}
-    row |= {f"to {share:.0%}": float(np.argmax([*(curve >= share), True]) + 1) for share in SHARES}
-    return row | {f"at {place}": float(curve[place - 1]) for place in _places(len(curve))}
+    row = {}
+    for mark in MARKS:
+        if mark <= len(curve):
+            row[f"HV@{mark}"] = float(curve[mark - 1])
+    for share in SHARES:
+        reaches = [*(curve >= share), True]  # after one evaluation more, if none does
+        row[f"to {share:.0%}"] = float(np.argmax(reaches) + 1)
+    for place in _places(len(curve)):
+        row[f"{CURVE_PREFIX}{place}"] = float(curve[place - 1])
+    return row
 
 
 def _places(evaluations: int) -> list[int]:
     """Numbers of evaluations at which a curve is drawn."""
-    return np.unique(
-        np.linspace(1, evaluations, min(DRAWN, evaluations)).round().astype(int)
-    ).tolist()
+    places = np.linspace(1, evaluations, min(DRAWN, evaluations)).round()
+    return np.unique(places.astype(int)).tolist()
 
 
 def draw(folder: Path, tasks: list[Task], rows: list[Scores]) -> None:
@@ -136,15 +157,17 @@ def draw(folder: Path, tasks: list[Task], rows: list[Scores]) -> None:
     """
     from nas.report.plots import plot_hypervolume
 
-    for problem in dict.fromkeys(task[0] for task in tasks):
-        curves: dict[str, list[np.ndarray]] = {}
-        for (of, name, evaluations, _), row in zip(tasks, rows, strict=True):
-            if of == problem:
-                places = _places(evaluations)
-                steps = [row[f"at {place}"] for place in places]
-                curve = np.interp(np.arange(1, evaluations + 1), places, steps)
-                curves.setdefault(name, []).append(curve)
-        stacked = {name: np.stack(of_sampler) for name, of_sampler in curves.items()}
+    # 1. The curves of all seeds, by problem and sampler, each with a point per evaluation.
+    curves: dict[Any, dict[Any, list[np.ndarray]]] = {}
+    for (problem, name, evaluations, _), row in zip(tasks, rows, strict=True):
+        numbers = np.arange(1, evaluations + 1)
+        curve = np.interp(numbers, _places(evaluations), curve_of(row))
+        of_problem = curves.setdefault(problem, {})
+        of_problem.setdefault(name, []).append(curve)
+
+    # 2. One figure per problem.
+    for problem, of_problem in curves.items():
+        stacked = {name: np.stack(of_seeds) for name, of_seeds in of_problem.items()}
         plot_hypervolume(folder / f"hypervolume-{problem}.png", stacked)
 
 
@@ -179,13 +202,10 @@ def main(
     ]
     rows = compute(tasks, score, out / f"searches-{RESULT_VERSION}", jobs)
     draw(out, tasks, rows)
-    shown = [
-        {name: value for name, value in row.items() if not name.startswith("at ")} for row in rows
-    ]
     show(
         "Share of the true hypervolume",
         ("problem", "sampler", "evaluations"),
-        summarize(tasks, shown),
+        summarize(tasks, without_curves(rows)),
         as_json,
     )
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from search_spaces.common.files import replacing
 Task = tuple[Any, ...]
 """The arguments of a row, JSON values. The last one is its seed."""
 Scores = dict[str, float]
+CURVE_PREFIX = "at "
+"""Scores of this prefix and a place, such as `at 20`, are the points of a curve."""
 
 
 def compute(
@@ -110,6 +112,20 @@ def summarize(tasks: Sequence[Task], rows: Sequence[Scores]) -> list[dict[str, A
     return summary
 
 
+def curve_of(row: Scores) -> list[float]:
+    """The points of a row's curve, in their order."""
+    return [value for name, value in row.items() if name.startswith(CURVE_PREFIX)]
+
+
+def without_curves(rows: Sequence[Scores]) -> list[Scores]:
+    """The rows without the points of their curves, which figures show."""
+    shown = []
+    for row in rows:
+        points = {name for name in row if name.startswith(CURVE_PREFIX)}
+        shown.append({name: value for name, value in row.items() if name not in points})
+    return shown
+
+
 def spearman(predicted: np.ndarray, true: np.ndarray) -> float:
     """Spearman's rank correlation of two arrays (n,), in [-1, 1].
 
@@ -146,33 +162,49 @@ def publish(folder: Path, table: Table, label: str, digits: int = 3) -> None:
     from nas.report.plots import plot_scores
 
     columns = list(dict.fromkeys(column for row in table.values() for column in row))
-    lines = [f"| {' | '.join([label, *columns, 'mean'])} |", "|---" * (2 + len(columns)) + "|"]
+    lines = markdown_head([label, *columns, "mean"])
     for name, row in table.items():
-        cells = [
-            f"{c['mean']:.{digits}f} ± {c['std']:.{digits}f}" if c else "–"
-            for c in map(row.get, columns)
-        ]
+        cells = [plus_minus(row[column], digits) if column in row else "–" for column in columns]
         mean = float(np.mean([cell["mean"] for cell in row.values()]))
-        lines.append(f"| {' | '.join([name, *cells, f'{mean:.{digits}f}'])} |")
+        lines.append(markdown_line([name, *cells, f"{mean:.{digits}f}"]))
     with replacing(folder / "table.md") as path:
         path.write_text("\n".join(lines) + "\n")
     plot_scores(folder / "table.png", table, label)
+
+
+def plus_minus(cell: Mapping[str, float], digits: int = 3) -> str:
+    """A mean and a standard deviation in words."""
+    return f"{cell['mean']:.{digits}f} ± {cell['std']:.{digits}f}"
+
+
+def markdown_head(titles: Sequence[str]) -> list[str]:
+    """The first two lines of a table in Markdown."""
+    return [markdown_line(titles), "|---" * len(titles) + "|"]
+
+
+def markdown_line(cells: Sequence[str]) -> str:
+    """A line of a table in Markdown."""
+    return f"| {' | '.join(cells)} |"
 
 
 def show(
     title: str, names: Sequence[str], summary: Sequence[dict[str, Any]], as_json: bool
 ) -> None:
     """Print a summary as a table or as JSON. names: of the parts of its tasks."""
-    named = [
-        {names[int(k[4:])] if k.startswith("task") else k: v for k, v in row.items()}
-        for row in summary
-    ]
+    named: list[dict[str, Any]] = []
+    for row in summary:
+        by_name = {}
+        for key, value in row.items():
+            part = key.removeprefix("task")
+            by_name[names[int(part)] if part != key else key] = value
+        named.append(by_name)
     if as_json:
         print_json(named)
         return
-    plain = [{k: _cell(v) if isinstance(v, dict) else v for k, v in row.items()} for row in named]
+    plain = []
+    for row in named:
+        cells = {}
+        for name, value in row.items():
+            cells[name] = plus_minus(value) if isinstance(value, dict) else value
+        plain.append(cells)
     print_table(title, plain)
-
-
-def _cell(value: dict[str, float]) -> str:
-    return f"{value['mean']:.3f} ± {value['std']:.3f}"

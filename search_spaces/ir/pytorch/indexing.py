@@ -64,12 +64,7 @@ def _getitem(r: Recorder, input: Tensor, index: Any) -> Tensor:
     return part
 
 
-def _range(
-    r: Recorder,
-    x: Tensor,
-    axis: int,
-    item: slice,
-) -> Tensor:
+def _range(r: Recorder, x: Tensor, axis: int, item: slice) -> Tensor:
     """The elements of a slice along an axis; its numbers may be tensors of one element."""
     bounds = []
     for bound in (item.start, item.stop, item.step):
@@ -92,12 +87,7 @@ def _full_index(x: Tensor, index: Any) -> list[Any]:
     return items
 
 
-def gathered(
-    r: Recorder,
-    x: Tensor,
-    axis: int,
-    index: Any,
-) -> Tensor:
+def gathered(r: Recorder, x: Tensor, axis: int, index: Any) -> Tensor:
     """Elements at these indices along an axis.
 
     Args:
@@ -246,12 +236,7 @@ def _flat_places(r: Recorder, tensors: list[Tensor], sizes: Sequence[int]) -> Te
 
 
 @handles("index_select")
-def _index_select(
-    r: Recorder,
-    input: Tensor,
-    dim: int,
-    index: Tensor,
-) -> Tensor:
+def _index_select(r: Recorder, input: Tensor, dim: int, index: Tensor) -> Tensor:
     return gathered(r, input, dim % input.dim(), index)
 
 
@@ -363,12 +348,7 @@ def _allow_change_of_part(
         r.values.allow_change(x, value)
 
 
-def _masked(
-    r: Recorder,
-    x: Tensor,
-    mask: Tensor,
-    value: Any,
-) -> Tensor:
+def _masked(r: Recorder, x: Tensor, mask: Tensor, value: Any) -> Tensor:
     """The tensor with new values where a mask of the first axes is true.
 
     value: one value, or one for each element of the last axes.
@@ -444,12 +424,7 @@ def _fitted(
     return r.call(Tensor.expand, value, shape)
 
 
-def _patched(
-    r: Recorder,
-    x: Tensor,
-    cuts: list[Cut],
-    value: Tensor,
-) -> Tensor:
+def _patched(r: Recorder, x: Tensor, cuts: list[Cut], value: Tensor) -> Tensor:
     """The tensor with a value at the places of all cuts."""
     if not cuts:
         return r.tensor(r.value(value))

@@ -132,6 +132,7 @@ def _connected(links: list[tuple[_Label, _Label]]) -> list[set[_Label]]:
 Pair = tuple[int, int]
 
 
+@dataclass(slots=True, eq=False)
 class _Node:
     """A line, or two nodes contracted into one. Nodes of equal symbols have equal structure.
 
@@ -142,23 +143,12 @@ class _Node:
         parts: the two nodes of a contracted one.
     """
 
-    __slots__ = ("inputs", "outputs", "parts", "slots", "slots_of", "symbol")
-
-    def __init__(
-        self,
-        symbol: int,
-        inputs: list[int],
-        slots: list[int],
-        outputs: list[int],
-        slots_of: dict[int, list[int]],
-        parts: Pair | None = None,
-    ) -> None:
-        self.symbol = symbol
-        self.inputs = inputs
-        self.slots = slots
-        self.outputs = outputs
-        self.slots_of = slots_of
-        self.parts = parts
+    symbol: int
+    inputs: list[int]
+    slots: list[int]
+    outputs: list[int]
+    slots_of: dict[int, list[int]]
+    parts: Pair | None = None
 
 
 def _slots_of(inputs: list[int], slots: list[int]) -> dict[int, list[int]]:
