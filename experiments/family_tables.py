@@ -84,9 +84,9 @@ def _nasbench101() -> Reader:
     space = get_space("nasbench101")
 
     def parse(row: dict[str, str]) -> Architecture:
-        return space.parse(
-            json.dumps({"matrix": json.loads(row["matrix"]), "ops": json.loads(row["operations"])})
-        )
+        matrix = json.loads(row["matrix"])
+        operations = json.loads(row["operations"])
+        return space.parse(json.dumps({"matrix": matrix, "ops": operations}))
 
     return space, parse, "cifar10_validation_accuracy"
 
@@ -100,11 +100,16 @@ def _once_for_all() -> Reader:
     space = get_space("ofa-mbv3")
 
     def parse(row: dict[str, str]) -> Architecture:
-        lists = {"ks": "kernel_sizes", "e": "expand_ratios", "d": "depths"}
-        native: dict[str, Any] = {
-            k: [int(v) for v in row[name].split("_")] for k, name in lists.items()
+        def integers(column: str) -> list[int]:
+            return [int(number) for number in row[column].split("_")]
+
+        native = {
+            "ks": integers("kernel_sizes"),
+            "e": integers("expand_ratios"),
+            "d": integers("depths"),
+            "r": int(row["resolution"]),
         }
-        return space.parse(str({**native, "r": int(row["resolution"])}))
+        return space.parse(str(native))
 
     return space, parse, "imagenet_top1_accuracy"
 

@@ -45,20 +45,22 @@ class Formulas:
     """
 
     def __init__(self, architectures: Sequence[Architecture], values: np.ndarray) -> None:
-        self._options = {
-            pair: i for i, pair in enumerate(sorted({c for a in architectures for c in a.choices}))
-        }
-        self._weights = np.linalg.lstsq(self._indicators(architectures), values, rcond=None)[0]
+        options = sorted({choice for arch in architectures for choice in arch.choices})
+        self._options = {option: column for column, option in enumerate(options)}
+        indicators = self._indicators(architectures)
+        self._weights, *_ = np.linalg.lstsq(indicators, values, rcond=None)
 
     def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
         return self._indicators(architectures) @ self._weights
 
     def _indicators(self, architectures: Sequence[Architecture]) -> np.ndarray:
-        counts = np.zeros((len(architectures), 1 + len(self._options)))
-        counts[:, -1] = 1
-        for row, architecture in zip(counts, architectures, strict=True):
-            row[[self._options[choice] for choice in architecture.choices]] = 1
-        return counts
+        """Matrix (n, options + 1): 1 where an architecture has an option; the last is constant."""
+        indicators = np.zeros((len(architectures), 1 + len(self._options)))
+        indicators[:, -1] = 1
+        for row, architecture in zip(indicators, architectures, strict=True):
+            columns = [self._options[choice] for choice in architecture.choices]
+            row[columns] = 1
+        return indicators
 
 
 class Predicted(Evaluator):
@@ -96,7 +98,8 @@ def truth(path: Path) -> tuple[list[Architecture], np.ndarray, Formulas]:
     values = np.stack([table.values(metric) for metric in LATENCIES], 1)
     half = len(table) // 2
     formulas = Formulas(table.architectures[:half], values[:half])
-    error = float(np.abs(formulas(table.architectures[half:]) / values[half:] - 1).max())
+    by_formula = formulas(table.architectures[half:])
+    error = float(np.abs(by_formula / values[half:] - 1).max())
     if error > EXACT:
         raise InputError(
             f"{path}: latencies of {', '.join(DEVICES)} are not sums over blocks (error "
@@ -114,13 +117,11 @@ def learned(
     rows = np.random.default_rng(seed).permutation(len(architectures))[:size]
     space = get_space("fbnet")
     population = load_benchmark("digits-fbnet")
-    latencies = predictors.create(kind, seed=seed).fit(
-        [space.to_text(architectures[row]) for row in rows],
-        dict(zip(LATENCIES, values[rows].T, strict=True)),
-    )
-    accuracy = predictors.create(kind, seed=seed).fit(
-        population.load_texts(), {ACCURACY: population.values(ACCURACY)}
-    )
+    texts = [space.to_text(architectures[row]) for row in rows]
+    columns = dict(zip(LATENCIES, values[rows].T, strict=True))
+    latencies = predictors.create(kind, seed=seed).fit(texts, columns)
+    accuracies = {ACCURACY: population.values(ACCURACY)}
+    accuracy = predictors.create(kind, seed=seed).fit(population.load_texts(), accuracies)
     return Predicted(accuracy, latencies)
 
 
@@ -131,16 +132,19 @@ def checked(predicted: np.ndarray, true: np.ndarray) -> list[dict[str, float | s
     """
     from scipy.stats import spearmanr
 
-    return [
-        {
-            "device": device,
-            "Spearman's correlation": float(spearmanr(predicted[:, i], true[:, i]).statistic),
-            "mean error (%)": 100 * float(np.abs(predicted[:, i] / true[:, i] - 1).mean()),
-            "fastest (ms)": float(true[:, i].min()),
-            "slowest (ms)": float(true[:, i].max()),
-        }
-        for i, device in enumerate(DEVICES)
-    ]
+    rows = []
+    for device, of_device, latency in zip(DEVICES, predicted.T, true.T, strict=True):
+        errors = np.abs(of_device / latency - 1)
+        rows.append(
+            {
+                "device": device,
+                "Spearman's correlation": float(spearmanr(of_device, latency).statistic),
+                "mean error (%)": 100 * float(errors.mean()),
+                "fastest (ms)": float(latency.min()),
+                "slowest (ms)": float(latency.max()),
+            }
+        )
+    return rows
 
 
 def main(
@@ -170,6 +174,8 @@ def main(
         raise InputError("NAS_DATA is not set: set it to the folder that holds fbnet.csv.gz")
     if quick:
         kind, size, evaluations = "ridge", 100, 60
+
+    # 1. Learn, and search on predictions.
     architectures, values, formulas = truth(Path(folder) / "fbnet.csv.gz")
     evaluator = learned(kind, size, seed, architectures, values)
     objectives = parse_objectives(",".join(evaluator.metrics))
@@ -181,11 +187,14 @@ def main(
             seed=seed,
             progress=labelled(bar, "search on predictions"),
         )
+
+    # 2. The front, with its true latencies, and the part of it that these leave.
     losses = result.evaluated.values * [objective.sign for objective in objectives]
     front = np.flatnonzero(non_dominated(losses))
     true = formulas([result.evaluated.architectures[i] for i in front])
     rows = checked(result.evaluated.values[front, 1:], true)
-    kept = float(non_dominated(np.column_stack([losses[front, 0], true])).mean())
+    true_losses = np.column_stack([losses[front, 0], true])
+    kept = float(non_dominated(true_losses).mean())
     summary = {
         "front": len(front),
         "still a front by true latencies (%)": 100 * kept,

@@ -22,7 +22,7 @@ import numpy as np
 import typer
 
 from experiments.runner import AsJson, FirstSeed, Jobs, Quick, Seeds, run_command
-from experiments.tables import Scores, chosen, compute, publish, show, summarize
+from experiments.tables import Scores, at_rows, chosen, compute, publish, show, summarize
 
 if TYPE_CHECKING:
     from search_spaces import Architecture
@@ -54,31 +54,35 @@ def score(predictor: str, size: int, max_networks: int, seed: int) -> Scores:
     values = {metric: table.values(metric) for metric in METRICS}
     order = np.random.default_rng(seed).permutation(len(table))
     train, test = order[:size], order[size : size + max_networks]
+
+    def correlation(predicted: np.ndarray, metric: str) -> float:
+        return float(spearmanr(predicted, values[metric][test]).statistic)
+
+    # 1. Rivals that predict each metric alone.
+    scores = {}
     if predictor == SAME_TEXT:
-        means = {metric: _means(texts, column) for metric, column in values.items()}
-        return {
-            _short(m): float(spearmanr(means[m][test], values[m][test]).statistic) for m in METRICS
-        }
+        for metric in METRICS:
+            means = _means(texts, values[metric])
+            scores[_short(metric)] = correlation(means[test], metric)
+        return scores
     if predictor == ON_CHOICES:
         predictions = _ridge_on_choices(table.architectures, values, train, test)
-        return {
-            _short(m): float(spearmanr(predictions[m], values[m][test]).statistic) for m in METRICS
-        }
+        for metric in METRICS:
+            scores[_short(metric)] = correlation(predictions[metric], metric)
+        return scores
+
+    # 2. A predictor of all metrics, also where one of them is given.
     model = predictors.create(predictor, seed=seed)
     inputs: Sequence[Any] = table.architectures if model.reads_choices else texts
-    model.fit(
-        [inputs[i] for i in train], {metric: column[train] for metric, column in values.items()}
-    )
-    scores = {}
+    model.fit([inputs[i] for i in train], at_rows(values, train))
+    queries = [inputs[i] for i in test]
     for conditions in ((), (ACCURACY,), (GIVEN_DEVICE,)):
         metrics = [metric for metric in METRICS if metric not in conditions]
         observed = {metric: values[metric][test] for metric in conditions}
-        predicted = model.predict(
-            [inputs[i] for i in test], metrics, given=observed, samples=SAMPLES, seed=seed
-        )
+        predicted = model.predict(queries, metrics, given=observed, samples=SAMPLES, seed=seed)
         for metric in metrics:
             name = " | ".join(_short(m) for m in (metric, *conditions))
-            scores[name] = float(spearmanr(predicted[metric], values[metric][test]).statistic)
+            scores[name] = correlation(predicted[metric], metric)
     return scores
 
 
@@ -101,14 +105,15 @@ def _ridge_on_choices(
     from sklearn.linear_model import RidgeCV
     from sklearn.preprocessing import OneHotEncoder
 
-    choices = [
-        [str(option) for _, option in architecture.choices] for architecture in architectures
-    ]
+    choices = []
+    for architecture in architectures:
+        choices.append([str(option) for _, option in architecture.choices])
     inputs = OneHotEncoder(sparse_output=False).fit_transform(choices)
-    return {
-        m: RidgeCV(PENALTIES).fit(inputs[train], v[train]).predict(inputs[test])
-        for m, v in values.items()
-    }
+    predictions = {}
+    for metric, column in values.items():
+        model = RidgeCV(PENALTIES).fit(inputs[train], column[train])
+        predictions[metric] = model.predict(inputs[test])
+    return predictions
 
 
 def _short(metric: str) -> str:

@@ -154,10 +154,12 @@ def compared(passes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     rows = []
     for (way, kind), some in sorted(pairs.items(), key=lambda item: WAYS.index(item[0][0])):
         tau = [kendalltau(first[:, 0], later[:, 0]).statistic for first, later in some]
-        change = np.concatenate([later[:, 0] / first[:, 0] for first, later in some])
-        covered = [
-            (first[:, 1] <= later[:, 0]) & (later[:, 0] <= first[:, 2]) for first, later in some
-        ]
+        ratio = np.concatenate([later[:, 0] / first[:, 0] for first, later in some])
+        change = np.abs(ratio - 1)
+        covered = []
+        for first, later in some:
+            low, high = first[:, 1], first[:, 2]
+            covered.append((low <= later[:, 0]) & (later[:, 0] <= high))
         rows.append(
             {
                 "way": way,
@@ -165,14 +167,16 @@ def compared(passes: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "pairs": len(some),
                 "τ": round(float(np.mean(tau)), 3),
                 "lowest τ": round(float(np.min(tau)), 3),
-                "median change (%)": round(100 * float(np.median(np.abs(change - 1))), 1),
-                "90 % of changes below (%)": round(
-                    100 * float(np.quantile(np.abs(change - 1), 0.9)), 1
-                ),
-                "covered (%)": round(100 * float(np.mean(covered)), 1),
+                "median change (%)": _percent(float(np.median(change))),
+                "90 % of changes below (%)": _percent(float(np.quantile(change, 0.9))),
+                "covered (%)": _percent(float(np.mean(covered))),
             }
         )
     return rows
+
+
+def _percent(share: float) -> float:
+    return round(100 * share, 1)
 
 
 if __name__ == "__main__":

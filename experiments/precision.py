@@ -257,21 +257,16 @@ def measure(
         if not file.tell():
             writer.writerow(COLUMNS)
             file.flush()
-        for some in (
-            itertools.batched(missing, 16) if hasattr(itertools, "batched") else _parts(missing, 16)
-        ):
-            with quietly():
-                files = [
-                    quantizer(
-                        [
-                            n
-                            for bit, names in zip(row, layers, strict=True)
-                            if bit == "1"
-                            for n in names
-                        ]
-                    )
-                    for row in some
-                ]
+        for start in range(0, len(missing), TOGETHER):
+            some = missing[start : start + TOGETHER]
+            files = []
+            for row in some:
+                nodes = []
+                for bit, names in zip(row, layers, strict=True):
+                    if bit == "1":
+                        nodes += names
+                with quietly():
+                    files.append(quantizer(nodes))
             times = time_serialized(files, task)
             for row, quantized, latency in zip(some, files, times, strict=True):
                 logits = outputs(quantized, x)
@@ -294,10 +289,6 @@ def outputs(model: bytes, x: np.ndarray) -> np.ndarray:
 def relative_error(exact: np.ndarray, quantized: np.ndarray) -> float:
     """Root of the mean squared error of logits, in % of that of the exact ones around zero."""
     return 100 * math.sqrt(float(((quantized - exact) ** 2).sum() / (exact**2).sum()))
-
-
-def _parts(rows: Sequence[str], size: int) -> Iterator[Sequence[str]]:
-    return (rows[start : start + size] for start in range(0, len(rows), size))
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:

@@ -249,12 +249,11 @@ class HeboSampler(ReplaySampler):
             raise InputError(f"HEBO is missing ({error}): see experiments/rivals.py") from error
         self.space = space
         self._options = options_of(space)
-        self._design = DesignSpace().parse(
-            [
-                {"name": name, "type": "cat", "categories": [str(i) for i in range(len(options))]}
-                for name, options in self._options.items()
-            ]
-        )
+        dimensions = []
+        for name, options in self._options.items():
+            categories = [str(i) for i in range(len(options))]
+            dimensions.append({"name": name, "type": "cat", "categories": categories})
+        self._design = DesignSpace().parse(dimensions)
         self._optimizer: Any = None  # made when the number of objectives is known
         self._asked: dict[int, Any] = {}  # proposals by number of the trial
 
@@ -299,7 +298,10 @@ def options_of(space: SearchSpace) -> dict[str, list[Any]]:
     """
     rng = np.random.default_rng(0)
     samples = [space.sample(rng).as_dict() for _ in range(OPTION_SAMPLES)]
-    return {name: list(dict.fromkeys(sample[name] for sample in samples)) for name in samples[0]}
+    options = {}
+    for name in samples[0]:
+        options[name] = list(dict.fromkeys(sample[name] for sample in samples))
+    return options
 
 
 def _one_hot(architectures: Sequence[Architecture]) -> np.ndarray:

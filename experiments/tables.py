@@ -126,6 +126,11 @@ def without_curves(rows: Sequence[Scores]) -> list[Scores]:
     return shown
 
 
+def at_rows(columns: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndarray]:
+    """These rows of each column."""
+    return {name: column[rows] for name, column in columns.items()}
+
+
 def spearman(predicted: np.ndarray, true: np.ndarray) -> float:
     """Spearman's rank correlation of two arrays (n,), in [-1, 1].
 

@@ -286,9 +286,8 @@ def _new_device(zoo: Zoo, predictor: str, seed: int) -> Scores:
                 model, own, true[measured], known[measured], asked, known[others], SAMPLES, seed
             )
             low, predicted, high = quantiles(drawn, [0.05, 0.5, 0.95])
-            scores[f"{_short(name)} covered"] = float(
-                np.mean((low <= true[others]) & (true[others] <= high))
-            )
+            is_inside = (low <= true[others]) & (true[others] <= high)
+            scores[f"{_short(name)} covered"] = float(is_inside.mean())
         scores[_short(name)] = spearman(predicted, true[others])
     return scores
 
@@ -314,11 +313,11 @@ def main(
     """Learn and rank; print a table of means over the seeds for each study."""
     every, seeds = (QUICK_EVERY, 1) if quick else (1, seeds)
     known = list(dict.fromkeys(name for names in PREDICTORS.values() for name in names))
-    kept = (
-        chosen(only, known)
-        if only
-        else [name for name in known if not quick or name not in ("gnn", "gp")]
-    )
+    kept = known
+    if only:
+        kept = chosen(only, known)
+    elif quick:
+        kept = [name for name in known if name not in ("gnn", "gp")]
     requested = chosen(studies, STUDIES)
     numbers = range(first_seed, first_seed + seeds)
     tasks = [
@@ -338,9 +337,9 @@ def main(
 def _publish(
     folder: Path, summary: Sequence[dict[str, dict[str, float]]], names: list[str]
 ) -> None:
-    table = {
-        str(row["task1"]): {name: row[name] for name in names if name in row} for row in summary
-    }
+    table = {}
+    for row in summary:
+        table[str(row["task1"])] = {name: row[name] for name in names if name in row}
     if table:
         publish(folder, table, "Spearman's correlation")
 

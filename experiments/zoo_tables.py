@@ -80,14 +80,12 @@ def timm_zoo(every: int = 1, everything: bool = False) -> Zoo:
     values = {name: _column(rows, f"{setting}{SPEEDS}") for name, setting in SETTINGS.items()}
     values[TOP1] = _top1(rows, "in1k")
     if everything:
-        others = [name.removesuffix(SPEEDS) for name in rows[0] if name.endswith(SPEEDS)]
-        values |= {
-            f"{s}_ms": _column(rows, f"{s}{SPEEDS}") for s in others if s not in SETTINGS.values()
-        }
-        for kind in ("distilled", "extra_data"):
-            values[f"imagenet_top1_{kind}_accuracy"] = _top1(
-                rows, "extra_data" if kind == "extra_data" else f"in1k_{kind}"
-            )
+        settings = [name.removesuffix(SPEEDS) for name in rows[0] if name.endswith(SPEEDS)]
+        for setting in settings:
+            if setting not in SETTINGS.values():
+                values[f"{setting}_ms"] = _column(rows, f"{setting}{SPEEDS}")
+        values["imagenet_top1_distilled_accuracy"] = _top1(rows, "in1k_distilled")
+        values["imagenet_top1_extra_data_accuracy"] = _top1(rows, "extra_data")
     families = np.array([row["family"] for row in rows])
     return Zoo(sources, _texts(sources), families, values)
 
@@ -104,25 +102,25 @@ def aihub_zoo() -> Zoo:
     least `MIN_AIHUB_NETWORKS` measured networks.
     """
     rows = [row for row in zoo_rows("aihub") if row["torchvision_name"] or row["timm_name"]]
-    place = {model: i for i, model in enumerate(dict.fromkeys(row["model"] for row in rows))}
-    sources = [""] * len(place)
-    cells: dict[str, dict[int, str]] = {}
+    # 1. The source of each model, and its latencies by metric.
+    sources: dict[str, str] = {}  # by model
+    latencies: dict[str, dict[str, str]] = {}  # by metric, then by model
     for row in rows:
-        at = place[row["model"]]
-        sources[at] = (
-            f"torchvision:{row['torchvision_name']}"
-            if row["torchvision_name"]
-            else f"timm:{row['timm_name']}"
-        )
-        name = f"{row['device']} {row['precision']} {row['runtime']} ms"
-        cells.setdefault("_".join(name.lower().replace("(", "").replace(")", "").split()), {})[
-            at
-        ] = row["latency_ms"]
+        model = row["model"]
+        sources[model] = f"timm:{row['timm_name']}"
+        if row["torchvision_name"]:
+            sources[model] = f"torchvision:{row['torchvision_name']}"
+        setting = f"{row['device']} {row['precision']} {row['runtime']} ms"
+        words = setting.lower().replace("(", "").replace(")", "").split()
+        latencies.setdefault("_".join(words), {})[model] = row["latency_ms"]
+
+    # 2. A column for each metric of enough models.
     values = {}
-    for name, latencies in cells.items():
-        if len(latencies) >= MIN_AIHUB_NETWORKS:
-            values[name] = np.array([float(latencies.get(i) or "nan") for i in range(len(place))])
-    return Zoo(sources, _texts(sources), np.array(list(place)), values)
+    for name, of_models in latencies.items():
+        if len(of_models) >= MIN_AIHUB_NETWORKS:
+            values[name] = np.array([float(of_models.get(model) or "nan") for model in sources])
+    networks = list(sources.values())
+    return Zoo(networks, _texts(networks), np.array(list(sources)), values)
 
 
 def _column(rows: list[dict[str, str]], name: str) -> np.ndarray:

@@ -73,6 +73,7 @@ SIZES = {"accuracy": (16, 50, 100), "latency": (50,)}
 TRAINED_SIZES = (78, 156)  # of NAS-Bench-201, with the base that has seen its networks
 MOST, TESTED = 1000, 400  # networks of a family at most, and of them tested
 KINDS = {"accuracy": "digits_accuracy", "latency": "cpu_latency_ms"}  # decide the target transform
+MEASURES = ("tau", "crps", "covered")
 STACKED = -2  # among the outputs of the kernel regression
 
 
@@ -87,19 +88,16 @@ def score(
     train, test = order[:size], order[size:][:TESTED]
     transform = TargetTransform.for_metric(KINDS[metric], values[train])
     states = without(states[order], missing)
-    predicted = _quantiles(
-        base,
-        _heads(out) if row == "rlm" and base == GENERATED else {},
-        states[:size],
-        transform.to_z(values[train]),
-        states[size:][:TESTED],
-    )
+    heads = _heads(out) if row == "rlm" and base == GENERATED else {}
+    examples = states[:size]
+    queries = states[size:][:TESTED]
+    predicted = _quantiles(base, heads, examples, transform.to_z(values[train]), queries)
     z = transform.to_z(values[test])
-    return {
-        f"{name} {measure}": value
-        for name, quantiles in predicted.items()
-        for measure, value in _measures(quantiles, z).items()
-    }
+    scores = {}
+    for name, quantiles in predicted.items():
+        for measure, value in _measures(quantiles, z).items():
+            scores[f"{name} {measure}"] = value
+    return scores
 
 
 @lru_cache(maxsize=64)
@@ -166,10 +164,12 @@ def _measures(quantiles: np.ndarray, z: np.ndarray) -> Scores:
     missed = z[:, None] - quantiles
     pinball = np.maximum(LEVELS * missed, (LEVELS - 1) * missed)
     low, high = at_shares(quantiles, [0.05, 0.95])
+    is_covered = (low <= z) & (z <= high)
+    tau = kendalltau(quantiles.mean(1), z).statistic
     return {
-        "tau": float(np.nan_to_num(kendalltau(quantiles.mean(1), z).statistic)),
+        "tau": float(np.nan_to_num(tau)),
         "crps": 2 * float(pinball.mean()),
-        "covered": float(np.mean((low <= z) & (z <= high))),
+        "covered": float(is_covered.mean()),
     }
 
 
@@ -183,13 +183,13 @@ def _tasks(
     seeds: int,
 ) -> list[Task]:
     """All tasks; seeds come last, so that what is finished is finished for all rows."""
-    places = [
-        (GENERATED, metric, family, size)
-        for metric in metrics
-        for family in available(metric)
-        if metric in metrics_of(family) and family in (families or available(metric))
-        for size in labels or SIZES[metric]
-    ]
+    places = []
+    for metric in metrics:
+        for family in available(metric):
+            is_chosen = families is None or family in families
+            if is_chosen and metric in metrics_of(family):
+                for size in labels or SIZES[metric]:
+                    places.append((GENERATED, metric, family, size))
     if families is None and "nasbench201" in available("accuracy") and "accuracy" in metrics:
         places += [(TRAINED, "accuracy", "nasbench201", size) for size in TRAINED_SIZES]
     tasks: list[Task] = []
@@ -241,7 +241,7 @@ def main(
         _states(str(out), STATES[row][0], base, family, most)
     scores = compute(tasks, score, out)
     summary = summarize(*_over_families(tasks, scores))
-    for measure in ("tau", "crps", "covered"):
+    for measure in MEASURES:
         publish(out / measure, pivot(summary, measure), measure)
     show("Means over the families", ("row", "learned"), summary, as_json)
 
@@ -250,19 +250,25 @@ def _over_families(
     tasks: Sequence[Task], scores: Sequence[Scores]
 ) -> tuple[list[Task], list[Scores]]:
     """Means over the families: one row per output, metric with its number of labels, and seed."""
+    # 1. The scores of all families, by row.
     groups: dict[Task, list[Scores]] = {}
     for (_, row, base, metric, _, _, size, seed), of_task in zip(tasks, scores, strict=True):
+        outputs = {"rlm": row, "kernel": "kernel" if row == "rlm" else f"kernel, {row}"}
+        few = " of three families" if row in LANGUAGE_ROWS else ""
+        place = f"nasbench201, {base}" if base == TRAINED else metric + few
         names = dict.fromkeys(name.rpartition(" ")[0] for name in of_task)
         for name in names:
-            outputs = {"rlm": row, "kernel": "kernel" if row == "rlm" else f"kernel, {row}"}
-            few = " of three families" if row in LANGUAGE_ROWS else ""
-            place = f"nasbench201, {base}" if base == TRAINED else metric + few
-            cells = {m: of_task[f"{name} {m}"] for m in ("tau", "crps", "covered")}
-            groups.setdefault((outputs.get(name, name), f"{place}, {size}", seed), []).append(cells)
-    means = [
-        {m: float(np.mean([cells[m] for cells in members])) for m in members[0]}
-        for members in groups.values()
-    ]
+            cells = {measure: of_task[f"{name} {measure}"] for measure in MEASURES}
+            group = (outputs.get(name, name), f"{place}, {size}", seed)
+            groups.setdefault(group, []).append(cells)
+
+    # 2. Their means.
+    means = []
+    for members in groups.values():
+        mean = {}
+        for measure in MEASURES:
+            mean[measure] = float(np.mean([cells[measure] for cells in members]))
+        means.append(mean)
     return list(groups), means
 
 

@@ -72,11 +72,10 @@ def published_files(quick: bool = False) -> tuple[list[str], list[str]]:
 
     if quick:
         return ["published-two-path"], []
-    others = [
-        *(f"published-{name}" for name in PUBLISHED),
-        *(n for n, p in POPULATIONS.items() if p.pretrains_rlm_base),
-    ]
-    return others, [f"cells-{number}" for number in range(CELL_FILES)]
+    published = [f"published-{name}" for name in PUBLISHED]
+    shipped = [name for name, own in POPULATIONS.items() if own.pretrains_rlm_base]
+    cells = [f"cells-{number}" for number in range(CELL_FILES)]
+    return [*published, *shipped], cells
 
 
 def build_bank(folder: Path, names: Sequence[str], progress: Progress | None = None) -> list[Path]:
@@ -84,11 +83,10 @@ def build_bank(folder: Path, names: Sequence[str], progress: Progress | None = N
 
     A space with too few networks has none.
     """
-    missing = [
-        name
-        for name in names
-        if not _path(folder, name).exists() and not _mark(folder, name).exists()
-    ]
+    missing = []
+    for name in names:
+        if not _path(folder, name).exists() and not _mark(folder, name).exists():
+            missing.append(name)
     work = Parallel(n_jobs=-1, return_as="generator")(
         delayed(_build)(folder, name) for name in missing
     )
@@ -102,33 +100,36 @@ def load_space(path: Path) -> BankedSpace:
     """Read the file of one space."""
     with np.load(path) as data:
         arrays = {name: data[name] for name in data.files}
-    lines, words, edges = (
-        np.cumsum(arrays[name]) for name in ("line_counts", "word_counts", "edge_counts")
-    )
+    lines_of = _slices(arrays["line_counts"])
+    words_of = _slices(arrays["word_counts"])
+    edges_of = _slices(arrays["edge_counts"])
     networks = []
-    for i in range(len(lines)):
-        at = slice(lines[i] - arrays["line_counts"][i], lines[i])
-        lengths = arrays["lengths"][at].astype(np.int64)
-        own_words = arrays["words"][words[i] - arrays["word_counts"][i] : words[i]].astype(np.int64)
-        own_edges = arrays["edges"][:, edges[i] - arrays["edge_counts"][i] : edges[i]].astype(
-            np.int64
+    for i, own in enumerate(lines_of):
+        lengths = arrays["lengths"][own].astype(np.int64)
+        words = arrays["words"][words_of[i]].astype(np.int64)
+        edges = arrays["edges"][:, edges_of[i]].astype(np.int64)
+        tokens = Tokens(
+            words=words,
+            starts=np.cumsum(lengths) - lengths,
+            numbers=arrays["numbers"][own],
+            edges=edges,
+            position=arrays["position"][own],
+            totals=arrays["totals"][i],
+            counts=arrays["counts"][i],
+            neighbours=neighbour_sketch(words, lengths, edges),
+            shared=np.arange(len(lengths)),
         )
-        networks.append(
-            Tokens(
-                own_words,
-                np.cumsum(lengths) - lengths,
-                arrays["numbers"][at],
-                own_edges,
-                arrays["position"][at],
-                arrays["totals"][i],
-                arrays["counts"][i],
-                neighbour_sketch(own_words, lengths, own_edges),
-                np.arange(len(lengths)),
-            )
-        )
-    return BankedSpace(
-        path.stem, networks, arrays["targets"].astype(float), arrays["others"].astype(float)
-    )
+        networks.append(tokens)
+    targets = arrays["targets"].astype(float)
+    others = arrays["others"].astype(float)
+    return BankedSpace(path.stem, networks, targets, others)
+
+
+def _slices(counts: np.ndarray) -> list[slice]:
+    """The places of each network's entries, which lie one behind the other."""
+    ends = np.cumsum(counts)
+    starts = ends - counts
+    return [slice(start, end) for start, end in zip(starts, ends, strict=True)]
 
 
 # --- making files
@@ -167,12 +168,9 @@ def _build(folder: Path, name: str) -> None:
         with replacing(_mark(folder, name)) as file:
             file.write_bytes(b"")
         return
-    _write(
-        _path(folder, name),
-        [lines for lines, _ in networks],
-        np.array([others for _, others in networks]),
-        seed,
-    )
+    lines = [of_network for of_network, _ in networks]
+    others = np.array([of_network for _, of_network in networks])
+    _write(_path(folder, name), lines, others, seed)
 
 
 Networks = list[tuple[Tokens, list[float]]]  # lines, and proxies or measurements, NaN if missing
@@ -206,9 +204,8 @@ def _sampled(space: SearchSpace, count: int, seed: int) -> Iterable[Graph]:
 
 def _generated(seed: int) -> Networks:
     count = NETWORKS if seed % 10 else MANY_NETWORKS
-    return [
-        (lines, []) for _, lines, _ in _different(_sampled(random_space(seed), count, seed), count)
-    ]
+    graphs = _sampled(random_space(seed), count, seed)
+    return [(lines, []) for _, lines, _ in _different(graphs, count)]
 
 
 def _generated_with_proxies(seed: int) -> Networks:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from joblib import Parallel, delayed
 
+from experiments.tables import at_rows
 from nas.benchmarks.loading import load_benchmark
 from nas.benchmarks.populations import POPULATIONS, get_population
 from nas.benchmarks.text_cache import text_version
@@ -160,32 +161,39 @@ def build_corpus(
     }
     if (kept := _read(path, about)) is not None:
         return kept
+
+    # 1. The networks: published ones, and random ones of random spaces.
     rng = np.random.default_rng(seed)
     published = get_space(CELLS)
-    drawn: list[tuple[SearchSpace, Architecture]] = [
-        (published, arch) for arch in islice(published.enumerate(), cells)
-    ]
+    drawn: list[tuple[SearchSpace, Architecture]] = []
+    for arch in islice(published.enumerate(), cells):
+        drawn.append((published, arch))
     for _ in range(size):
         space = random_space(rng)
         drawn.append((space, space.sample(rng)))
-    cell_scores = cell_proxies(
-        [arch for space, arch in drawn if space.name == CELLS], folder, cells, progress
-    )
+
+    # 2. Their proxies, and further networks that were measured.
+    of_cells = [arch for space, arch in drawn if space.name == CELLS]
+    cell_scores = cell_proxies(of_cells, folder, cells, progress)
     measured = [cell_scores[arch] if space.name == CELLS else {} for space, arch in drawn]
     for space, arch, known in _measured(each):
         drawn.append((space, arch))
         measured.append(known)
+
+    # 3. All numbers of each text.
     rows: dict[str, dict[str, float]] = {}
     counted = _parallel(CHUNK)(delayed(_counted)(space, arch) for space, arch in drawn)
     for done, ((text, exact), known) in enumerate(zip(counted, measured, strict=True), start=1):
         rows[text] = {**rows.get(text, {}), **exact, **known}
         if progress:
             progress("corpus", done, len(drawn))
-    names = [*EXACT, *sorted({name for row in rows.values() for name in row if name not in EXACT})]
-    corpus = Corpus(
-        list(rows),
-        {name: np.array([row.get(name, np.nan) for row in rows.values()]) for name in names},
-    )
+
+    # 4. A column per number, NaN where a text has none.
+    further = sorted(set().union(*rows.values()).difference(EXACT))
+    metrics = {}
+    for name in [*EXACT, *further]:
+        metrics[name] = np.array([row.get(name, np.nan) for row in rows.values()])
+    corpus = Corpus(list(rows), metrics)
     _write(path, about, corpus)
     return corpus
 
@@ -198,14 +206,9 @@ def emphasized(corpus: Corpus, cells: int | None = None) -> Corpus:
     cells: the corpus's own.
     """
     published = published_texts(cells)
-    rows = [
-        *range(len(corpus.texts)),
-        *(i for i, text in enumerate(corpus.texts) if text in published),
-    ]
-    return Corpus(
-        [corpus.texts[i] for i in rows],
-        {name: values[rows] for name, values in corpus.metrics.items()},
-    )
+    repeated = [i for i, text in enumerate(corpus.texts) if text in published]
+    rows = np.array([*range(len(corpus.texts)), *repeated])
+    return Corpus([corpus.texts[i] for i in rows], at_rows(corpus.metrics, rows))
 
 
 @lru_cache
@@ -215,9 +218,8 @@ def published_texts(cells: int | None = None) -> frozenset[str]:
     cells: how many architectures are read; None for all, which have 7,360 texts.
     """
     space = get_space(CELLS)
-    return frozenset(
-        _parallel(CHUNK)(delayed(space.to_text)(arch) for arch in islice(space.enumerate(), cells))
-    )
+    architectures = islice(space.enumerate(), cells)
+    return frozenset(_parallel(CHUNK)(delayed(space.to_text)(arch) for arch in architectures))
 
 
 def _parallel(batch: int) -> Parallel:
@@ -237,16 +239,14 @@ def _read(path: Path, about: Options) -> Corpus | None:
         return None
     if kept["about"] != about:
         return None
-    return Corpus(
-        kept["texts"], {name: np.array(values, float) for name, values in kept["metrics"].items()}
-    )
+    metrics = {name: np.array(values, float) for name, values in kept["metrics"].items()}
+    return Corpus(kept["texts"], metrics)
 
 
 def _write(path: Path, about: Options, corpus: Corpus) -> None:
-    metrics = {
-        name: [None if np.isnan(v) else v for v in values.tolist()]
-        for name, values in corpus.metrics.items()
-    }
+    metrics = {}
+    for name, values in corpus.metrics.items():
+        metrics[name] = [None if np.isnan(value) else value for value in values.tolist()]
     data = json.dumps({"about": about, "texts": corpus.texts, "metrics": metrics})
     with replacing(path) as file:
         file.write_bytes(gzip.compress(data.encode(), compresslevel=6, mtime=0))

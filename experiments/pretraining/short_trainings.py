@@ -13,7 +13,7 @@ import io
 import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import count, islice
+from itertools import count
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -149,9 +149,9 @@ def train(graphs: Sequence[Graph], steps: int, device: str = "cpu") -> list[tupl
 def _losses(outputs: Tensor, classes: Tensor) -> Tensor:
     """Cross-entropy (networks, B) of outputs (networks, B, classes)."""
     targets = classes.repeat(len(outputs))
-    return functional.cross_entropy(outputs.flatten(0, 1).float(), targets, reduction="none").view(
-        len(outputs), -1
-    )
+    logits = outputs.flatten(0, 1).float()
+    losses = functional.cross_entropy(logits, targets, reduction="none")
+    return losses.view(len(outputs), -1)
 
 
 def device() -> str:
@@ -177,7 +177,9 @@ def write(path: Path, rows: list[Row]) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(Row._fields)
-    writer.writerows([*row[:3], *(f"{value:.5g}" for value in row[3:])] for row in rows)
+    for row in rows:
+        scores = [f"{value:.5g}" for value in row[3:]]
+        writer.writerow([*row[:3], *scores])
     with replacing(path) as file:
         file.write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
 
@@ -186,8 +188,13 @@ def _networks(cells: int, first: int, generated: int) -> Iterator[tuple[str, lis
     """Files of the bank and their networks."""
     if cells:
         yield "cells", cell_graphs(0, cells)
-    spaces = ((f"proxies-{seed}", proxy_graphs(seed, NETWORKS)) for seed in count(first))
-    yield from islice(((name, graphs) for name, graphs in spaces if graphs), generated)
+    seeds = count(first)
+    for _ in range(generated):
+        graphs: list[Graph] = []
+        while not graphs:  # a space with too few networks has none
+            seed = next(seeds)
+            graphs = proxy_graphs(seed, NETWORKS)
+        yield f"proxies-{seed}", graphs
 
 
 @lru_cache(maxsize=2)

@@ -10,6 +10,7 @@ families, without labels, so that the gain is an upper bound for spaces that nob
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +19,7 @@ import typer
 
 from experiments.family_tables import available, labelled
 from experiments.runner import AsJson, Jobs, Quick, Seeds, run_command
-from experiments.tables import Scores, compute, pivot, publish, show, summarize
+from experiments.tables import Scores, at_rows, compute, pivot, publish, show, summarize
 
 TEACHER, STUDENT = "gnn-label-free", "rlm-generated"
 GIVEN = (0, 2, 6)  # axes of the embedding that the RLM is given
@@ -68,13 +69,9 @@ def score(family: str, covariates: int, learned: int, tested: int, seed: int) ->
     # 2. Learn with them, and rank the others.
     columns = {**known, metric: table.values}
     model = RLM(seed=seed, base=STUDENT)
-    model.fit(
-        [table.texts[i] for i in examples],
-        {name: column[examples] for name, column in columns.items()},
-    )
-    queries = {name: column[rest] for name, column in known.items()}
+    model.fit([table.texts[i] for i in examples], at_rows(columns, examples))
     texts = [table.texts[i] for i in rest]
-    predicted = model.estimate(texts, [metric], given=queries)[:, 0]
+    predicted = model.estimate(texts, [metric], given=at_rows(known, rest))[:, 0]
     tau = kendalltau(predicted, table.values[rest]).statistic
     return {"tau": float(np.nan_to_num(tau))}
 
@@ -89,27 +86,25 @@ def main(
     as_json: AsJson = False,
 ) -> None:
     """Learn and rank with and without the embedding; print means over the families."""
-    families, sizes, tested, seeds = (
-        (available("accuracy")[:1], LEARNED[:1], 50, 1)
-        if quick
-        else (available("accuracy"), LEARNED, TESTED, seeds)
-    )
+    families, sizes, tested = available("accuracy"), LEARNED, TESTED
+    if quick:
+        families, sizes, tested, seeds = families[:1], sizes[:1], 50, 1
     tasks = [
-        (f, given, n, tested, s)
-        for f in families
+        (family, given, n, tested, seed)
+        for family in families
         for n in sizes
         for given in GIVEN
-        for s in range(seeds)
+        for seed in range(seeds)
     ]
-    taus = dict(zip(tasks, (row["tau"] for row in compute(tasks, score, out, jobs)), strict=True))
-    means = {
-        (f"{given} axes given", f"{n} labels", s): {
-            "tau": float(np.mean([taus[family, given, n, tested, s] for family in families]))
-        }
-        for given in GIVEN
-        for n in sizes
-        for s in range(seeds)
-    }
+    rows = compute(tasks, score, out, jobs)
+
+    # Means over the families.
+    taus = {task: row["tau"] for task, row in zip(tasks, rows, strict=True)}
+    means = {}
+    for given, n, seed in product(GIVEN, sizes, range(seeds)):
+        of_families = [taus[family, given, n, tested, seed] for family in families]
+        key = (f"{given} axes given", f"{n} labels", seed)
+        means[key] = {"tau": float(np.mean(of_families))}
     summary = summarize(list(means), list(means.values()))
     publish(out, pivot(summary, "tau"), f"mean τ of {len(families)} families")
     show(

@@ -19,6 +19,7 @@ import numpy as np
 import typer
 
 from experiments.runner import Quick, run_command
+from experiments.tables import at_rows
 from nas.cli.console import print_table
 from nas.cli.progress import progress_bar
 from search_spaces.common.files import replacing
@@ -65,20 +66,16 @@ def main(
         else:
             train = np.sort(np.random.default_rng(seed).permutation(train)[:MAX_KEPT])
         model = predictors.create(kind.value, seed=seed, **own)
-        model.fit(
-            [texts[i] for i in train], {name: values[train] for name, values in metrics.items()}
-        )
+        model.fit([texts[i] for i in train], at_rows(metrics, train))
     folder = out / f"{kind.value}-nasbench201"
     model.save(folder)
-    rows = _test(
-        model, [texts[i] for i in test], {name: values[test] for name, values in metrics.items()}
-    )
+    rows = _test(model, [texts[i] for i in test], at_rows(metrics, test))
     with replacing(folder / "tests.json") as path:
         path.write_text(json.dumps(rows, indent=1))
-    print_table(
-        f"{folder}, on {len(test)} networks held out",
-        [{k: _short(v) for k, v in row.items()} for row in rows],
-    )
+    shown = []
+    for row in rows:
+        shown.append({name: _short(value) for name, value in row.items()})
+    print_table(f"{folder}, on {len(test)} networks held out", shown)
 
 
 def held_out(texts: list[str], seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -94,15 +91,17 @@ def held_out(texts: list[str], seed: int) -> tuple[np.ndarray, np.ndarray]:
 def _test(model: Any, texts: list[str], metrics: dict[str, np.ndarray]) -> list[dict[str, Any]]:
     from scipy.stats import kendalltau, spearmanr
 
-    predicted = {name: model.predict(texts, [name], samples=SAMPLES)[name] for name in metrics}
-    return [
-        {
-            "metric": name,
-            "tau": float(kendalltau(predicted[name], values).statistic),
-            "spearman": float(spearmanr(predicted[name], values).statistic),
-        }
-        for name, values in metrics.items()
-    ]
+    rows = []
+    for name, values in metrics.items():
+        predicted = model.predict(texts, [name], samples=SAMPLES)[name]
+        rows.append(
+            {
+                "metric": name,
+                "tau": float(kendalltau(predicted, values).statistic),
+                "spearman": float(spearmanr(predicted, values).statistic),
+            }
+        )
+    return rows
 
 
 def _short(value: Any) -> Any:

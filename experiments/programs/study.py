@@ -79,9 +79,8 @@ def _judged(tests: TextTable, answers: dict[str, np.ndarray], true: np.ndarray) 
         for column, metric in enumerate(METRICS):
             for space in (ALL, *LANGUAGES):
                 rows = np.flatnonzero((spaces == space) | (space == ALL))
-                scores[f"{answer}: {metric}, {space}"] = spearman(
-                    predicted[rows, column], true[rows, column]
-                )
+                correlation = spearman(predicted[rows, column], true[rows, column])
+                scores[f"{answer}: {metric}, {space}"] = correlation
     return scores
 
 
@@ -100,15 +99,18 @@ def _read(
     model = predictors.create("rlm", seed=seed, steps=steps, backbone=backbone)
     assert isinstance(model, RLM)
     model.fit(training.texts, targets)
-    digits = np.stack(
-        [model.predict(tests.texts, [metric], seed=seed)[metric] for metric in METRICS], 1
-    )
-    scores = np.stack(
-        [TargetTransform.fit(values, by_rank=True).to_z(values) for values in targets.values()], 1
-    )
-    head = head_predictions(
-        model.states(training.texts), scores, model.states(tests.texts), steps, seed
-    )
+
+    # 1. The decoder writes each metric alone.                                         (q, metrics)
+    columns = [model.predict(tests.texts, [metric], seed=seed)[metric] for metric in METRICS]
+    digits = np.stack(columns, 1)
+
+    # 2. The head learns z of all metrics.                                             (n, metrics)
+    z = []
+    for values in targets.values():
+        z.append(TargetTransform.fit(values, by_rank=True).to_z(values))
+    states = model.states(training.texts)
+    queries = model.states(tests.texts)
+    head = head_predictions(states, np.stack(z, 1), queries, steps, seed)
     return {"digits": digits, "squared error": head}
 
 
@@ -118,9 +120,8 @@ def _regression(training: TextTable, tests: TextTable) -> np.ndarray:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    inputs, queries = (
-        np.stack([_costs(text) for text in part.texts]) for part in (training, tests)
-    )
+    inputs = np.stack([_costs(text) for text in training.texts])
+    queries = np.stack([_costs(text) for text in tests.texts])
     model = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-2, 3, 11)))
     return model.fit(inputs, np.log(_columns(training))).predict(queries)
 
@@ -131,10 +132,11 @@ def _costs(text: str) -> np.ndarray:
     These are logarithms of its length and of its three largest numbers, whether it
     is C or C++, and whether it is C++.
     """
-    largest = sorted((float(number) for number in re.findall(r"\d+", text)), reverse=True)
-    return np.array(
-        [np.log(len(text)), *np.log1p([*largest, 0, 0, 0][:3]), "#include" in text, "std::" in text]
-    )
+    numbers = [float(number) for number in re.findall(r"\d+", text)]
+    largest = [*sorted(numbers, reverse=True), 0, 0, 0][:3]
+    is_c = "#include" in text
+    is_cpp = "std::" in text
+    return np.array([np.log(len(text)), *np.log1p(largest), is_c, is_cpp])
 
 
 def main(

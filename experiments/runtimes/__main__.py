@@ -109,9 +109,12 @@ def _rows(
         row: dict[str, Any] = {"method": method}
         errors = {}
         for count in counts:
-            of = [s for t, s in zip(tasks, scores, strict=True) if t[0] == method and t[2] == count]
-            errors[count] = float(np.mean([one["error"] for one in of]))
-            row[f"ρ, {count}"] = round(float(np.mean([one["rho"] for one in of])), 3)
+            own = []
+            for task, scores_of_task in zip(tasks, scores, strict=True):
+                if task[0] == method and task[2] == count:
+                    own.append(scores_of_task)
+            errors[count] = float(np.mean([one["error"] for one in own]))
+            row[f"ρ, {count}"] = round(float(np.mean([one["rho"] for one in own])), 3)
             row[f"error in %, {count}"] = round(errors[count], 1)
         for target in TARGETS:
             enough = [count for count in counts if errors[count] <= 100 * target]

@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.runtimes.measuring import Table, read_table
-from experiments.tables import Scores, spearman
+from experiments.tables import Scores, at_rows, spearman
 from nas.evaluation.new_device import (
     AdditiveModel,
     NewDeviceModel,
@@ -79,6 +79,21 @@ class Split(NamedTuple):
     others: np.ndarray
     seed: int
 
+    @property
+    def measured_texts(self) -> list[str]:
+        """Texts of the measured networks."""
+        return [self.texts[i] for i in self.measured]
+
+    @property
+    def measured_ms(self) -> np.ndarray:
+        """Their latencies in the new runtime."""
+        return np.exp(self.target[self.measured])
+
+    @property
+    def other_texts(self) -> list[str]:
+        """Texts of the other networks."""
+        return [self.texts[i] for i in self.others]
+
 
 def score(
     method: str, runtime: str, measured: int, folder: str, runtimes: str, seed: int
@@ -118,14 +133,14 @@ def _split(
     reads_texts = method.startswith("rlm")
     texts = [one.space.to_text(one.architecture) for one in table.networks] if reads_texts else []
     return Split(
-        texts,
-        np.log(counts[:, :2]),
-        counts,
-        np.delete(logs, new, axis=1),
-        logs[:, new],
-        order[:measured],
-        order[measured:],
-        seed,
+        texts=texts,
+        costs=np.log(counts[:, :2]),
+        counts=counts,
+        known=np.delete(logs, new, axis=1),
+        target=logs[:, new],
+        measured=order[:measured],
+        others=order[measured:],
+        seed=seed,
     )
 
 
@@ -135,13 +150,14 @@ def _split(
 def _rlm(split: Split) -> np.ndarray:
     import predictors
 
+    known = np.exp(split.known)
     drawn = relative_samples(
         predictors.create("rlm", seed=split.seed),
-        [split.texts[i] for i in split.measured],
-        np.exp(split.target[split.measured]),
-        np.exp(split.known[split.measured]),
-        [split.texts[i] for i in split.others],
-        np.exp(split.known[split.others]),
+        split.measured_texts,
+        split.measured_ms,
+        known[split.measured],
+        split.other_texts,
+        known[split.others],
         SAMPLES,
         split.seed,
     )  # (others, SAMPLES)
@@ -162,13 +178,13 @@ def _new_device(split: Split, known: np.ndarray | None) -> np.ndarray:
 
     model = NewDeviceModel(
         predictors.create("rlm", seed=split.seed),
-        [split.texts[i] for i in split.measured],
-        np.exp(split.target[split.measured]),
+        split.measured_texts,
+        split.measured_ms,
         split.counts[split.measured],
         None if known is None else known[split.measured],
     )
     drawn = model.sample(
-        [split.texts[i] for i in split.others],
+        split.other_texts,
         split.counts[split.others],
         None if known is None else known[split.others],
         SAMPLES,
@@ -186,7 +202,7 @@ def _additive_alone(split: Split) -> np.ndarray:
 
 
 def _sum(split: Split, parts: np.ndarray) -> np.ndarray:
-    model = AdditiveModel(parts[split.measured], np.exp(split.target[split.measured]))
+    model = AdditiveModel(parts[split.measured], split.measured_ms)
     return np.log(model.predict(parts[split.others]))
 
 
@@ -194,11 +210,9 @@ def _rlm_texts(split: Split) -> np.ndarray:
     import predictors
 
     metric = "new_latency_ms"
-    values = np.exp(split.target[split.measured])
     model = predictors.create("rlm", seed=split.seed)
-    model.fit([split.texts[i] for i in split.measured], {metric: values})
-    texts = [split.texts[i] for i in split.others]
-    predicted = model.predict(texts, [metric], samples=SAMPLES, seed=split.seed)
+    model.fit(split.measured_texts, {metric: split.measured_ms})
+    predicted = model.predict(split.other_texts, [metric], samples=SAMPLES, seed=split.seed)
     return np.log(predicted.median[:, 0])
 
 
@@ -207,17 +221,12 @@ def _rlm_alone(split: Split) -> np.ndarray:
 
     costs = dict(zip(("params", "flops"), np.exp(split.costs).T, strict=True))
     metric = "new_latency_ms"
-    model = predictors.create("rlm", seed=split.seed).fit(
-        [split.texts[i] for i in split.measured],
-        {
-            **{name: values[split.measured] for name, values in costs.items()},
-            metric: np.exp(split.target[split.measured]),
-        },
-    )
+    columns = {**at_rows(costs, split.measured), metric: split.measured_ms}
+    model = predictors.create("rlm", seed=split.seed).fit(split.measured_texts, columns)
     predicted = model.predict(
-        [split.texts[i] for i in split.others],
+        split.other_texts,
         [metric],
-        given={name: values[split.others] for name, values in costs.items()},
+        given=at_rows(costs, split.others),
         samples=SAMPLES,
         seed=split.seed,
     )

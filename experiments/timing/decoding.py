@@ -93,7 +93,8 @@ def _speeds(examples: int, count: int, plain: int, padded: int, seed: int) -> di
     learned = texts[:examples]
     first = texts[examples : examples + count]
     second = texts[examples + count :]
-    model = predictors.create("rlm").fit(learned, {name: rng.random(examples) for name in METRICS})
+    values = {name: rng.random(examples) for name in METRICS}
+    model = predictors.create("rlm").fit(learned, values)
     return {
         "plain": _speed(lambda: _plain(plain, padded), plain),
         "samples": _speed(lambda: model.predict(first, METRICS, samples=SAMPLES), count),
@@ -125,33 +126,34 @@ def _plain(count: int, padded: int) -> np.ndarray:
         "dim_feedforward": FEEDFORWARD,
         "batch_first": True,
     }
-    encoder = nn.TransformerEncoder(
-        nn.TransformerEncoderLayer(**layers), LAYERS, enable_nested_tensor=False
-    ).eval()
-    decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(**layers), LAYERS).eval()
+    encoder_layer = nn.TransformerEncoderLayer(**layers)
+    encoder = nn.TransformerEncoder(encoder_layer, LAYERS, enable_nested_tensor=False).eval()
+    decoder_layer = nn.TransformerDecoderLayer(**layers)
+    decoder = nn.TransformerDecoder(decoder_layer, LAYERS).eval()
     head = nn.Linear(WIDTH, NUMBER_TOKENS)
     sequences = []
     with torch.inference_mode():
         for _ in range(count):
-            states = encoder(
-                embed(torch.randint(VOCABULARY, (1, padded))), src_key_padding_mask=_padding(padded)
-            )
+            # 1. The text is encoded up to its padded length, and copied for each sample.
+            text = embed(torch.randint(VOCABULARY, (1, padded)))
+            states = encoder(text, src_key_padding_mask=_padding(padded))
             copied = states.expand(SAMPLES, -1, -1).contiguous()
             padding = _padding(padded).expand(SAMPLES, -1)
+
+            # 2. One token after the other is decoded, with all earlier ones read again.
             sequence = torch.empty(SAMPLES, 0, dtype=torch.long)
             for metric in range(len(METRICS)):
-                sequence = torch.cat(
-                    [sequence, torch.full((SAMPLES, 1), NUMBER_TOKENS + metric)], 1
-                )
+                begin = torch.full((SAMPLES, 1), NUMBER_TOKENS + metric)
+                sequence = torch.cat([sequence, begin], 1)
                 for _ in range(NUMBER_LENGTH):
                     causal = nn.Transformer.generate_square_subsequent_mask(sequence.shape[1])
-                    read = decoder(
-                        embed_numbers(sequence), copied, causal, memory_key_padding_mask=padding
-                    )
+                    numbers = embed_numbers(sequence)
+                    read = decoder(numbers, copied, causal, memory_key_padding_mask=padding)
                     allowed = torch.zeros(SAMPLES, NUMBER_TOKENS, dtype=torch.bool)
                     for sample in range(SAMPLES):
                         allowed[sample, list(range(10))] = True
-                    drawn = head(read[:, -1]).masked_fill(~allowed, -1e7).softmax(-1).multinomial(1)
+                    logits = head(read[:, -1]).masked_fill(~allowed, -1e7)
+                    drawn = logits.softmax(-1).multinomial(1)
                     sequence = torch.cat([sequence, drawn], 1)
             sequences.append(sequence.numpy())
     return np.array(sequences)
@@ -176,15 +178,9 @@ def _growth(counts: list[int]) -> list[dict[str, Any]]:
         for _ in model.predict_stream(_variants(count), METRICS[:1], samples=1):
             pass
         seconds = time.perf_counter() - started
-        rows += [
-            {
-                "what": f"10 examples, {count:,} different texts",
-                "mean": count / seconds,
-                "std": 0.0,
-                "unit": "architectures/s",
-            },
-            {"what": f"peak memory after {count:,}", "mean": _peak(), "std": 0.0, "unit": "MB"},
-        ]
+        speed = np.array([count / seconds])
+        rows.append(_row(f"10 examples, {count:,} different texts", speed, "architectures/s"))
+        rows.append(_row(f"peak memory after {count:,}", np.array([_peak()]), "MB"))
     return rows
 
 
@@ -200,21 +196,24 @@ def _peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def _summary(rows: list[dict[str, float]]) -> list[dict[str, Any]]:
-    def row(what: str, values: np.ndarray, unit: str) -> dict[str, Any]:
-        return {
-            "what": what,
-            "mean": float(values.mean()),
-            "std": float(values.std(ddof=min(1, len(values) - 1))),
-            "unit": unit,
-        }
+def _row(what: str, values: np.ndarray, unit: str) -> dict[str, Any]:
+    return {
+        "what": what,
+        "mean": float(values.mean()),
+        "std": float(values.std(ddof=min(1, len(values) - 1))),
+        "unit": unit,
+    }
 
-    columns = {name: np.array([r[name] for r in rows]) for name in rows[0]}
+
+def _summary(rows: list[dict[str, float]]) -> list[dict[str, Any]]:
+    plain = np.array([row["plain"] for row in rows])
+    samples = np.array([row["samples"] for row in rows])
+    estimate = np.array([row["estimate"] for row in rows])
     return [
-        row("plain decoding, 64 samples", columns["plain"], "architectures/s"),
-        row(f"ours, 64 samples, {EXAMPLES} examples", columns["samples"], "architectures/s"),
-        row("ours against plain", columns["samples"] / columns["plain"], "times"),
-        row("ours, point estimate", columns["estimate"], "architectures/s"),
+        _row("plain decoding, 64 samples", plain, "architectures/s"),
+        _row(f"ours, 64 samples, {EXAMPLES} examples", samples, "architectures/s"),
+        _row("ours against plain", samples / plain, "times"),
+        _row("ours, point estimate", estimate, "architectures/s"),
     ]
 
 

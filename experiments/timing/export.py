@@ -101,11 +101,11 @@ def measure(
             row[exporter] = torchs(space, archs[0], EXPORTERS[exporter], path)
             row[f"× {exporter}"] = row[exporter] / row["ours"]
         rows.append(row)
-    columns = {key: np.array([row[key] for row in rows]) for key in rows[0]}
-    return {
-        "space": name,
-        **{key: f"{c.mean():,.1f} ± {c.std():,.1f}" for key, c in columns.items()},
-    }
+    cells = {"space": name}
+    for key in rows[0]:
+        column = np.array([row[key] for row in rows])
+        cells[key] = f"{column.mean():,.1f} ± {column.std():,.1f}"
+    return cells
 
 
 def main(
