@@ -43,8 +43,10 @@ def graph_features(text: str) -> dict[str, float]:
 
     # 1. Which operators are in which subset; the last one has all.                         (n, s)
     names = [*dict.fromkeys(kinds)][:MAX_KINDS]
-    member = np.array([[kind == name for name in names] for kind in kinds], float)
-    member = np.concatenate([member.reshape(count, len(names)), np.ones((count, 1))], 1)
+    member = np.zeros((count, len(names) + 1))
+    for subset, name in enumerate(names):
+        member[:, subset] = [kind == name for kind in kinds]
+    member[:, -1] = 1
 
     # 2. Longest and shortest paths that end with each operator, from those that it reads.  (n, s)
     longest, shortest = member.copy(), member.copy()
@@ -60,23 +62,25 @@ def graph_features(text: str) -> dict[str, float]:
     # 3. Paths of the network end with the operators that nobody reads.
     is_last = degree_out == 0
     size = member.sum(0)  # (s,)
+    at_least_one = np.maximum(size, 1)
     of_subsets = {
         "count": size,
         "longest": longest[is_last].max(0, initial=0),
         "shortest": shortest[is_last].min(0, initial=count),
-        "in": degree_in @ member / np.maximum(size, 1),  # means
-        "out": degree_out @ member / np.maximum(size, 1),
-    }
-    features = {
-        f"{measure} {name}": float(value)
-        for measure in MEASURES
-        for name, value in zip([*names, "all"], of_subsets[measure], strict=True)
+        "in": degree_in @ member / at_least_one,  # means
+        "out": degree_out @ member / at_least_one,
     }
 
-    # 4. Costs.
+    # 4. A feature per measure and subset, and the costs.
+    features = {}
+    for measure in MEASURES:
+        for name, value in zip([*names, "all"], of_subsets[measure], strict=True):
+            features[f"{measure} {name}"] = float(value)
     cost = total_cost(at_sites)
     amounts = (cost.params, cost.flops, _elements(graph))
-    return features | {name: log2(1 + amount) for name, amount in zip(COSTS, amounts, strict=True)}
+    for name, amount in zip(COSTS, amounts, strict=True):
+        features[name] = log2(1 + amount)
+    return features
 
 
 def _kind(node: Node) -> str:
@@ -86,20 +90,30 @@ def _kind(node: Node) -> str:
 
 def _reads(graph: Graph) -> list[list[int]]:
     """Per operator, those that make what it reads."""
-    maker = {value: number for number, node in enumerate(graph.nodes) for value in node.outputs}
-    return [[maker[value] for value in node.inputs if value in maker] for node in graph.nodes]
+    maker: dict[int, int] = {}
+    reads = []
+    for operator, node in enumerate(graph.nodes):
+        reads.append([maker[value] for value in node.inputs if value in maker])
+        maker.update(dict.fromkeys(node.outputs, operator))
+    return reads
 
 
 def _elements(graph: Graph) -> int:
     """Numbers in the outputs of all operators, for one input."""
-    shapes = [graph.shapes[node.outputs[0]] for node in graph.nodes]
-    return sum(prod(size for size in shape[1:] if isinstance(size, int)) for shape in shapes)
+    elements = 0
+    for node in graph.nodes:
+        _, *sizes = graph.shapes[node.outputs[0]]
+        elements += prod([size for size in sizes if isinstance(size, int)])
+    return elements
 
 
 def graph_matrix(texts: Sequence[str], names: Sequence[str]) -> np.ndarray:
     """Matrix (texts, features) of named features; 0 where a network lacks one."""
-    rows = [[graph_features(text).get(name, 0.0) for name in names] for text in texts]
-    return np.array(rows).reshape(len(texts), len(names))
+    matrix = np.zeros((len(texts), len(names)))
+    for row, text in zip(matrix, texts, strict=True):
+        features = graph_features(text)
+        row[:] = [features.get(name, 0.0) for name in names]
+    return matrix
 
 
 def select_graph_features(texts: Sequence[str]) -> list[str]:
