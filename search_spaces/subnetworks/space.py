@@ -135,13 +135,12 @@ class Subnetworks(TorchSpace):
     def options(self) -> dict[str, Any]:
         """Keyword arguments with which `get_space(reference, **options)` returns this space."""
         settings = self._settings
-        weights = {}
-        if self._weights is not None:
-            weights["weights"] = str(Path(self._weights).absolute())
-            weights["sha256"] = self._sha256
         kernel = settings.kernel
-        return {
-            **weights,
+        options: dict[str, Any] = {}
+        if self._weights is not None:
+            options["weights"] = str(Path(self._weights).absolute())
+            options["sha256"] = self._sha256
+        options |= {
             "width": list(settings.width),
             "depth": settings.depth,
             "kernel": kernel if isinstance(kernel, bool) else list(kernel),
@@ -151,9 +150,12 @@ class Subnetworks(TorchSpace):
             "start": self.start,
             "teacher": self.teacher,
             "outputs": self.outputs,
-            **({"precision": list(self._precisions)} if self._precisions else {}),
-            **({} if self.given_shape is None else {"input_shape": list(self.given_shape)}),
         }
+        if self._precisions:
+            options["precision"] = list(self._precisions)
+        if self.given_shape is not None:
+            options["input_shape"] = list(self.given_shape)
+        return options
 
     @cached_property
     def num_classes(self) -> int:  # type: ignore[override]
@@ -182,12 +184,13 @@ class Subnetworks(TorchSpace):
             "kernel": len(choices.kernels),
         }
         shown = [_counted(number, name) for name, number in counts.items() if number]
-        whole = [f"{name} ({reason})" for name, reason in list(self.unpruned.items())[:MAX_NAMED]]
+        to_choose = f"{', '.join(shown)} to choose from"
+        whole = [f"{name} ({reason})" for name, reason in self.unpruned.items()]
         if not whole:
-            return f"{', '.join(shown)} to choose from"
-        hidden = len(self.unpruned) - len(whole)
-        and_more = f" and {hidden} more" if hidden else ""
-        return f"{', '.join(shown)} to choose from; whole stay {', '.join(whole)}{and_more}"
+            return to_choose
+        hidden = len(whole) - MAX_NAMED
+        and_more = f" and {hidden} more" if hidden > 0 else ""
+        return f"{to_choose}; whole stay {', '.join(whole[:MAX_NAMED])}{and_more}"
 
     @property
     def model(self) -> nn.Module:

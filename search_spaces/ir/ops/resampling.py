@@ -48,20 +48,19 @@ def _read_resize(reader: Importer, node: onnx.NodeProto) -> int | None:
     shape = reader.shapes[x]
     axes = attrs.pop("axes", tuple(range(len(shape))))
     # 1. One number per axis, at the first and second assumed sizes: sizes, or scales.
-    position = next(
-        (
-            i
-            for i in (_SIZES, _SCALES)
-            if has_operand(node, i) and len(reader.shape(node.input[i])) == 1
-        ),
-        None,
-    )
-    known = None if position is None else known_operand(reader, node, position)
+    for position in (_SIZES, _SCALES):
+        if has_operand(node, position) and len(reader.shape(node.input[position])) == 1:
+            break
+    else:
+        return None
+    known = known_operand(reader, node, position)
     if known is None or known.values is None:
         return None
     if has_operand(node, 1) and reader.shape(node.input[1]) != (0,):  # a region of interest
         return None
-    pairs = zip(*(v.tolist() for v in known.values), strict=True)
+    first_values, second_values = known.values
+    pairs = zip(first_values.tolist(), second_values.tolist(), strict=True)
+
     # 2. The axes that change.
     changes = {}
     for axis, (first, second) in zip(axes, pairs, strict=True):
@@ -70,6 +69,7 @@ def _read_resize(reader: Importer, node: onnx.NodeProto) -> int | None:
             changes[axis % len(shape)] = standard.number(first)
     if not changes:
         return x
+
     # 3. The node has these alone.
     kept, values = zip(*sorted(changes.items()), strict=True)
     name = "scales" if position == _SCALES else "sizes"
