@@ -66,6 +66,17 @@ def brief_guidance() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def brief_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A latency takes its least number of windows, without pauses, for claims on other things: on a
+    machine whose other cores run tests, it would take four times as many.
+    """
+    from nas.evaluation import latency
+
+    monkeypatch.setattr(latency, "MAX_ROUNDS", 1)
+    monkeypatch.setattr(latency, "PAUSE_S", 0.0)
+
+
 @pytest.fixture(scope="session")
 def nas_data() -> Path:
     """The folder of published tables. Tests that need it are skipped without NAS_DATA."""

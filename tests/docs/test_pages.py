@@ -25,7 +25,7 @@ from search_spaces import InputError, get_space, list_spaces, registry
 from search_spaces.common.torchvision import prepare_torchvision
 from search_spaces.testing import check_space
 
-pytestmark = pytest.mark.usefixtures("brief_guidance")
+pytestmark = pytest.mark.usefixtures("brief_guidance", "brief_clocks")
 PAGES = (
     "../README.md",
     "index.md",

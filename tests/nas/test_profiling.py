@@ -52,6 +52,7 @@ def test_the_share_is_that_of_random_networks(space: Subnetworks) -> None:
     assert limit.networks == len(params)
 
 
+@pytest.mark.usefixtures("brief_clocks")
 def test_latencies_are_measured_for_some_networks(space: Subnetworks) -> None:
     costs = nas.profile(space, "cpu_latency_ms <= 1000", samples=30, measured=2)
     assert costs.table.loc["cpu_latency_ms", "networks"] == 2

@@ -279,9 +279,10 @@ def test_loading_the_real_table_and_one_query_take_a_tenth_of_a_second_and_50_mb
         )
         return [float(word) for word in done.stdout.split()]
 
-    seconds, resident, metrics = min(
-        once() for _ in range(3)
-    )  # the fastest: other work on the machine is not the claim
+    for _ in range(3):  # other work on the machine is not the claim
+        seconds, resident, metrics = once()
+        if seconds < 0.1:
+            break
     assert metrics == len(real.metrics)
     assert seconds < 0.1
     assert resident < 50e6

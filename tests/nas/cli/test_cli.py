@@ -356,6 +356,7 @@ SMALL = ("nasbench201", "--option", "channels=4", "--option", "cells=1")
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("brief_clocks")
 def test_evaluate_measures_a_network_and_resumes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

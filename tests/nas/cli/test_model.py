@@ -396,6 +396,7 @@ def test_a_profile_says_whether_a_limit_can_be_kept(
     assert profile["constraints"][0]["nearest"] == profile["metrics"]["params"]["min"]
 
 
+@pytest.mark.usefixtures("brief_clocks")
 def test_a_profile_counts_mixed_precisions_of_a_model_and_refuses_them_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -26,6 +26,7 @@ from nas.report import page_data
 from nas.report.drawing import draw, draw_blocks
 from nas.report.folders import save_studies
 from nas.report.report import write_report
+from nas.search import search as search_loop
 from nas.search.evaluators import TableEvaluator
 from nas.search.measured_evaluator import MeasuredEvaluator
 from nas.search.own_evaluator import FunctionEvaluator
@@ -147,7 +148,10 @@ def test_a_search_without_a_front_is_reported_too(tmp_path: Path) -> None:
         assert not any(network["feasible"] for network in data_of(folder)["networks"])
 
 
-def test_a_search_that_trains_nothing_says_which_limit_is_broken(tmp_path: Path) -> None:
+def test_a_search_that_trains_nothing_says_which_limit_is_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_loop, "MAX_RULED_OUT", 50)
     with pytest.raises(InputError, match=r"networks was trained: each breaks a .* params <= 1"):
         run_studies("digits201", GOALS, ["random"], 4, (0,), tmp_path, constraints=["params <= 1"])
 
@@ -265,6 +269,7 @@ def test_the_page_is_titled_by_the_name_of_a_file_and_not_by_its_folder(
     assert json.loads(reported.stdout)["space"] == f"{space}:Mine", "precise for programs"
 
 
+@pytest.mark.usefixtures("brief_clocks")
 def test_measurements_are_shown_with_their_spread(switches: SearchSpace, tmp_path: Path) -> None:
     evaluator = MeasuredEvaluator(switches, Measurement(("cpu_latency_ms", "params")))
     studies = run_measured_studies(

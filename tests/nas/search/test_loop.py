@@ -322,11 +322,12 @@ def lines(log: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_killing_a_search_loses_and_repeats_nothing(tmp_path: Path) -> None:
-    storage, log, wanted = tmp_path / "j.log", tmp_path / "evaluations.txt", 120
+@pytest.mark.parametrize("kills", [2, 4])
+def test_killing_a_search_loses_and_repeats_nothing(kills: int, tmp_path: Path) -> None:
+    storage, log, wanted = tmp_path / "j.log", tmp_path / "evaluations.txt", 20 + 25 * kills
     rng = np.random.default_rng()  # other moments in every run
     starts = [0]
-    for kill in range(4):
+    for kill in range(kills):
         process = start(storage, log, wanted, "nsga2")
         target = 25 * kill + int(rng.integers(25))
         while len(lines(log)) <= target and process.poll() is None:

@@ -21,7 +21,7 @@ from search_spaces import TorchSpace, flops, params, to_text
 from search_spaces.common.torchvision import prepare_torchvision
 
 TORCHVISION = (
-    "resnet18", "resnet50", "resnext50_32x4d", "mobilenet_v2", "mobilenet_v3_small", "squeezenet1_1",
+    "resnet18", "squeezenet1_1", "resnet50", "resnext50_32x4d", "mobilenet_v2", "mobilenet_v3_small",
     "shufflenet_v2_x0_5", "mnasnet0_5", "regnet_y_400mf", "resnet34", "efficientnet_b0", "densenet121",
     "googlenet",
 )  # fmt: skip
