@@ -9,7 +9,6 @@ on the states, so that the network can learn fine differences.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -20,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from experiments.pretraining.bank import CELL_NETWORKS, MEASURED, PROXIES, BankedSpace
+from experiments.pretraining.encoder import set_rate
 from experiments.pretraining.short_trainings import Row, read
 from predictors.rlm.encoder import TextEncoder, collate
 from predictors.rlm.kernel_regression import AXES, Projection
@@ -59,21 +59,18 @@ def pretrain_accuracies(
     Pools without trainings are left out.
     """
     tasks = [trainings for pool in pools if (trainings := _trainings(encoder, pool))]
-    optimizer = torch.optim.AdamW(
-        encoder.accuracies.parameters(), LEARNING_RATE, weight_decay=WEIGHT_DECAY
-    )
+    weights = encoder.accuracies.parameters()
+    optimizer = torch.optim.AdamW(weights, LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     for step in range(steps if tasks else 0):
         rng = np.random.default_rng([seed, step])
-        drawn = [
-            tasks[i][rng.integers(len(tasks[i]))] for i in rng.integers(len(tasks), size=SPACES)
-        ]
+        drawn = []
+        for pool in rng.integers(len(tasks), size=SPACES):
+            of_pool = tasks[pool]
+            drawn.append(of_pool[rng.integers(len(of_pool))])
         loss = torch.stack([_loss(encoder, task, rng) for task in drawn]).mean()
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        for group in optimizer.param_groups:
-            group["lr"] = LEARNING_RATE * min(
-                (step + 1) / 100, 0.5 * (1 + math.cos(math.pi * step / steps)) + 0.01
-            )
+        set_rate(optimizer, LEARNING_RATE, step, steps)
         optimizer.step()
         progress(f"loss {loss.item():.3f}", step + 1, steps)
 
@@ -118,14 +115,12 @@ def _trainings(encoder: TextEncoder, pool: Sequence[BankedSpace]) -> list[Traini
         scores = targets(space, rows)
         known = np.isfinite(scores).any(1)
         if not space.name.startswith("cells-") and known.any():
-            trainings.append(
-                _read(encoder, [space.lines[i] for i in np.flatnonzero(known)], scores[known])
-            )
+            lines = [space.lines[i] for i in np.flatnonzero(known)]
+            trainings.append(_read(encoder, lines, scores[known]))
     if cells:
         scores = np.concatenate([targets(space, rows) for space in cells])
-        trainings.append(
-            _read(encoder, [lines for space in cells for lines in space.lines], scores, smooth=True)
-        )
+        lines = [of_network for space in cells for of_network in space.lines]
+        trainings.append(_read(encoder, lines, scores, smooth=True))
     return trainings
 
 
@@ -137,10 +132,11 @@ def _read(
         lambda _, read: inputs.append(read[0].clone())
     )
     with torch.no_grad():
-        states = torch.cat([encoder(collate(lines[i : i + 64])) for i in range(0, len(lines), 64)])
+        parts = [encoder(collate(lines[i : i + 64])) for i in range(0, len(lines), 64)]
     handle.remove()
     if smooth:
-        scores = smoothed(states.double().numpy(), scores)
+        states = torch.cat(parts).double().numpy()
+        scores = smoothed(states, scores)
     return Trainings(torch.cat(inputs), torch.from_numpy(scores).float())
 
 

@@ -66,17 +66,19 @@ class KernelRegression(nn.Module):
         across = self._kernel(q, s)
         own = self._kernel(s, s)
         eye = torch.eye(len(s), device=s.device)
-        groups = targets.split(TARGETS_PER_NOISE, 1)
-        solved = [
-            torch.linalg.solve(own + (self.logs[3].exp() + level) * eye, group)
-            for level, group in zip(noise, groups, strict=True)
-        ]
+        solved = []
+        for level, group in zip(noise, targets.split(TARGETS_PER_NOISE, 1), strict=True):
+            penalty = self.logs[3].exp() + level
+            solved.append(torch.linalg.solve(own + penalty * eye, group))
         return across @ torch.cat(solved, 1)
 
     def _kernel(self, a: Tensor, b: Tensor) -> Tensor:
         length, curved, linear, _ = self.logs.exp()
-        squared = (a.square().sum(1)[:, None] + b.square().sum(1) - 2 * a @ b.T).clamp(min=0)
-        return curved * torch.exp(-squared / (2 * length**2)) + linear * (a @ b.T)
+        square_a = a.square().sum(1)[:, None]
+        square_b = b.square().sum(1)
+        squared = (square_a + square_b - 2 * a @ b.T).clamp(min=0)
+        nearness = torch.exp(-squared / (2 * length**2))
+        return curved * nearness + linear * (a @ b.T)
 
 
 def regression_heads() -> nn.ModuleList:
@@ -117,15 +119,20 @@ def pretrain_encoder(
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        for group in optimizer.param_groups:
-            group["lr"] = rate * min(
-                (step + 1) / 100, 0.5 * (1 + math.cos(math.pi * step / steps)) + 0.01
-            )
+        set_rate(optimizer, rate, step, steps)
         optimizer.step()
         if (step + 1) % SAVE_EVERY == 0 or step + 1 == steps:
             keep(checkpoint, {"encoder": encoder, "heads": heads}, optimizer, step + 1)
         if progress:
             progress(f"loss {loss.item():.3f}", step + 1, steps)
+
+
+def set_rate(optimizer: torch.optim.Optimizer, peak: float, step: int, steps: int) -> None:
+    """Let the learning rate rise to its peak in 100 steps, and fall to a hundredth by a cosine."""
+    rise = (step + 1) / 100
+    fall = 0.5 * (1 + math.cos(math.pi * step / steps)) + 0.01
+    for group in optimizer.param_groups:
+        group["lr"] = peak * min(rise, fall)
 
 
 def _loss(
@@ -135,27 +142,27 @@ def _loss(
 
     They predict structural targets, and targets that resemble accuracies.
     """
+    # 1. Some networks of the space, of which the heads learn from the first n.
     lines = space.lines[:MAX_NETWORKS]
     n = min(int(rng.choice(SUPPORTS)), len(lines) // 2)
     rows = rng.choice(len(lines), min(n + QUERIES, len(lines)), replace=False)
     with torch.autocast("cpu", torch.bfloat16, enabled=HALF_PRECISION):
         states = encoder(collate([lines[i] for i in rows])).float()
+
+    # 2. Their targets, a pool for each head.
     structural = _usable(space.targets[rows])
     others = _usable(space.others[rows])
     if not others.shape[1]:  # random qualities resemble accuracies, too
         others = _usable(space.targets[rows][:, DEVICES : DEVICES + QUALITIES])
     pools = (structural, others)
-    loss = sum(
-        (
-            _regression_loss(head, states, n, pool, rng)
-            for head, pool in zip(heads, pools, strict=True)
-        ),
-        start=torch.zeros(()),
-    )
+
+    # 3. The losses.
+    loss = torch.zeros(())
+    for head, pool in zip(heads, pools, strict=True):
+        loss = loss + _regression_loss(head, states, n, pool, rng)
     if space.others.shape[1] >= PROXIES:
-        loss = loss + PROXY_WEIGHT * _proxy_loss(
-            states[:, -COMMON:][:, :PROXIES], space.others[rows]
-        )
+        predicted = states[:, -COMMON:][:, :PROXIES]
+        loss = loss + PROXY_WEIGHT * _proxy_loss(predicted, space.others[rows])
     return loss
 
 
@@ -225,7 +232,9 @@ def _joint(states: Tensor, n: int, weights: Tensor) -> Tensor:
 
 
 def _unit(values: Tensor, n: int) -> Tensor:
-    return values / (values - values[:n].mean(0))[:n].square().sum(1).mean().sqrt().clamp(min=1e-6)
+    centred = (values - values[:n].mean(0))[:n]
+    length = centred.square().sum(1).mean().sqrt()
+    return values / length.clamp(min=1e-6)
 
 
 def _targets(pool: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -268,15 +277,15 @@ def keep(
 
     from search_spaces.common.files import replacing
 
-    tensors = {
-        f"{name}.{key}": t
-        for name, module in modules.items()
-        for key, t in module.state_dict().items()
-    }
+    tensors = {}
+    for name, module in modules.items():
+        for key, tensor in module.state_dict().items():
+            tensors[f"{name}.{key}"] = tensor.contiguous()
     for number, state in optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{number}.{key}": value for key, value in state.items()}
+        for key, tensor in state.items():
+            tensors[f"optimizer.{number}.{key}"] = tensor.contiguous()
     with replacing(path) as file:
-        save_file({name: t.contiguous() for name, t in tensors.items()}, file, {"step": str(step)})
+        save_file(tensors, file, {"step": str(step)})
 
 
 def resume(path: Path, modules: dict[str, nn.Module], optimizer: torch.optim.Optimizer) -> int:
@@ -289,9 +298,12 @@ def resume(path: Path, modules: dict[str, nn.Module], optimizer: torch.optim.Opt
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         step = int(file.metadata()["step"])
     for name, module in modules.items():
-        module.load_state_dict(
-            {k.removeprefix(f"{name}."): t for k, t in tensors.items() if k.startswith(f"{name}.")}
-        )
+        own = {}
+        for key, tensor in tensors.items():
+            module_name, _, key_of_module = key.partition(".")
+            if module_name == name:
+                own[key_of_module] = tensor
+        module.load_state_dict(own)
     state: dict[int, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         if key.startswith("optimizer."):

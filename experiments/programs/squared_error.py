@@ -25,14 +25,16 @@ def head_predictions(
     center = states.mean(0)
     spread = states.std(0)
     spread = np.where(spread > 1e-6, spread, 1.0)
-    inputs, queries = (
-        torch.from_numpy(((x - center) / spread).clip(-10, 10)).float()
-        for x in (states, query_states)
-    )
+
+    def standardized(x: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(((x - center) / spread).clip(-10, 10)).float()
+
+    inputs = standardized(states)
+    queries = standardized(query_states)
     targets = torch.from_numpy(scores).float()
-    head = nn.Sequential(
-        nn.Linear(states.shape[1], WIDTH), nn.GELU(), nn.Linear(WIDTH, scores.shape[1])
-    )
+    hidden = nn.Linear(states.shape[1], WIDTH)
+    out = nn.Linear(WIDTH, scores.shape[1])
+    head = nn.Sequential(hidden, nn.GELU(), out)
     optimizer = torch.optim.AdamW(head.parameters(), LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     for step in range(steps):
         optimizer.param_groups[0]["lr"] = LEARNING_RATE * (1 - step / steps)

@@ -103,10 +103,11 @@ def _program(language: str, rng: np.random.Generator) -> Program:
 
 
 def _function(kernel: Kernel, name: str, rng: np.random.Generator) -> str:
-    options = {
-        key: values[int(rng.integers(len(values)))] for key, values in kernel.options.items()
-    }
-    return Template(Template(kernel.source).safe_substitute(options)).substitute(f=name)
+    options = {}
+    for key, values in kernel.options.items():
+        options[key] = values[int(rng.integers(len(values)))]
+    source = Template(kernel.source).safe_substitute(options)
+    return Template(source).substitute(f=name)
 
 
 def _call(kernel: Kernel, name: str, rng: np.random.Generator) -> Call:
@@ -124,41 +125,34 @@ def _random_numbers(functions: Sequence[str], prelude: str, state: str) -> list[
 def _python(
     functions: Sequence[str], calls: Sequence[Call], uses: Sequence[str], state: str, _: str
 ) -> str:
-    main = []
+    # 1. What comes before the functions.
+    parts = []
+    if uses:
+        imports = [f"import {module}" for module in uses]
+        parts.append("\n".join(imports) + "\n")
+    parts += _random_numbers(functions, PYTHON_NUMBERS, state)
+
+    # 2. The main function calls each of them, perhaps several times.
+    main = ["def main():", "    total = 0"]
     for name, size, repeats in calls:
-        main += [f"    for _ in range({repeats}):"] if repeats > 1 else []
-        main += [f"{'    ' if repeats > 1 else ''}    total += {name}({size})"]
-    parts = [
-        *(["\n".join(f"import {module}" for module in uses) + "\n"] if uses else []),
-        *_random_numbers(functions, PYTHON_NUMBERS, state),
-        *functions,
-        "\n".join(["def main():", "    total = 0", *main, "    print(total)\n"]),
-        "main()\n",
-    ]
-    return "\n\n".join(parts)
+        indentation = "    "
+        if repeats > 1:
+            main.append(f"    for _ in range({repeats}):")
+            indentation = "        "
+        main.append(f"{indentation}total += {name}({size})")
+    main.append("    print(total)\n")
+    return "\n\n".join([*parts, *functions, "\n".join(main), "main()\n"])
 
 
 def _c(
     functions: Sequence[str], calls: Sequence[Call], uses: Sequence[str], state: str, language: str
 ) -> str:
-    main = []
+    arguments = "void" if language == "c" else ""
+    main = [f"int main({arguments}) {{", "    long total = 0;"]
     for name, size, repeats in calls:
         loop = f"for (int i = 0; i < {repeats}; i++) " if repeats > 1 else ""
         main.append(f"    {loop}total += {name}({size});")
-    headers = sorted({"stdio.h", *uses})
-    parts = [
-        "\n".join(f"#include <{header}>" for header in headers) + "\n",
-        *_random_numbers(functions, C_NUMBERS, state),
-        *functions,
-        "\n".join(
-            [
-                f"int main({'void' if language == 'c' else ''}) {{",
-                "    long total = 0;",
-                *main,
-                '    printf("%ld\\n", total);',
-                "    return 0;",
-                "}\n",
-            ]
-        ),
-    ]
-    return "\n".join(parts)
+    main += ['    printf("%ld\\n", total);', "    return 0;", "}\n"]
+    headers = [f"#include <{header}>" for header in sorted({"stdio.h", *uses})]
+    numbers = _random_numbers(functions, C_NUMBERS, state)
+    return "\n".join(["\n".join(headers) + "\n", *numbers, *functions, "\n".join(main)])
