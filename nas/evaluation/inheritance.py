@@ -13,6 +13,7 @@ model.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -31,11 +32,13 @@ from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
     from nas.evaluation.trainable import Trainable
+    from search_spaces.ir.graph import Shape
 
 TEST_FIDELITY = f"test_{FIDELITY}"
 CALIBRATION_SAMPLES = 2048  # training samples that running statistics are computed from
 CALIBRATION_BATCH = 128  # of them at a time, at least: a mean over small batches is a worse one
-TEACHER_BATCH = 256  # samples
+TEACHER_BATCH = 256  # samples, of small inputs and outputs
+MAX_VALUES = 2**24  # numbers in the inputs or outputs of a batch without gradients
 TEMPERATURE = 2.0  # softens the classes of teacher and network
 TEACHER_SHARE = 0.5  # of the loss
 
@@ -168,6 +171,37 @@ def _express_with(norm: nn.modules.batchnorm._BatchNorm, mean: Tensor, variance:
 # --- the teacher
 
 
+def per_position(outputs: Tensor) -> Tensor:
+    """A module's outputs as rows (n · positions, outputs), in the order of the samples.
+
+    Outputs (n, outputs) have one position per sample. Language models and encoders have one per
+    token, (n, tokens, outputs); networks that segment images one per pixel, (n, outputs, height,
+    width).
+    """
+    if outputs.ndim == 2:
+        return outputs
+    by_sample = outputs if outputs.ndim == 3 else outputs.flatten(2).transpose(1, 2)
+    return by_sample.flatten(0, 1)
+
+
+def targets_per_position(targets: Tensor) -> Tensor:
+    """Classes (n · positions,), or vectors (n · positions, outputs), of a batch's targets."""
+    if targets.is_floating_point():
+        return targets.reshape(-1, targets.shape[-1])
+    return targets.flatten()
+
+
+def outputs_per_position(shape: Shape) -> int:
+    """Number of outputs of each position, of a module's output shape (n, …)."""
+    return int(shape[-1] if len(shape) == 3 else shape[1])
+
+
+def batch_size(largest: int, *shapes: Shape) -> int:
+    """How many samples fit into `MAX_VALUES` by the shapes (n, …) of their inputs and outputs."""
+    sizes = [math.prod(size for size in shape[1:] if isinstance(size, int)) for shape in shapes]
+    return max(1, min(largest, MAX_VALUES // max(1, *sizes)))
+
+
 @contextmanager
 def _in_evaluation(module: nn.Module) -> Iterator[None]:
     modes = {layer: layer.training for layer in module.modules()}
@@ -194,13 +228,13 @@ class Teacher:
         self.model = network.teacher.to(device)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Outputs (n, outputs)."""
+        """Outputs (n · positions, outputs)."""
         with _in_evaluation(self.model):
-            return self.network.outputs(self.model, x).flatten(1)
+            return per_position(self.network.outputs(self.model, x))
 
 
 def distillation(outputs: Tensor, taught: Tensor, kind: str) -> Tensor:
-    """Distance of outputs (n, outputs) from the teacher's.
+    """Distance of outputs (n · positions, outputs) from the teacher's.
 
     Args:
         outputs: of the network.
@@ -224,7 +258,11 @@ def distillation(outputs: Tensor, taught: Tensor, kind: str) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Imitation(Dataset):
-    """A data set whose targets are a model's own outputs: its top classes, or its vectors."""
+    """A data set whose targets are a model's own outputs: its top classes, or its vectors.
+
+    Of models with several positions, such as tokens, targets are classes (n, positions), or vectors
+    (n, positions, outputs).
+    """
 
     @property
     def metric(self) -> str:
@@ -241,8 +279,9 @@ class Cosine:
     sign = -1.0
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Mean loss of outputs (n, replicas, outputs)."""
-        return 1 - functional.cosine_similarity(outputs, targets, dim=2).mean()
+        """Mean loss of outputs (n · positions, 1, outputs); targets are (n, 1, …, outputs)."""
+        vectors = targets_per_position(targets)[:, None]
+        return 1 - functional.cosine_similarity(outputs, vectors, dim=2).mean()
 
     def terms(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Cosine (n, replicas) of each sample; NaN where an output is not finite."""
@@ -275,25 +314,36 @@ def imitated(data: Dataset, network: Trainable) -> Dataset:
     if key not in _IMITATIONS:
         _IMITATIONS.clear()
         teacher = Teacher(network, torch.device("cpu"))
+        graph = network.graph
+        taken, made = graph.shapes[graph.inputs[0]], graph.shapes[graph.outputs[0]]
+        batch = batch_size(TEACHER_BATCH, taken, made)
+        vectors = network.imitates == "vectors"
 
         def part(samples: Part) -> Part:
-            rows = range(0, len(samples), TEACHER_BATCH)
-            made = [
-                teacher(torch.from_numpy(samples.inputs[i : i + TEACHER_BATCH])).numpy()
-                for i in rows
-            ]
-            outputs = np.concatenate(made) if made else np.zeros((0, 1), np.float32)
-            vectors = network.imitates == "vectors"
+            """The samples with classes (n, …) or vectors (n, …, outputs) as targets."""
+            targets = []
+            for start in range(0, len(samples), batch):
+                x = torch.from_numpy(samples.inputs[start : start + batch])
+                outputs = teacher(x).unflatten(0, (len(x), -1))  # (n, positions, outputs)
+                targets.append(outputs.float() if vectors else outputs.argmax(2))
+            if not targets:
+                return Part(samples.inputs, np.zeros(0, np.float32 if vectors else np.int64))
+            together = torch.cat(targets)
             return Part(
-                samples.inputs,
-                outputs.astype(np.float32) if vectors else outputs.argmax(1).astype(np.int64),
+                samples.inputs, (together if together.shape[1] > 1 else together[:, 0]).numpy()
             )
 
         train = part(data.train)
         test = part(data.test)
         validation = None if data.validation is None else part(data.validation)
-        shape = network.graph.shapes[network.graph.outputs[0]]
         _IMITATIONS[key] = Imitation(
-            data.name, train, test, int(shape[-1]), validation, data.input_scale, None, data.source
+            data.name,
+            train,
+            test,
+            outputs_per_position(made),
+            validation,
+            data.input_scale,
+            None,
+            data.source,
         )
     return _IMITATIONS[key]

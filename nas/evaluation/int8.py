@@ -236,6 +236,7 @@ def score(model: bytes, data: Dataset, part: Part) -> float:
     import torch
 
     from nas.evaluation.goals import goal_of
+    from nas.evaluation.inheritance import per_position, targets_per_position
 
     # 1. Outputs of all batches.
     session = open_session(model)
@@ -247,8 +248,8 @@ def score(model: bytes, data: Dataset, part: Part) -> float:
 
     # 2. The score of a single replica.
     goal = goal_of(data)
-    predicted = torch.from_numpy(np.concatenate(outputs))[:, None]
-    targets = torch.from_numpy(part.targets)
+    predicted = per_position(torch.from_numpy(np.concatenate(outputs)))[:, None]
+    targets = targets_per_position(torch.from_numpy(part.targets))
     terms = goal.terms(predicted, targets)
     return goal.score(float(terms.mean()))
 

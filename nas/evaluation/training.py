@@ -21,10 +21,14 @@ from nas.evaluation.inheritance import (
     CALIBRATION_BATCH,
     CALIBRATION_SAMPLES,
     TEACHER_SHARE,
+    Imitation,
     Teacher,
     adapt_to_data,
+    batch_size,
     distillation,
+    per_position,
     recalibrate,
+    targets_per_position,
 )
 from nas.evaluation.machine import MeasurementPause
 from nas.evaluation.module import without_data
@@ -347,7 +351,7 @@ class _Training:
             outputs = self._outputs(x)
             loss = self.goal.loss(outputs, y)
             if self.teacher:  # it teaches own modules, which train one by one
-                taught = distillation(outputs.flatten(1), self.teacher(x), self.network.imitates)
+                taught = distillation(outputs[:, 0], self.teacher(x), self.network.imitates)
                 loss = (1 - TEACHER_SHARE) * loss + TEACHER_SHARE * taught
             # The loss is a mean over replicas, which would shrink the gradient of each.
             (loss * self.replicas).backward()
@@ -367,8 +371,14 @@ class _Training:
             yield torch.from_numpy(part).to(self.device)
 
     def _outputs(self, x: Tensor) -> Tensor:
-        """Outputs (n, replicas, outputs) for inputs (n, replicas · channels, …)."""
-        return self.network.outputs(self.net, x).unflatten(1, (self.replicas, -1))
+        """Outputs (n, replicas, outputs) for inputs (n, replicas · channels, …).
+
+        A network that imitates one with several positions has (n · positions, 1, outputs).
+        """
+        outputs = self.network.outputs(self.net, x)
+        if isinstance(self.data, Imitation):
+            return per_position(outputs)[:, None]
+        return outputs.unflatten(1, (self.replicas, -1))
 
     def _validate(self) -> None:
         scores = self._scores(self.validation)
@@ -412,12 +422,17 @@ class _Training:
             return [math.nan] * self.replicas
         self.net.eval()
         total = torch.zeros(self.replicas, dtype=torch.double)
-        for start in range(0, len(part), TEST_BATCH_SIZE):
-            some = part.rows(slice(start, start + TEST_BATCH_SIZE))
+        graph = self.network.graph
+        ends = (graph.shapes[graph.inputs[0]], graph.shapes[graph.outputs[0]])
+        batch = batch_size(TEST_BATCH_SIZE, *ends)
+        for start in range(0, len(part), batch):
+            some = part.rows(slice(start, start + batch))
             x = torch.from_numpy(some.inputs).to(self.device)
             with torch.no_grad():
                 outputs = self._outputs(torch.cat([x] * self.replicas, 1)).cpu()
-            total += self.goal.terms(outputs, torch.from_numpy(some.targets)).sum(0)
+            targets = targets_per_position(torch.from_numpy(some.targets))
+            terms = self.goal.terms(outputs, targets)  # (n · positions, replicas)
+            total += terms.unflatten(0, (len(some), -1)).mean(1).sum(0)
         return [self.goal.score(mean) for mean in (total / len(part)).tolist()]
 
     def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -583,7 +598,7 @@ def check_fit(graph: Graph, data: Dataset) -> None:
 
     # 2. Outputs: one for each class or target.
     output = graph.shapes[graph.outputs[0]][1:]
-    if output != (data.outputs,):
+    if not isinstance(data, Imitation) and output != (data.outputs,):
         kind = "regression targets" if data.is_regression else "classes"
         raise InputError(
             f"the network's output has shape {output}; {data.name} has {data.outputs} {kind}"

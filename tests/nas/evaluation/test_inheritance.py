@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -154,6 +155,74 @@ def test_normalizations_that_share_their_weights_are_not_adapted() -> None:
     before = model(x).detach()
     adapt_to_data(model, narrow(), [x], model)
     assert torch.equal(model(x), before)
+
+
+class Tagger(nn.Module):
+    """Five outputs for each of six tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(20, 16)
+        self.wide, self.narrow, self.head = nn.Linear(16, 64), nn.Linear(64, 16), nn.Linear(16, 5)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(ids)
+        return self.head(x + self.narrow(self.wide(x).relu()))
+
+
+def segmenter() -> nn.Module:
+    """Five outputs for each pixel."""
+    return nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 5, 1))
+
+
+@pytest.mark.parametrize("outputs", ["classes", "vectors"])
+@pytest.mark.parametrize("kind", ["tokens", "pixels"])
+def test_models_with_an_output_for_each_token_or_pixel_are_imitated_there(
+    kind: str, outputs: str, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    if kind == "tokens":
+        model, example = Tagger().eval(), torch.zeros(1, 6, dtype=torch.int64)
+        inputs, positions = rng.integers(0, 20, (100, 6)), 6
+    else:
+        model, example = segmenter().eval(), torch.zeros(1, 3, 4, 5)
+        inputs, positions = rng.normal(size=(100, 3, 4, 5)).astype(np.float32), 20
+    np.savez(tmp_path / "inputs.npz", x=inputs)
+    data = load_dataset(f"raw:{tmp_path / 'inputs.npz'}")
+    parts = Subnetworks(model, example, name="net", outputs=outputs)
+    whole, half = (Trainable.of(parts, arch) for arch in (parts.whole, parts.uniform(0.5)))
+
+    # 1. Targets are what the model says at each place.
+    imitation = imitated(data, whole)
+    x = torch.from_numpy(imitation.test.inputs)
+    with torch.no_grad():
+        said = model(x) if kind == "tokens" else model(x).flatten(2).transpose(1, 2)
+    targets = torch.from_numpy(imitation.test.targets)
+    assert said.shape == (len(x), positions, 5)
+    kept = said.argmax(2) if outputs == "classes" else said
+    assert torch.allclose(targets.to(kept.dtype), kept, atol=1e-5)
+
+    # 2. The whole model agrees everywhere, a half of it in part, and learns.
+    calibrated = TrainingTask(0)
+    assert train(whole, imitation, task=calibrated).test[0] == pytest.approx(100)
+    before = train(half, imitated(data, half), task=calibrated)
+    longer = TrainingTask(20, batch=20, learning_rate=0.02, optimizer="adamw", shift=0, noise=0)
+    after = train(half, imitated(data, half), task=longer)
+    assert before.validation[0] < after.validation[0] <= 100
+
+    # 3. The score by hand.
+    module = half.module()
+    assert after.state is not None
+    module.load_state_dict(after.state)
+    with torch.no_grad():
+        made = module.eval()(x) if kind == "tokens" else module.eval()(x).flatten(2).transpose(1, 2)
+    agrees = (
+        (made.argmax(2) == kept).double()
+        if outputs == "classes"
+        else nn.functional.cosine_similarity(made, kept, dim=2)
+    )
+    assert after.test[0] == pytest.approx(100 * float(agrees.mean()), abs=1e-3)
 
 
 def test_training_towards_the_teacher_raises_the_fidelity() -> None:
