@@ -132,7 +132,7 @@ def checked(predicted: np.ndarray, true: np.ndarray) -> list[dict[str, float | s
     """
     from scipy.stats import spearmanr
 
-    rows = []
+    rows: list[dict[str, float | str]] = []
     for device, of_device, latency in zip(DEVICES, predicted.T, true.T, strict=True):
         errors = np.abs(of_device / latency - 1)
         rows.append(

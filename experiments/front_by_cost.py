@@ -285,8 +285,8 @@ def main(
         return
     if quick:
         trainings = 10
-    default = ("asha", "hyperband", "random") if quick else POLICIES
-    policies = chosen(only or ",".join(default), (*POLICIES, *RIVALS))
+    policy_names: tuple[str, ...] = ("asha", "hyperband", "random") if quick else POLICIES
+    policies = chosen(only or ",".join(policy_names), (*POLICIES, *RIVALS))
     tasks = [
         (problem, policy, trainings, seed)
         for seed in every

@@ -157,9 +157,9 @@ def compared(passes: list[dict[str, Any]]) -> list[dict[str, Any]]:
         ratio = np.concatenate([later[:, 0] / first[:, 0] for first, later in some])
         change = np.abs(ratio - 1)
         covered = []
-        for first, later in some:
-            low, high = first[:, 1], first[:, 2]
-            covered.append((low <= later[:, 0]) & (later[:, 0] <= high))
+        for before, after in some:
+            low, high = before[:, 1], before[:, 2]
+            covered.append((low <= after[:, 0]) & (after[:, 0] <= high))
         rows.append(
             {
                 "way": way,

@@ -86,7 +86,8 @@ def main(
     as_json: AsJson = False,
 ) -> None:
     """Learn and rank with and without the embedding; print means over the families."""
-    families, sizes, tested = available("accuracy"), LEARNED, TESTED
+    families, tested = available("accuracy"), TESTED
+    sizes: tuple[int, ...] = LEARNED
     if quick:
         families, sizes, tested, seeds = families[:1], sizes[:1], 50, 1
     tasks = [

@@ -182,6 +182,7 @@ def test_models_with_an_output_for_each_token_or_pixel_are_imitated_there(
 ) -> None:
     torch.manual_seed(0)
     rng = np.random.default_rng(0)
+    model: nn.Module
     if kind == "tokens":
         model, example = Tagger().eval(), torch.zeros(1, 6, dtype=torch.int64)
         inputs, positions = rng.integers(0, 20, (100, 6)), 6

@@ -204,7 +204,7 @@ def test_what_cannot_be_compared_is_said_once(
 
 def digests() -> str:
     """Digests of values whose parts have another order in every process, or an address."""
-    values = [set("abcdefgh"), {"x": Settings(0.1)}, np.arange(3.0), torch.ones(2)]
+    values: list[Any] = [set("abcdefgh"), {"x": Settings(0.1)}, np.arange(3.0), torch.ones(2)]
     values += [Schedule.STEP, train, Trainer]
     return str([bound_values(closure(value)).known for value in values])
 
