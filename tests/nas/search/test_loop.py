@@ -322,14 +322,14 @@ def lines(log: Path) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kills", [2, 4])
-def test_killing_a_search_loses_and_repeats_nothing(kills: int, tmp_path: Path) -> None:
-    storage, log, wanted = tmp_path / "j.log", tmp_path / "evaluations.txt", 20 + 25 * kills
+@pytest.mark.parametrize(("kills", "apart"), [(2, 10), (4, 25)])  # evaluations between two kills
+def test_killing_a_search_loses_and_repeats_nothing(kills: int, apart: int, tmp_path: Path) -> None:
+    storage, log, wanted = tmp_path / "j.log", tmp_path / "evaluations.txt", 20 + apart * kills
     rng = np.random.default_rng()  # other moments in every run
     starts = [0]
     for kill in range(kills):
         process = start(storage, log, wanted, "nsga2")
-        target = 25 * kill + int(rng.integers(25))
+        target = apart * kill + int(rng.integers(apart))
         while len(lines(log)) <= target and process.poll() is None:
             time.sleep(0.002)
         time.sleep(rng.random() * 0.03)
