@@ -20,11 +20,11 @@ from torch.func import functional_call
 
 from nas.evaluation.datasets import Dataset, augment
 from nas.evaluation.extremes import corners, largest, smallest
-from nas.evaluation.goals import goal_of
+from nas.evaluation.goals import check_fit, goal_of
 from nas.evaluation.inheritance import TEACHER_SHARE, distillation
-from nas.evaluation.tasks import TrainingTask
+from nas.evaluation.tasks import TrainingTask, optimizer_of, schedule_of
 from nas.evaluation.trainable import Trainable
-from nas.evaluation.training import check_fit, optimizer_of, schedule_of, train
+from nas.evaluation.training import train
 from search_spaces import Architecture, TorchSpace
 from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from search_spaces.common.errors import InputError, unknown
+
+if TYPE_CHECKING:
+    import torch
 
 SCHEDULES = ("one-cycle", "cosine")
 # Learning rates, by optimizer
@@ -116,3 +119,39 @@ class DigitsTask(TrainingTask):
 
     train_images: int = 512
     split_seed: int = 0
+
+
+# --- what a training takes from its task
+
+
+def optimizer_of(net: torch.nn.Module, task: TrainingTask) -> torch.optim.Optimizer:
+    """The optimizer of a task (`TrainingTask.of_weights`) for the parameters of a module."""
+    import torch
+
+    assert task.learning_rate is not None
+    if task.optimizer == "adamw":
+        return torch.optim.AdamW(
+            net.parameters(), task.learning_rate, weight_decay=task.weight_decay, foreach=True
+        )
+    return torch.optim.SGD(
+        net.parameters(),
+        task.learning_rate,
+        momentum=0.9,
+        weight_decay=task.weight_decay,
+        nesterov=True,
+        foreach=True,
+    )
+
+
+def schedule_of(
+    optimizer: torch.optim.Optimizer, task: TrainingTask, steps: int
+) -> torch.optim.lr_scheduler.LRScheduler:
+    """The schedule of a task (`TrainingTask.of_weights`) over this number of steps."""
+    import torch
+
+    if task.schedule == "cosine":
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(steps, 1))
+    assert task.learning_rate is not None
+    return torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, task.learning_rate, total_steps=max(steps, 1)
+    )

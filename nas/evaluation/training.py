@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from nas.evaluation.datasets import Dataset, Part, augment, digits
-from nas.evaluation.goals import goal_of
+from nas.evaluation.goals import check_fit, goal_of
 from nas.evaluation.inheritance import (
     CALIBRATION_BATCH,
     CALIBRATION_SAMPLES,
@@ -32,20 +32,25 @@ from nas.evaluation.inheritance import (
 )
 from nas.evaluation.machine import MeasurementPause
 from nas.evaluation.module import without_data
-from nas.evaluation.tasks import DigitsTask, TrainingTask, training_task
+from nas.evaluation.tasks import (
+    DigitsTask,
+    TrainingTask,
+    optimizer_of,
+    schedule_of,
+    training_task,
+)
 from nas.evaluation.trainable import State, Trainable
 from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
 from search_spaces.common.progress import Progress
 from search_spaces.common.threads import threads_for
 from search_spaces.ir.costs import graph_flops
-from search_spaces.ir.graph import Graph, Shape, element_type
+from search_spaces.ir.graph import Graph
 
 __all__ = [
     "DigitsTask",
     "Trained",
     "TrainingTask",
-    "check_fit",
     "train",
     "train_digits",
     "training_task",
@@ -436,8 +441,9 @@ class _Training:
         return [self.goal.score(mean) for mean in (total / len(part)).tolist()]
 
     def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Batches of one epoch: inputs (n, replicas · channels, …), targets (n, replicas) or (n,
-        replicas, outputs).
+        """The batches of one epoch.
+
+        Inputs are (n, replicas · channels, …), targets (n, replicas) or (n, replicas, outputs).
         """
         batch = self.task.batch
         count = len(self.train) // batch
@@ -465,8 +471,9 @@ class _Training:
                 yield x[part].to(self.device), y[part].to(self.device)
 
     def _inputs(self, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Inputs of these samples. The augmentation of an image does not depend on the order within
-        `rows`.
+        """Inputs of these samples.
+
+        The augmentation of an image does not depend on the order within `rows`.
         """
         if not self.has_images:
             return self.train.inputs[rows]
@@ -532,36 +539,7 @@ class _Training:
             self._report(epoch)
 
 
-# --- optimizer and device
-
-
-def optimizer_of(net: torch.nn.Module, task: TrainingTask) -> torch.optim.Optimizer:
-    """The optimizer of a task (`TrainingTask.of_weights`) for the parameters of a module."""
-    assert task.learning_rate is not None
-    if task.optimizer == "adamw":
-        return torch.optim.AdamW(
-            net.parameters(), task.learning_rate, weight_decay=task.weight_decay, foreach=True
-        )
-    return torch.optim.SGD(
-        net.parameters(),
-        task.learning_rate,
-        momentum=0.9,
-        weight_decay=task.weight_decay,
-        nesterov=True,
-        foreach=True,
-    )
-
-
-def schedule_of(
-    optimizer: torch.optim.Optimizer, task: TrainingTask, steps: int
-) -> torch.optim.lr_scheduler.LRScheduler:
-    """The schedule of a task (`TrainingTask.of_weights`) over this number of steps."""
-    if task.schedule == "cosine":
-        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(steps, 1))
-    assert task.learning_rate is not None
-    return torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, task.learning_rate, total_steps=max(steps, 1)
-    )
+# --- device
 
 
 def _device(name: str) -> torch.device:
@@ -572,59 +550,3 @@ def _device(name: str) -> torch.device:
         reason = str(error).splitlines()[0]
         raise InputError(f"device {name!r} is not available here ({reason}); use cpu") from error
     return device
-
-
-# --- whether network and data fit
-
-
-def check_fit(graph: Graph, data: Dataset) -> None:
-    """Raise InputError unless the network's input and output shapes match the data set."""
-    if not data.labelled:
-        raise InputError(_unlabelled(data))
-    if len(graph.inputs) != 1:
-        raise InputError(f"the network has {len(graph.inputs)} inputs; {data.name} has one")
-
-    # 1. Inputs: of the same type and sizes, where these are fixed.
-    takes = graph.shapes[graph.inputs[0]]
-    fits = len(takes) == len(data.shape) + 1 and element_type(takes) == element_type(data.shape)
-    if fits:
-        sizes = zip(takes[1:], data.shape, strict=True)
-        fits = all(isinstance(size, str) or size == has for size, has in sizes)
-    if not fits:
-        raise InputError(
-            f"the network takes inputs of shape {_shown(takes, tuple(takes[1:]))}; {data.name} "
-            f"has inputs of shape {_shown(data.shape, tuple(data.shape))}"
-        )
-
-    # 2. Outputs: one for each class or target.
-    output = graph.shapes[graph.outputs[0]][1:]
-    if not isinstance(data, Imitation) and output != (data.outputs,):
-        kind = "regression targets" if data.is_regression else "classes"
-        raise InputError(
-            f"the network's output has shape {output}; {data.name} has {data.outputs} {kind}"
-        )
-    _check_token_ids(graph, data)
-
-
-def _unlabelled(data: Dataset) -> str:
-    return (
-        f"{data.name} has inputs, but no targets: add y, or search by the fidelity to a trained "
-        "model (--model)"
-    )
-
-
-def _shown(shape: Shape, sizes: tuple[int | str, ...]) -> str:
-    return str(sizes) if element_type(shape) == "float" else f"{sizes} {element_type(shape)}"
-
-
-def _check_token_ids(graph: Graph, data: Dataset) -> None:
-    """Raise InputError for token ids beyond the rows of the embedding that reads them."""
-    readers = [n for n in graph.nodes if n.op == "Embedding" and n.inputs[0] == graph.inputs[0]]
-    rows = min((int(dict(node.attrs)["rows"]) for node in readers), default=None)  # type: ignore[arg-type]
-    largest = max(
-        part.inputs.max(initial=0) for part in (data.train, data.test, data.validation) if part
-    )
-    if rows is not None and largest >= rows:
-        raise InputError(
-            f"{data.name} has the token id {largest}; the network's embedding has {rows} rows"
-        )
