@@ -85,3 +85,6 @@ def test_a_front_of_the_encoder_begins_with_the_encoder_itself(tmp_path: Path) -
     assert rows[0]["test"] == pytest.approx(100, abs=0.01)
     assert rows[1]["test"] < 100
     assert rows[1]["latency"] < rows[0]["latency"]
+    again = [line["latency"] for line in lines if line["key"].startswith("encoder again")]
+    assert len(again) == len(rows)
+    assert again[1] < again[0]
