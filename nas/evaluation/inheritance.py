@@ -5,10 +5,10 @@ A sub-network of a trained model (`search_spaces.Subnetworks`) starts from the m
 running statistics are those of the whole model and do not fit it; without recalibration its
 accuracy is that of guessing. The user's data may differ from what the model was trained on, such as
 photographs of few things, and statistics of such data alone would change even the whole model: so
-the model is adapted to the data first, which leaves its outputs as they are. Where the model is the
-teacher, a network also learns from the model's
-outputs, and inputs without labels are enough: the metric `fidelity` is the agreement with the
-model.
+a network inherits from the model as it is when it is expressed by the statistics of the data, which
+leaves its outputs as they are. Where the model is the teacher, a network also learns from the
+model's outputs, and inputs without labels are enough: the metric `fidelity` is the agreement with
+the model.
 """
 
 from __future__ import annotations
@@ -79,25 +79,57 @@ def recalibrate(
             norm.momentum = momentum
 
 
-_ADAPTED: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()  # fingerprint of the data
+# By model: the fingerprint of the data, and the moments of each normalization
+_MOMENTS: WeakKeyDictionary[nn.Module, tuple[str, list[_Moments]]] = WeakKeyDictionary()
 
 
-def adapt_to_data(
+@contextmanager
+def adapted_to_data(
     model: nn.Module, data: Dataset, batches: Iterable[Tensor], run: Callable[[Tensor], Any]
-) -> None:
-    """Let a trained model's running statistics be those of other data, with unchanged outputs.
+) -> Iterator[None]:
+    """A context in which a trained model has the running statistics of other data, and its outputs.
 
     A batch normalization in evaluation mode multiplies each channel by a number and adds one. For
     any statistics, there are a weight and a bias with the same result. With those of the data, the
-    model is what it was; and networks that inherit from it fit the data after `recalibrate`, and
-    when they train with the statistics of batches.
+    model is what it was; and networks that inherit from it meanwhile fit the data after
+    `recalibrate`, and when they train with the statistics of batches. Afterwards, the model is as
+    before, to the bit.
 
     Args:
-        model: in place. Normalizations without weights, or with shared ones, stay as they are.
-        data: where the batches are from; a model that is adapted to it is not adapted again.
+        model: normalizations without weights, or with shared ones, stay as they are.
+        data: where the batches are from; its statistics are computed once per model.
         batches: inputs.
         run: called with a batch, calls the model.
     """
+    # 1. Mean and variance of what each normalization receives in the model as it is.
+    norms = _own_norms(model)
+    fingerprint = data.fingerprint if norms else ""
+    if model not in _MOMENTS or _MOMENTS[model][0] != fingerprint:
+        _MOMENTS[model] = fingerprint, _received(model, norms, batches, run)
+    _, moments = _MOMENTS[model]
+
+    # 2. The same function with these statistics.
+    tensors = [
+        tensor
+        for norm in norms
+        for tensor in (norm.weight, norm.bias, norm.running_mean, norm.running_var)
+        if tensor is not None
+    ]
+    originals = [tensor.detach().clone() for tensor in tensors]
+    try:
+        with torch.no_grad():
+            for norm, received in zip(norms, moments, strict=True):
+                if received.count:  # otherwise the model does not use it
+                    _express_with(norm, received.mean, received.variance)
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, original in zip(tensors, originals, strict=True):
+                tensor.copy_(original)
+
+
+def _own_norms(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
+    """Normalizations with running statistics, and with weights that no other one has."""
     norms = [
         layer
         for layer in model.modules()
@@ -106,11 +138,18 @@ def adapt_to_data(
         and layer.affine
     ]
     users = Counter(id(layer.weight) for layer in norms)
-    norms = [layer for layer in norms if users[id(layer.weight)] == 1]
-    if not norms or _ADAPTED.get(model) == data.fingerprint:
-        return
+    return [layer for layer in norms if users[id(layer.weight)] == 1]
 
-    # 1. Mean and variance of what each normalization receives in the model as it is.
+
+def _received(
+    model: nn.Module,
+    norms: list[nn.modules.batchnorm._BatchNorm],
+    batches: Iterable[Tensor],
+    run: Callable[[Tensor], Any],
+) -> list[_Moments]:
+    """Moments of what each normalization receives."""
+    if not norms:
+        return []
     moments: dict[nn.Module, _Moments] = {norm: _Moments() for norm in norms}
     hooks = [
         norm.register_forward_pre_hook(lambda norm, inputs: moments[norm].add(inputs[0]))
@@ -123,13 +162,7 @@ def adapt_to_data(
     finally:
         for hook in hooks:
             hook.remove()
-
-    # 2. The same function with these statistics.
-    with torch.no_grad():
-        for norm in norms:
-            if moments[norm].count:  # otherwise the model does not use it
-                _express_with(norm, moments[norm].mean, moments[norm].variance)
-    _ADAPTED[model] = data.fingerprint
+    return [moments[norm] for norm in norms]
 
 
 class _Moments:
@@ -316,6 +349,10 @@ def imitated(data: Dataset, network: Trainable) -> Dataset:
         teacher = Teacher(network, torch.device("cpu"))
         graph = network.graph
         taken, made = graph.shapes[graph.inputs[0]], graph.shapes[graph.outputs[0]]
+        if len(made) < 2:
+            raise InputError(
+                f"{FIDELITY} compares classes or vectors: the model's output has shape {made}"
+            )
         batch = batch_size(TEACHER_BATCH, taken, made)
         vectors = network.imitates == "vectors"
 

@@ -23,7 +23,7 @@ from nas.evaluation.inheritance import (
     TEACHER_SHARE,
     Imitation,
     Teacher,
-    adapt_to_data,
+    adapted_to_data,
     batch_size,
     distillation,
     per_position,
@@ -315,10 +315,7 @@ class _Training:
         # 2. The module with its initial weights, and what steers its training.
         torch.manual_seed(hash(seeds) & 0x7FFFFFFF)
         self.rngs = [np.random.default_rng(seed) for seed in seeds]
-        if network.model is not None:
-            model = network.model.to(self.device)
-            adapt_to_data(model, data, self._calibration(), lambda x: network.outputs(model, x))
-        self.net = network.module(self.replicas).to(self.device)
+        self.net = self._initial_module().to(self.device)
         if self.has_images:
             self.net = self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.teacher = None if network.teacher is None else Teacher(network, self.device)
@@ -337,6 +334,17 @@ class _Training:
         self.curve: list[float] = []
         self.best: list[_Result | None] = [None] * self.replicas
         self.stopped = False
+
+    def _initial_module(self) -> torch.nn.Module:
+        """The module with fresh weights, or with those of a model that is adapted to the data."""
+        network = self.network
+        if network.model is None:
+            return network.module(self.replicas)
+        model = network.model.to(self.device)
+        with adapted_to_data(
+            model, self.data, self._calibration(), lambda x: network.outputs(model, x)
+        ):
+            return network.module(self.replicas)
 
     @property
     def multiply_adds(self) -> float:
