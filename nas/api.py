@@ -30,7 +30,8 @@ from nas.search.prior import PriorObservations, read_prior_observations
 from nas.search.progress import SearchProgress
 from nas.search.retraining import Quantization, Retraining
 from nas.search.retraining import retrain as train_again
-from nas.search.search import SearchSettings, run_search
+from nas.search.search import run_search
+from nas.search.settings import SearchSettings
 from nas.search.study.files import network_name
 from nas.search.study.load import list_searches, read_search
 from nas.search.study.result import SearchResult

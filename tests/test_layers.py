@@ -24,7 +24,6 @@ LAYERS = (
     "search_spaces.shared_weights",
     "search_spaces.torch_space",
     "search_spaces.subnetworks",
-    "search_spaces.repeatable",
     "search_spaces.registry",
     "search_spaces.sources",
     "search_spaces.published",

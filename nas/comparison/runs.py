@@ -29,7 +29,8 @@ from nas.search.pareto import Reference
 from nas.search.prior import read_prior_observations
 from nas.search.progress import labelled
 from nas.search.samplers import check_sampler, is_guided
-from nas.search.search import SearchSettings, run_search
+from nas.search.search import run_search
+from nas.search.settings import SearchSettings
 from nas.search.study.load import is_untrusted, load_studies, read_study
 from nas.search.study.provenance import provenance_of
 from nas.search.study.result import SearchResult

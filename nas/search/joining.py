@@ -17,7 +17,8 @@ from nas.search.objectives import parse_constraints
 from nas.search.own_evaluator import FunctionEvaluator
 from nas.search.progress import SearchProgress
 from nas.search.samplers import check_sampler
-from nas.search.search import SearchSettings, run_search
+from nas.search.search import run_search
+from nas.search.settings import SearchSettings
 from nas.search.study.load import RecordedSpace, is_untrusted, load_search_study, read_study
 from nas.search.study.provenance import Source, moved
 from nas.search.study.result import SearchResult

@@ -9,7 +9,7 @@ per predicted cost, after an initial design of short trainings:
 3. A plan trains a network to the next fidelity and continues from there if its value exceeds a
    threshold, so that a training that will probably be stopped costs little. A network is worth the
    highest ratio of expected improvement to expected cost among its plans. Once an evaluation has
-   failed, the improvement is weighted by the probability of success (`nas.search.feasibility`).
+   failed, the improvement is weighted by the probability of success (`nas.search.candidates.Feasibility`).
 
 The baselines are in `nas.search.halving`.
 
@@ -28,13 +28,13 @@ import numpy as np
 
 from nas.search.acquisition import choose_by_ratio, free_region
 from nas.search.candidates import (
+    Feasibility,
     Texts,
     best_first,
     evolve,
     random_unseen,
     without_repetitions,
 )
-from nas.search.feasibility import Feasibility
 from nas.search.halving import Halving, Hyperband, best_order
 from nas.search.initial_design import initial_design
 from nas.search.pareto import hypervolume, infer_reference_point, non_dominated

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from nas.search.evaluators import Evaluator
     from nas.search.history import History
+    from nas.search.settings import SearchSettings
     from nas.search.study.workers import Worker
     from search_spaces import Architecture, SearchSpace
 
@@ -171,14 +172,10 @@ class SamplerPlanner(Planner):
     """Trials of an ordinary search: a sampler proposes networks.
 
     Args:
-        space, reader, evaluator: of the search.
-        sampler: name of a sampler, or any Optuna sampler.
-        options: of a sampler given by name.
-        seed: of a sampler given by name, and of random networks.
-        evaluations: number of evaluations.
+        space, reader, evaluator, settings: of the search.
+
+    Attributes:
         until: time after which no evaluation starts, in seconds since 1970.
-        patience: number of evaluations in a row without a better front after which the search ends.
-        measure: measured networks per training, see `nas.search.search.SearchSettings`.
     """
 
     def __init__(
@@ -186,42 +183,36 @@ class SamplerPlanner(Planner):
         space: SearchSpace,
         reader: TrialReader,
         evaluator: Evaluator,
-        *,
-        sampler: str | BaseSampler,
-        options: Mapping[str, Any] | None,
-        seed: int,
-        evaluations: int,
-        until: float,
-        patience: float,
-        measure: int | None = None,
+        settings: SearchSettings,
     ) -> None:
         super().__init__()
+        # 1. The sampler, and what the study stores about it.
+        sampler, seed, measure = settings.sampler, settings.seed, settings.measure
+        options = dict(settings.sampler_options or {})
         name = plug_ins.absolute(sampler) if isinstance(sampler, str) else type(sampler).__name__
-        self.settings = {
-            "sampler": name,
-            "sampler_options": dict(options or {}),
-            "seed": check_seed(seed),
-        }
+        self.settings = {"sampler": name, "sampler_options": options, "seed": check_seed(seed)}
+        if measure is not None:
+            self.settings["measure"] = measure
         if isinstance(sampler, str):
             sampler = create_sampler(
-                sampler,
-                space,
-                reader.objectives,
-                seed,
-                constraints=reader.constraints,
-                **(options or {}),
+                sampler, space, reader.objectives, seed, constraints=reader.constraints, **options
             )
         check_objectives(sampler, len(reader.objectives))
+
+        # 2. A sampler that is guided by a predictor may measure networks before it chooses one.
         if isinstance(sampler, PredictorSampler):
             self.shortlist = shortlist_of(reader, evaluator, measure)
             sampler.shortlist = self.shortlist
         else:
             refuse_measure(measure, name)
-        if measure is not None:
-            self.settings["measure"] = measure
         self.sampler = sampler_of_rows(sampler, space, seed)
+
+        # 3. When the search ends.
+        self.evaluations = settings.evaluations
+        self.patience = settings.patience
+        self.until = math.inf if settings.prepares else time.time() + settings.seconds
+
         self.space = space
-        self.evaluations, self.until, self.patience = evaluations, until, patience
         self.rng = np.random.default_rng(seed)
         self._ended = False  # True if there is nothing new to evaluate
         self._networks = 0  # in the history after the last step

@@ -7,7 +7,7 @@ The second half reads the plan of a stored search: its trainings, and what it wo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
     from nas.search.evaluators import Evaluator
+    from nas.search.settings import SearchSettings
     from nas.search.study.result import SearchResult
-    from predictors import Predictor
     from search_spaces import Architecture, SearchSpace
 
 
@@ -61,14 +61,10 @@ class PolicyPlanner(Planner):
     A policy starts, continues and stops trainings until the budget is spent.
 
     Args:
-        space, reader, evaluator: of the search.
-        policy: name of a predictor or of a baseline (`nas.search.multi_fidelity.make_policy`).
-        fidelities: epochs at which trainings may pause.
-        budget: cost of all trainings, in the unit of `cost`.
-        cost: `EPOCHS`, `SECONDS`, or a metric of the evaluator that is the cost of an epoch.
-        seed: of the policy.
-        predictor: makes the predictor of each fit.
-        measure: measured networks per training, see `nas.search.search.SearchSettings`.
+        space, reader, evaluator, settings: of the search.
+
+    Raises:
+        InputError: the sampler has no name, or budget or cost are invalid.
     """
 
     def __init__(
@@ -76,41 +72,44 @@ class PolicyPlanner(Planner):
         space: SearchSpace,
         reader: TrialReader,
         evaluator: Evaluator,
-        *,
-        policy: str,
-        fidelities: Sequence[int],
-        budget: float,
-        cost: str,
-        seed: int,
-        predictor: Callable[[], Predictor] | None,
-        measure: int | None = None,
+        settings: SearchSettings,
     ) -> None:
         super().__init__()
-        if cost not in (EPOCHS, SECONDS):
-            check_metrics([cost], evaluator.metrics)
-        if not budget > 0:
-            raise InputError(f"budget {budget}: give a positive number of {cost}")
+        # 1. Fidelities, budget and cost.
+        name, seed, measure = settings.sampler, settings.seed, settings.measure
+        fidelities = settings.fidelities
+        assert fidelities is not None, "a search without fidelities has another planner"
+        if not isinstance(name, str):
+            raise InputError("fidelities need a sampler given by name")
+        self.budget, self.cost = settings.budget, settings.cost
+        if self.cost not in (EPOCHS, SECONDS):
+            check_metrics([self.cost], evaluator.metrics)
+        if not self.budget > 0:
+            raise InputError(f"budget {self.budget}: give a positive number of {self.cost}")
         self.fidelities = evaluator.fidelities(fidelities)
         self.reader, self.evaluator = reader, evaluator
-        self.budget, self.cost = budget, cost
+
+        # 2. The policy, and what the study stores about it.
         self.settings = {
-            "sampler": f"own {policy}" if predictor else plug_ins.absolute(policy),
+            "sampler": f"own {name}" if settings.predictor else plug_ins.absolute(name),
             "sampler_options": {},
             "seed": check_seed(seed),
             "fidelities": list(fidelities),
-            "cost": cost,
+            "cost": self.cost,
         }
+        if measure is not None:
+            self.settings["measure"] = measure
         self.policy = make_policy(
-            policy, space, reader, evaluator.trained, self.fidelities, seed, predictor
+            name, space, reader, evaluator.trained, self.fidelities, seed, settings.predictor
         )
+        self.sampler = RandomSampler(seed)  # never asked: all choices are the policy's
+
+        # 3. A policy by predictions may measure networks before it starts one.
         if isinstance(self.policy, ImprovementPerCost):
             self.shortlist = shortlist_of(reader, evaluator, measure)
             self.policy.shortlist = self.shortlist
         else:
-            refuse_measure(measure, policy)
-        if measure is not None:
-            self.settings["measure"] = measure
-        self.sampler = RandomSampler(seed)  # never asked: all choices are the policy's
+            refuse_measure(measure, name)
 
     def store_limits(self, study: optuna.Study) -> None:
         study.set_user_attr(BUDGET_KEY, self.budget)

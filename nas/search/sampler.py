@@ -15,12 +15,12 @@ from optuna.trial import TrialState
 from nas.search.acquisition import ACQUISITIONS
 from nas.search.candidates import (
     GENERATIONS,
+    Feasibility,
     best_first,
     evolve,
     random_unseen,
     without_repetitions,
 )
-from nas.search.feasibility import Feasibility
 from nas.search.initial_design import initial_design
 from nas.search.objectives import (
     Constraint,
@@ -132,7 +132,7 @@ class PredictorSampler(ReplaySampler):
     evaluations every `refit_every` trials, and less often later. Evolution on the predictor's
     estimates adds `fresh` candidates. The candidates with the highest expected hypervolume
     improvement are evaluated next; once an evaluation has failed, weighted by the probability of
-    success (`nas.search.feasibility`). The `pool` best candidates are kept, so that each is built
+    success (`nas.search.candidates.Feasibility`). The `pool` best candidates are kept, so that each is built
     and read once. No architecture is chosen twice in a study. An architecture with the text of an
     evaluated one is another training of the same network. It may be chosen as long as such
     trainings have reached different accuracies.

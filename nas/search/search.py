@@ -9,12 +9,10 @@ study (`nas.search.study`).
 from __future__ import annotations
 
 import logging
-import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import optuna
@@ -31,9 +29,10 @@ from nas.search.objectives import (
 )
 from nas.search.planners import Planner, SamplerPlanner
 from nas.search.policy_planner import PolicyPlanner
-from nas.search.prior import PriorObservations, add_prior_observations
+from nas.search.prior import add_prior_observations
 from nas.search.progress import SearchProgress, watched
 from nas.search.rows import among_rows
+from nas.search.settings import SearchSettings
 from nas.search.study.files import WeightFolder
 from nas.search.study.provenance import note_unknown, open_study, provenance_of
 from nas.search.study.result import SearchResult
@@ -54,7 +53,7 @@ from nas.search.study.storage import prune_trial
 from nas.search.study.trial_logger import TrialLogger
 from nas.search.study.trials import TrialReader, describe_trial, has_result, why_pruned
 from nas.search.study.workers import FATAL, Share, Worker, check_jobs, helpers
-from nas.search.trainings import EPOCHS, Segment
+from nas.search.trainings import Segment
 from predictors.metrics import is_valid
 from search_spaces.common.errors import (
     EvaluatorError,
@@ -64,14 +63,11 @@ from search_spaces.common.errors import (
     describe,
 )
 from search_spaces.common.threads import with_few_threads
-from search_spaces.repeatable import check_repeatable
+from search_spaces.space import check_repeatable
 
 if TYPE_CHECKING:
-    from optuna.samplers import BaseSampler
-    from optuna.storages import BaseStorage
     from optuna.trial import FrozenTrial
 
-    from predictors import Predictor
     from search_spaces import Architecture, SearchSpace
 
 log = logging.getLogger(__name__)
@@ -82,75 +78,6 @@ MAX_RULED_OUT = 1000
 _POLL_SECONDS = 0.2  # between two checks whether other workers have finished
 
 Callback = Callable[[optuna.Study, "FrozenTrial"], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SearchSettings:
-    """How a problem is searched.
-
-    Attributes:
-        sampler: a name of `nas.search.samplers.list_samplers()`, `FILE.py:CLASS`, or any Optuna
-            sampler; with fidelities, name of a predictor, which predicts learning curves to choose
-            what improves the front most per cost, a baseline (asha, hyperband or random), or
-            `FILE.py:CLASS` of a policy.
-        evaluations: number of evaluations in the study, without prior observations. Processes that
-            ask at the same moment for the last one may each evaluate one.
-        fidelities: rising epochs at which a training may pause; the last is the full training. None
-            to train every network to the end.
-        budget: of a search with fidelities, in the unit of the cost, instead of `evaluations`. No
-            segment starts that would exceed it at the mean cost per epoch so far, but each further
-            process may add one.
-        cost: "epochs", "seconds" (of training, as measured), or a metric of the evaluator that
-            gives the cost of an epoch.
-        predictor: makes the predictor of each fit of a search with fidelities; by default a new one
-            of the sampler's name.
-        seed: of a sampler given by name, and of the loop's own random choices.
-        sampler_options: further options of `nas.search.samplers.create_sampler` for a sampler given
-            by name.
-        storage: None (in memory), a path (journal file), a database URL or an Optuna storage.
-        name: the study's name in the storage.
-        prior: prior observations, in the order of the evaluator's metrics. They come first and do
-            not count. NaN for what needs no training is measured.
-        seconds: time limit since this call, after which no evaluation starts; not with fidelities.
-            With 0, the search is only stored, for workers, which have no time limit.
-        patience: the search ends after so many evaluations in a row that do not improve the front;
-            not with fidelities.
-        weights: folder for the trained weights of the front, not shared with other searches.
-        jobs: processes that share the search. More than one needs a storage, a sampler given by
-            name, and an evaluator that another process can open (`Evaluator.source`). GPUs are
-            assigned to them in turn.
-        joins: this process joins a search that another one started, perhaps on another machine.
-        depends: files and folders that the evaluator or `build` reads, such as a configuration. The
-            search resumes only with the same contents.
-        measure: of a predictor that guides the search: networks per training whose cheap metrics
-            are measured before one of them is chosen. By default as many as the seconds of
-            trainings and measurements so far pay for. Nothing is measured ahead if values come from
-            predictions, or from a table whose evaluator names no cheap columns.
-    """
-
-    sampler: str | BaseSampler
-    evaluations: int = 0
-    fidelities: Sequence[int] | None = None
-    budget: float = 0.0
-    cost: str = EPOCHS
-    predictor: Callable[[], Predictor] | None = None
-    seed: int = 0
-    sampler_options: Mapping[str, Any] | None = None
-    storage: str | Path | BaseStorage | None = None
-    name: str = "search"
-    prior: PriorObservations | None = None
-    seconds: float = math.inf
-    patience: float = math.inf
-    weights: str | Path | None = None
-    jobs: int = 1
-    joins: bool = False
-    depends: Iterable[str | Path] = ()
-    measure: int | None = None
-
-    @property
-    def prepares(self) -> bool:
-        """True if the search is only stored, for workers."""
-        return self.seconds == 0 and not self.joins
 
 
 @with_few_threads
@@ -208,18 +135,22 @@ def run_search(
     space = among_rows(space, evaluator.rows)
     reader = TrialReader(space, parse_objectives(objectives), parse_constraints(constraints))
     check_metrics(reader.metrics, evaluator.metrics)
+    check_jobs(settings, evaluator)
     check_repeatable(space)
 
-    # 2. The study, which remembers all that its values depend on.
-    provenance = provenance_of(
-        space, reader.objectives, reader.constraints, evaluator, settings.depends
-    )
+    # 2. What decides which network is next, and when the search ends.
+    if settings.fidelities is None:
+        planner: Planner = SamplerPlanner(space, reader, evaluator, settings)
+    else:
+        planner = PolicyPlanner(space, reader, evaluator, settings)
+
+    # 3. The study, which remembers all that its values depend on.
     storage, name = settings.storage, settings.name
     if storage is not None:
         note_unknown(space, evaluator)
-    by_name = settings.predictor or settings.sampler
-    check_jobs(settings.jobs, storage, by_name, provenance["source"])
-    planner = _planner(space, reader, evaluator, settings)
+    provenance = provenance_of(
+        space, reader.objectives, reader.constraints, evaluator, settings.depends
+    )
     provenance["settings"] |= planner.settings
     study = open_study(
         storage, name, reader.objectives, planner.sampler, provenance, settings.joins
@@ -235,7 +166,7 @@ def run_search(
     if settings.prepares:
         return SearchResult.of_study(study, reader)
 
-    # 3. The loop of this process, beside those of helpers and of workers elsewhere.
+    # 4. The loop of this process, beside those of helpers and of workers elsewhere.
     weights = WeightFolder(Path(settings.weights)) if settings.weights else None
     depends = provenance["identity"]["depends"]
     others = helpers(settings.jobs - 1, evaluator, storage, name, share, depends)
@@ -246,40 +177,6 @@ def run_search(
         with watched(shared, loop.look) as report:
             loop.run(report or progress, share or Share())
     return SearchResult.of_study(study, reader)
-
-
-def _planner(
-    space: SearchSpace, reader: TrialReader, evaluator: Evaluator, settings: SearchSettings
-) -> Planner:
-    """What decides about the next trial."""
-    if settings.fidelities is None:
-        until = math.inf if settings.prepares else time.time() + settings.seconds
-        return SamplerPlanner(
-            space,
-            reader,
-            evaluator,
-            sampler=settings.sampler,
-            options=settings.sampler_options,
-            seed=settings.seed,
-            evaluations=settings.evaluations,
-            until=until,
-            patience=settings.patience,
-            measure=settings.measure,
-        )
-    if not isinstance(settings.sampler, str):
-        raise InputError("fidelities need a sampler given by name")
-    return PolicyPlanner(
-        space,
-        reader,
-        evaluator,
-        policy=settings.sampler,
-        fidelities=settings.fidelities,
-        budget=settings.budget,
-        cost=settings.cost,
-        seed=settings.seed,
-        predictor=settings.predictor,
-        measure=settings.measure,
-    )
 
 
 class _Loop:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from search_spaces import InputError, SearchSpace, get_space
-from search_spaces.repeatable import check_repeatable
+from search_spaces.space import check_repeatable
 
 BUILDER = """
 import random

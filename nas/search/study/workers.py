@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
     from nas.search.evaluators import Evaluator
+    from nas.search.settings import SearchSettings
 
 
 _RUNNING, _FINISHED = "running", "finished"
@@ -298,23 +299,17 @@ INTERRUPTED = 130  # exit status of an interrupted process
 EXIT_SECONDS = 30.0  # a helper that has not ended by itself after this time is killed
 
 
-def check_jobs(jobs: int, storage: object, sampler: object, source: Mapping[str, Any]) -> None:
-    """Check that `jobs` processes can share a search.
-
-    Args:
-        jobs: number of processes.
-        storage: storage of the study, see `nas.search.study.storage.open_storage`.
-        sampler: name of a sampler; an object cannot be shared.
-        source: see `nas.search.evaluators.Evaluator.source`.
-
-    Raises:
-        InputError: if they cannot.
-    """
+def check_jobs(settings: SearchSettings, evaluator: Evaluator) -> None:
+    """Raise InputError if not as many processes as the settings want can share a search."""
+    jobs = settings.jobs
     if jobs < 1:
         raise InputError(f"jobs must be at least 1, not {jobs}")
-    if jobs > 1 and not (
-        isinstance(storage, str | Path) and isinstance(sampler, str) and source.keys() - {SCRIPT}
-    ):
+    if jobs == 1:
+        return
+    has_path = isinstance(settings.storage, str | Path)
+    is_by_name = isinstance(settings.sampler, str) and settings.predictor is None
+    can_be_opened = evaluator.source.keys() - {SCRIPT}
+    if not (has_path and is_by_name and can_be_opened):
         raise InputError(
             f"{jobs} jobs need a storage, a sampler given by name, and an evaluator that another "
             "process can open: a table, a measurement, or FILE.py:FUNCTION"

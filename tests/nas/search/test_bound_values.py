@@ -25,7 +25,8 @@ import nas
 from nas.cli import app
 from nas.search.joining import join
 from nas.search.own_evaluator import FunctionEvaluator
-from nas.search.search import SearchSettings, run_search
+from nas.search.search import run_search
+from nas.search.settings import SearchSettings
 from nas.search.study import provenance
 from nas.search.study.bound_values import bound_values
 from nas.search.study.provenance import content_hashes

@@ -21,7 +21,8 @@ from nas import Problem, search
 from nas.search.planners import MAX_FRUITLESS
 from nas.search.rows import among_rows
 from nas.search.sampler import PredictorSampler
-from nas.search.search import SearchSettings, run_search
+from nas.search.search import run_search
+from nas.search.settings import SearchSettings
 from nas.search.study.load import read_search
 from nas.search.study.trials import TrialReader
 from nas.search.tracking import TrackedTrial

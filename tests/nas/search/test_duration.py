@@ -20,7 +20,8 @@ from nas.evaluation.tasks import TrainingTask
 from nas.search.duration import Duration, Workload, in_words
 from nas.search.measured_evaluator import MeasuredEvaluator
 from nas.search.own_evaluator import FunctionEvaluator
-from nas.search.search import SearchSettings, run_search
+from nas.search.search import run_search
+from nas.search.settings import SearchSettings
 from search_spaces import SearchSpace, get_space
 from search_spaces.ir.builder import Network, Tensor
 

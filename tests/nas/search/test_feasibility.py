@@ -11,9 +11,8 @@ import pytest
 from optuna.trial import FrozenTrial
 
 from nas import Evaluator, Problem, search
-from nas.search.candidates import Texts
+from nas.search.candidates import Feasibility, Texts
 from nas.search.evaluators import Values
-from nas.search.feasibility import Feasibility
 from nas.search.own_evaluator import FunctionEvaluator
 from nas.search.sampler import PredictorSampler
 from nas.search.study.trial_logger import EvaluationLogger
