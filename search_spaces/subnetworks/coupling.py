@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from search_spaces.ir.graph import Graph, Node, Shape
 from search_spaces.subnetworks.axes import Axis, fix, fresh, number_of, unify
@@ -95,6 +95,7 @@ class Walk:
         dynamic: values that depend on the input.
         origins: weights that are values of the network's graph, such as those that several layers
             read: by value, also after a transposition, their value in the graph of weights.
+        slices: attributes of the Slices of each value.
     """
 
     def __init__(
@@ -112,6 +113,10 @@ class Walk:
         self.weights = weights
         self.dynamic = set(graph.inputs)
         self.origins: dict[int, int] = {}
+        self.slices: dict[int, list[dict[str, Any]]] = {}
+        for node in graph.nodes:
+            if node.op == "Slice":
+                self.slices.setdefault(node.inputs[0], []).append(dict(node.attrs))
 
     def run(self, rules: Mapping[str, Rule]) -> None:
         """Set the axes of all values."""

@@ -281,6 +281,10 @@ def _slice(walk: Walk, node: Node) -> Axes:
     slices = zip(attrs["axes"], attrs["starts"], attrs["ends"], steps, strict=True)
     for axis, start, end, step in slices:
         whole = made[axis]
+        size = _part_size(walk, node, axis)
+        if size:
+            number = fixed(whole.size // size, "a number of parts")
+            walk.unify(whole, product([number, Atom(size)]), node)
         parts = None if step != 1 else _middle(whole, start, min(end, whole.size))
         if parts is None:
             reason = "a slice inside of a group" if step == 1 else "a slice with a step"
@@ -291,6 +295,23 @@ def _slice(walk: Walk, node: Node) -> Axes:
             made[axis] = parts[1]
     walk.coupling.cuts[node.outputs[0]] = cuts
     return tuple(made)
+
+
+def _part_size(walk: Walk, node: Node, axis: int) -> int | None:
+    """The size of each part if the slices of a value divide an axis into equal parts.
+
+    They come from `chunk` or `split`, which make parts of one size whatever the axis' size is, so
+    that parts cannot be shortened apart from each other.
+    """
+    whole = walk.axes[node.inputs[0]][axis].size
+    parts = set()
+    for attrs in walk.slices[node.inputs[0]]:
+        places: Any = zip(attrs["axes"], attrs["starts"], attrs["ends"], strict=True)
+        parts.update([(start, min(end, whole)) for at, start, end in places if at == axis])
+    sizes = {end - start for start, end in parts}
+    size = sizes.pop()
+    are_equal = not sizes and all(start % size == 0 for start, _ in parts)
+    return size if are_equal and size > 1 and len(parts) * size == whole else None
 
 
 def _middle(axis: Axis, start: int, end: int) -> tuple[Axis | None, Axis] | None:

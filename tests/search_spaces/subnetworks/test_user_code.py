@@ -1,0 +1,77 @@
+"""Models as users write them: what of their code sub-networks must respect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from search_spaces import Subnetworks
+from search_spaces.ir.pytorch import record, run
+from search_spaces.ir.text import compact, write
+
+ARCHITECTURES = 6
+
+
+def check_sub_networks(space: Subnetworks) -> None:
+    """Random sub-networks run, and have the computed text and parameters; the whole one has the
+    model's outputs.
+    """
+    example = space.example_input
+    with torch.no_grad():
+        made: Any = run(space.module(space.whole), example)
+        expected: Any = run(space.model, example)
+    torch.testing.assert_close(made, expected, rtol=1e-5, atol=1e-5)
+    rng = np.random.default_rng(0)
+    for arch in [space.sample(rng) for _ in range(ARCHITECTURES)]:
+        module = space.module(arch)
+        run(module, example)
+        assert space.to_text(arch) == write(compact(record(module, example))), arch
+        assert space.params(arch) == sum(p.numel() for p in module.parameters()), arch
+
+
+# --- parts of equal sizes
+
+
+class Scales(nn.Module):
+    """Parts of the channels by `split`, each of which goes through a layer of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.width = 16
+        self.stem = nn.Conv2d(3, 64, 3, padding=1)
+        self.scales = nn.ModuleList([nn.Conv2d(16, 16, 3, padding=1) for _ in range(3)])
+        self.join, self.head = nn.Conv2d(64, 32, 1), nn.Linear(32, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, *parts = torch.split(self.stem(x).relu(), self.width, 1)
+        made = [first, *[scale(part) for scale, part in zip(self.scales, parts, strict=True)]]
+        return self.head(self.join(torch.cat(made, 1)).mean((2, 3)))
+
+
+class Halves(nn.Module):
+    """Halves of the channels by `chunk`, one of which is narrowed, as in C2f."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.narrow = nn.Conv2d(3, 64, 1), nn.Conv2d(32, 16, 3, padding=1)
+        self.join, self.head = nn.Conv2d(80, 32, 1), nn.Linear(32, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = self.stem(x).chunk(2, 1)
+        made = self.join(torch.cat([a, b, self.narrow(b).relu()], 1))
+        return self.head(made.mean((2, 3)))
+
+
+@pytest.mark.parametrize("model", [Scales, Halves])
+def test_parts_by_chunk_and_split_are_narrowed_alike(model: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    space = Subnetworks(model(), torch.randn(2, 3, 6, 6))
+    stem = space.groups[0]
+    assert stem.name == "width.stem"
+    assert stem.sizes[-1] == {Scales: 16, Halves: 32}[model]
+    assert not space.unpruned
+    check_sub_networks(space)
