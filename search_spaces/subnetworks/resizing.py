@@ -97,7 +97,8 @@ class Resizer:
             inputs = node.inputs
             if replaced:
                 inputs = tuple([_followed(v, replaced) for v in inputs])
-            if node.op == "Reshape" and self._keeps_shape(node, inputs, shapes):
+            is_arranged = node.op in ("Reshape", "Expand") and inputs
+            if is_arranged and self._keeps_shape(node, inputs, shapes):
                 # Such as to one head: what would not change the shape is not recorded, either.
                 replaced[value] = inputs[0]
                 continue
@@ -140,7 +141,7 @@ class Resizer:
         return shapes
 
     def _keeps_shape(self, node: Node, inputs: tuple[int, ...], shapes: list[Shape]) -> bool:
-        """True for a Reshape that, with the new sizes, does not change the shape any more."""
+        """True for a function that, with the new sizes, does not change the shape any more."""
         value = node.outputs[0]
         return bool(self.open[value]) and shapes[inputs[0]] == shapes[value]
 

@@ -75,3 +75,35 @@ def test_parts_by_chunk_and_split_are_narrowed_alike(model: type[nn.Module]) -> 
     assert stem.sizes[-1] == {Scales: 16, Halves: 32}[model]
     assert not space.unpruned
     check_sub_networks(space)
+
+
+# --- one head
+
+
+class OneKeyHead(nn.Module):
+    """Linear attention: one head of keys and values, expanded to all heads of queries."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = 4
+        self.stem = nn.Linear(6, 32)
+        self.query, self.key, self.value = nn.Linear(32, 32), nn.Linear(32, 8), nn.Linear(32, 8)
+        self.join, self.head = nn.Linear(32, 32), nn.Linear(32, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        queries = self.query(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (N, heads, L, 8)
+        context = self.key(x).transpose(1, 2).softmax(-1) @ self.value(x)  # (N, 8, 8)
+        context = context.unsqueeze(1).expand(-1, self.heads, -1, -1)
+        made = (queries @ context).transpose(1, 2).flatten(2)
+        return self.head((x + self.join(made)).mean(1))
+
+
+def test_an_expansion_to_one_head_is_no_operator() -> None:
+    torch.manual_seed(0)
+    space = Subnetworks(OneKeyHead(), torch.randn(2, 5, 6))
+    (heads,) = [group for group in space.groups if group.kind == "heads"]
+    one = space.architecture({**space.whole.as_dict(), heads.name: 1})
+    assert "Expand" in space.to_text(space.whole)
+    assert "Expand" not in space.to_text(one)
+    check_sub_networks(space)
