@@ -407,13 +407,15 @@ class _BlockSearch:
 
     def block(self, call: Call) -> Block | None:
         """The block of a layer's call; None if its result cannot be replaced by its input."""
-        # 1. It returns one value, which is computed inside of it.
+        # 1. What it returns is computed inside of it. The first value counts: others, such as the
+        #    shares of an attention, are returned for users.
         source = call.source
-        if source is None or len(call.results) != 1 or call.results[0] not in self.makers:
-            return None
-        result: int = call.results[0]
         inside = {v for v, at in self.position.items() if call.start <= at < call.end}
-        if result not in inside or source not in self.coupling.axes:
+        is_made = call.results and all(value in inside for value in call.results)
+        if source is None or not is_made or source not in self.coupling.axes:
+            return None
+        result = call.results[0]
+        if result not in self.makers:
             return None
 
         # 2. The input reaches the result by additions and normalizations alone.

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from search_spaces.common.errors import InputError
 from search_spaces.ir.graph import Graph
@@ -39,6 +39,8 @@ class Call:
         source: value of its first tensor argument; None if that is no value of the graph.
         results: values of the tensors that it returned; None for tensors that are no values of the
             graph.
+        returned: what it returned, such as a tuple, with `...` for its first tensor; None for what
+            is neither that nor a number or string.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Call:
     end: int = 0
     source: int | None = None
     results: tuple[int | None, ...] = ()
+    returned: Any = ...
 
 
 class LinkedRecorder(Recorder):
@@ -256,6 +259,7 @@ def _noting_calls(module: nn.Module, recorder: LinkedRecorder) -> Iterator[None]
         call = open_calls.pop()
         call.end = len(recorder.nodes)
         call.results = tuple([recorder.number_of(x) for x in _tensors_in(output)])
+        call.returned = _without_tensors(output)
         recorder.calls.append(call)
 
     for name, layer in module.named_modules():
@@ -271,6 +275,18 @@ def _noting_calls(module: nn.Module, recorder: LinkedRecorder) -> Iterator[None]
 def _tensors_in(values: Any) -> list[Tensor]:
     """The tensors in nested arguments or results."""
     return [x for x in tree_leaves(values) if isinstance(x, Tensor)]
+
+
+def _without_tensors(output: Any) -> Any:
+    """What a layer returned, as in `Call.returned`."""
+    first = next(iter(_tensors_in(output)), None)
+
+    def replaced(leaf: Any) -> Any:
+        if leaf is first:
+            return ...
+        return leaf if isinstance(leaf, str | int | float) else None
+
+    return tree_map(replaced, output)
 
 
 def _linked(graph: Graph, recorder: LinkedRecorder, module: nn.Module) -> Reading:

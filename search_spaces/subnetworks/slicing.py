@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
 
 from search_spaces.common.errors import InputError
 from search_spaces.subnetworks.attention import NarrowMultiheadAttention
@@ -41,14 +42,19 @@ from search_spaces.subnetworks.resizing import Block
 
 
 class Skipped(nn.Module):
-    """Stands for a block that is left out: returns its first argument.
+    """Stands for a block that is left out: returns its first tensor, nested as the block's result.
 
     It has the block's plain attributes, such as `self_attn.batch_first`, since a network's code may
     read these, and no parameters.
+
+    Args:
+        block: the block.
+        returned: what a call of it returned; see `Call`.
     """
 
-    def __init__(self, block: nn.Module) -> None:
+    def __init__(self, block: nn.Module, returned: Any = ...) -> None:
         super().__init__()
+        self._returned = returned
         for name, value in vars(block).items():
             is_plain = isinstance(value, str | int | float | None)
             if is_plain and not name.startswith("_"):
@@ -57,7 +63,8 @@ class Skipped(nn.Module):
             self.add_module(name, Skipped(child))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return args[0] if args else next(iter(kwargs.values()))
+        first = next(x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor))
+        return tree_map(lambda leaf: first if leaf is ... else leaf, self._returned)
 
 
 # Attributes with these words hold other numbers, which may equal a number of channels by chance.
@@ -187,7 +194,8 @@ class Slicer:
         # 5. Blocks that are left out.
         for block in skipped:
             parent, _, name = block.name.rpartition(".")
-            stand_in = Skipped(module.get_submodule(block.name))
+            returned = self.calls[block.name].returned
+            stand_in = Skipped(module.get_submodule(block.name), returned)
             setattr(module.get_submodule(parent), name, stand_in)
         return module
 

@@ -107,3 +107,43 @@ def test_an_expansion_to_one_head_is_no_operator() -> None:
     assert "Expand" in space.to_text(space.whole)
     assert "Expand" not in space.to_text(one)
     check_sub_networks(space)
+
+
+# --- blocks that return more than a tensor
+
+
+class WithShares(nn.Module):
+    """A residual block that returns a tuple, as those of language models."""
+
+    def __init__(self, returns_shares: bool) -> None:
+        super().__init__()
+        self.returns_shares = returns_shares
+        self.score, self.wide, self.narrow = nn.Linear(32, 1), nn.Linear(32, 64), nn.Linear(64, 32)
+
+    def forward(self, mask: None, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        shares = self.score(x).softmax(1)
+        x = x + self.narrow(self.wide(x * shares).relu())
+        return x, shares if self.returns_shares else None
+
+
+class ReturnsTuples(nn.Module):
+    def __init__(self, returns_shares: bool) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Linear(6, 32), nn.Linear(32, 4)
+        self.blocks = nn.ModuleList([WithShares(returns_shares) for _ in range(2)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        for block in self.blocks:
+            x, shares = block(None, x)
+            assert shares is None or shares.shape == (*x.shape[:2], 1)
+        return self.head(x.mean(1))
+
+
+@pytest.mark.parametrize("returns_shares", [False, True])
+def test_blocks_that_return_tuples_can_be_left_out(returns_shares: bool) -> None:
+    torch.manual_seed(0)
+    space = Subnetworks(ReturnsTuples(returns_shares), torch.randn(2, 5, 6))
+    assert {"depth.blocks.0", "depth.blocks.1"} <= space.whole.as_dict().keys()
+    assert not space.unpruned
+    check_sub_networks(space)
