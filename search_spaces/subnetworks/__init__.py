@@ -6,7 +6,8 @@
 2. `coupling`: every operator says which axes are equal; `axes` is the algebra of it.
 3. `groups`: channels, heads, blocks and kernels that can be chosen.
 4. `prunable`: tries the choices on the model; what fails stays whole and is named.
-5. `resizing`, `slicing`: graph and module of a sub-network. `importance`: which channels it keeps.
+5. `resizing`, `slicing`: graph and module of a sub-network. `importance`, `stages`: which channels and
+   blocks it keeps.
 
 `weight_files` loads trained weights; `attention` is torch's with fewer heads than its width allows.
 """

@@ -56,6 +56,11 @@ class Importance:
                 f"importance {self.kind!r} needs data: give importance_data, a list of batches"
             )
 
+    @property
+    def inputs(self) -> list[Any]:
+        """The batches of inputs in `data`."""
+        return [inputs for inputs, _ in self.data] if self.kind == "taylor" else list(self.data)
+
     def scores(
         self,
         module: nn.Module,

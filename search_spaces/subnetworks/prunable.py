@@ -4,7 +4,8 @@
 2. Find groups of channels, heads, blocks and kernels (`groups`).
 3. Try them: the sliced module runs, and has the graph that was computed for it. What fails, stays
    whole and is named.
-4. Score the channels (`importance`); sub-networks keep the most important ones.
+4. Score the channels (`importance`) and the blocks (`stages`); sub-networks keep the most important
+   ones.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from search_spaces.subnetworks.layer_rules import RULES
 from search_spaces.subnetworks.reading import Reading, read_module
 from search_spaces.subnetworks.resizing import Block, Resizer
 from search_spaces.subnetworks.slicing import Slicer, kept_of
+from search_spaces.subnetworks.stages import find_stages, noisy_inputs
 
 Option = Group | Block | Kernel
 
@@ -101,6 +103,7 @@ class Prunable:
 
     Attributes:
         choices: everything that can be chosen.
+        stages: the blocks of `choices`, those that compute alike together.
         scores: importance (size,) of the positions of each group's atom.
         order: those positions from the most to the least important one; equal ones in their order.
 
@@ -134,6 +137,9 @@ class Prunable:
         self._prepare()
 
         # 4. What is important.
+        graph = self.reading.graph
+        inputs = importance.inputs or noisy_inputs(example, graph)
+        self.stages = find_stages(self.choices.blocks, graph, self.module, inputs)
         self.scores = importance.scores(self.module, self.reading, self.coupling, self._members)
         for atom, score in self.scores.items():
             self.order[atom] = np.argsort(-score, kind="stable")

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from search_spaces.subnetworks.groups import Group
     from search_spaces.subnetworks.prunable import Choice, Prunable
+    from search_spaces.subnetworks.resizing import Block
+    from search_spaces.subnetworks.stages import Stage
 
 WIDTHS = (0.25, 0.5, 0.75, 1.0)
 ROUND_TO = 8  # channels; hardware computes multiples of 8 without waste
@@ -54,14 +56,16 @@ class Subnetworks(TorchSpace):
         weights: a .safetensors file or a torch state dict, loaded into `net`; None if it has its
             weights.
         width: shares of the channels and heads of every group to choose from.
-        depth: True if residual blocks may be left out.
+        depth: True if residual blocks may be left out. Of those that compute alike, a number is
+            chosen; the ones that change their inputs most stay.
         kernel: True for all smaller odd kernels of convolutions, or their sizes, cut from the
             centre; False for none.
         round_to: channels are multiples of this number, because hardware computes these without
             waste.
         keep: names of layers, or patterns such as "stages.0.*", whose own channels stay.
         importance: which channels stay: "magnitude", "taylor" or "activation"; see `Importance`.
-        importance_data: batches for "taylor" (inputs and targets) and "activation" (inputs).
+        importance_data: batches for "taylor" (inputs and targets) and "activation" (inputs). Which
+            blocks stay is decided on these inputs, too, and without them on noise.
         start: "inherited": networks have the model's weights; "fresh": they are initialized anew.
         teacher: "model": networks that are trained also learn from the model's outputs; "none":
             from the data alone.
@@ -169,6 +173,11 @@ class Subnetworks(TorchSpace):
         return self._prunable.choices.groups
 
     @property
+    def stages(self) -> list[Stage]:
+        """The residual blocks, those that compute alike together, in the order of the model."""
+        return self._prunable.stages
+
+    @property
     def unpruned(self) -> dict[str, str]:
         """What stays whole, and why."""
         return self._prunable.choices.unpruned
@@ -202,8 +211,8 @@ class Subnetworks(TorchSpace):
         """The architecture of the whole model."""
         prunable = self._prunable.choices
         choices: dict[str, Any] = {}
-        for block in prunable.blocks:
-            choices[f"depth.{block.name}"] = True
+        for stage in self.stages:
+            choices[f"depth.{stage.name}"] = len(stage.blocks)
         for group in self.groups:
             choices[group.name] = group.sizes[-1]
         for kernel in prunable.kernels:
@@ -222,7 +231,7 @@ class Subnetworks(TorchSpace):
             InputError: if the share is not above 0 and at most 1.
         """
         _check_share(share)
-        return self._resized(self._prunable.ranked(share))
+        return self._with({g.name: size for g, size in self._prunable.ranked(share).items()})
 
     def uniform(self, share: float) -> Architecture:
         """The sub-network with this share of the channels of every group.
@@ -236,17 +245,30 @@ class Subnetworks(TorchSpace):
         sizes = {}
         for group in self.groups:
             aim = share * group.sizes[-1]
-            sizes[group] = min(group.sizes, key=lambda size: abs(size - aim))
-        return self._resized(sizes)
+            sizes[group.name] = min(group.sizes, key=lambda size: abs(size - aim))
+        return self._with(sizes)
 
     @property
     def inherits(self) -> bool:
         """True unless `start` is "fresh"."""
         return self.start == "inherited"
 
+    def shallow(self, share: float) -> Architecture:
+        """The sub-network with this share of the blocks of every stage, at full width.
+
+        Raises:
+            InputError: if the share is not above 0 and at most 1.
+        """
+        _check_share(share)
+        kept = {}
+        for stage in self.stages:
+            kept[f"depth.{stage.name}"] = round(share * len(stage.blocks))
+        return self._with(kept)
+
     def initial_designs(self, count: int) -> list[Architecture]:
         """The whole model, with `precision` also in each single precision, then what pruning
-        proposes at ever fewer FLOPs: by importance and with equal shares, in turns.
+        proposes at ever fewer FLOPs: by importance, with equal shares, and with fewer blocks, in
+        turns.
         """
         # 1. The whole model in each precision.
         whole = self.whole
@@ -255,13 +277,15 @@ class Subnetworks(TorchSpace):
             uniform = {f"precision.{block}": precision for block in self.precision_blocks}
             designs.append(self.architecture(whole.as_dict() | uniform))
 
-        # 2. Ever fewer FLOPs. Sizes are rounded, so that rankings may agree; then the other one
+        # 2. Ever fewer FLOPs. Sizes are rounded, so that rankings may agree; then the next one
         #    proposes.
-        rankings = (self.ranked, self.uniform)
+        rankings = [self.ranked, self.uniform]
+        if any(len(stage.blocks) > 1 for stage in self.stages):
+            rankings.append(self.shallow)
         shares = np.linspace(*DESIGN_FLOPS, max(count - 1, 0))
         for i, share in enumerate(shares.tolist()):
-            in_turn = rankings if i % 2 == 0 else rankings[::-1]
-            for ranking in in_turn:
+            first = i % len(rankings)
+            for ranking in [*rankings[first:], *rankings[:first]]:
                 design = self._with_flops(ranking, share)
                 if design not in designs:
                     designs.append(design)
@@ -285,11 +309,19 @@ class Subnetworks(TorchSpace):
             low, high = (low, share) if flops > aim else (share, high)
         return min(nearest, key=nearest.__getitem__)
 
-    def _resized(self, sizes: Mapping[Group, int]) -> Architecture:
-        """The whole model with other sizes of its groups."""
-        return self.architecture(
-            self.whole.as_dict() | {group.name: size for group, size in sizes.items()}
-        )
+    def _with(self, sizes: Mapping[str, int]) -> Architecture:
+        """The whole model with other values of some choices. What these leave out is not chosen."""
+        choices = {**self.whole.as_dict(), **sizes}
+        for block in self._left_out(choices):
+            for name in self._inside[block.name]:
+                choices.pop(name, None)
+        return self.architecture(choices)
+
+    def _left_out(self, choices: Mapping[str, Any]) -> list[Block]:
+        left_out: list[Block] = []
+        for stage in self.stages:
+            left_out += stage.left_out(choices[f"depth.{stage.name}"])
+        return left_out
 
     # --- choices
 
@@ -297,9 +329,9 @@ class Subnetworks(TorchSpace):
         """Blocks first: the widths inside of a block that is left out are not chosen."""
         choices = self._prunable.choices
         unused: set[str] = set()
-        for block in choices.blocks:
-            is_kept = trial.suggest_categorical(f"depth.{block.name}", (True, False))
-            if not is_kept:
+        for stage in self.stages:
+            kept = trial.suggest_categorical(f"depth.{stage.name}", stage.sizes)
+            for block in stage.left_out(kept):
                 unused |= self._inside[block.name]
         for group in choices.groups:
             if group.name not in unused:
@@ -368,10 +400,9 @@ class Subnetworks(TorchSpace):
         choices = self._prunable.choices
         groups = [group for group in choices.groups if group.name in chosen]
         kernels = [kernel for kernel in choices.kernels if kernel.name in chosen]
-        skipped = [block for block in choices.blocks if not chosen[f"depth.{block.name}"]]
         return Choice(
             sizes={group: chosen[group.name] for group in groups},
-            skipped=tuple(skipped),
+            skipped=tuple(self._left_out(chosen)),
             kernels={kernel: chosen[kernel.name] for kernel in kernels},
         )
 

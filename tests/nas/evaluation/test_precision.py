@@ -173,10 +173,7 @@ def test_blocks_of_a_trained_model_choose_their_precision() -> None:
     assert len(quantized_nodes(model) or ()) == 3
     assert to_text(model) == space.to_text(chosen)
     # Left out with its block, and no trace without the option.
-    without = space.whole.as_dict() | {"depth.blocks.1": False}
-    for name in [name for name in without if "blocks.1" in name and not name.startswith("depth")]:
-        del without[name]
-    assert to_text(space.to_onnx(space.architecture(without))).count("precision") == 4
+    assert to_text(space.to_onnx(space.shallow(0.5))).count("precision") == 4
     floats, integers = space.initial_designs(2)
     assert floats == space.whole
     assert len(quantized_nodes(space.to_onnx(integers)) or ()) == 6

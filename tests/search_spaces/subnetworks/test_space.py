@@ -59,8 +59,7 @@ def test_the_space_passes_the_conformance_checks() -> None:
 def test_the_choices_have_the_names_of_layers() -> None:
     space = Subnetworks(net(), EXAMPLE, kernel=True)
     assert space.whole.as_dict() == {
-        "depth.blocks.0": True,
-        "depth.blocks.1": True,
+        "depth.blocks": 2,
         "width.stem": 32,
         "width.blocks.0.wide": 64,
         "width.blocks.1.wide": 64,
@@ -79,8 +78,7 @@ def test_the_choices_have_the_names_of_layers() -> None:
 def test_widths_inside_of_a_block_that_is_left_out_are_not_chosen() -> None:
     space = Subnetworks(net(), EXAMPLE, kernel=True)
     choices = {
-        "depth.blocks.0": False,
-        "depth.blocks.1": True,
+        "depth.blocks": 1,
         "width.stem": 16,
         "width.blocks.1.wide": 16,
     }
