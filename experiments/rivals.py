@@ -37,8 +37,8 @@ from nas.search.replay import ReplaySampler
 from nas.search.study.schema import CHOICES_KEY
 from predictors.base import Inputs, as_texts
 from predictors.baselines import MIN_STD, Regression, RegressionPredictor
-from predictors.features import feature_matrix, select_features
-from predictors.graph_features import graph_matrix, select_graph_features
+from predictors.features import feature_matrix, named_matrix, select_features, varying_names
+from predictors.graph_features import graph_features
 from search_spaces import Architecture, SearchSpace
 from search_spaces.common.errors import InputError
 
@@ -80,17 +80,20 @@ class LightGBM(RegressionPredictor):
 
     def _select(self, architectures: Inputs) -> list[str]:
         texts = as_texts(architectures)
-        return [
-            *select_features(texts),
-            *(GRAPH_PREFIX + name for name in select_graph_features(texts)),
-        ]
+        of_graph = varying_names([graph_features(text) for text in texts])
+        return select_features(texts) + [GRAPH_PREFIX + name for name in of_graph]
 
     def _encode(self, architectures: Inputs) -> np.ndarray:
         texts = as_texts(architectures)
-        of_graph = [name for name in self._names if name.startswith(GRAPH_PREFIX)]
-        of_text = self._names[: len(self._names) - len(of_graph)]
-        graph = graph_matrix(texts, [name.removeprefix(GRAPH_PREFIX) for name in of_graph])
-        return np.concatenate([feature_matrix(texts, of_text), graph], 1)
+        of_text = []
+        of_graph = []
+        for name in self._names:
+            if name.startswith(GRAPH_PREFIX):
+                of_graph.append(name.removeprefix(GRAPH_PREFIX))
+            else:
+                of_text.append(name)
+        graphs = named_matrix([graph_features(text) for text in texts], of_graph)
+        return np.concatenate([feature_matrix(texts, of_text), graphs], 1)
 
     def _fit_regression(self, inputs: np.ndarray, targets: np.ndarray) -> Regression:
         try:

@@ -24,8 +24,14 @@ from predictors.base import (
     group_by_observed,
     restore_values,
 )
-from predictors.features import feature_matrix, select_features
-from predictors.graph_features import graph_matrix, is_graph_feature, select_graph_features
+from predictors.features import (
+    Features,
+    features,
+    least_frequent,
+    named_matrix,
+    varying_names,
+)
+from predictors.graph_features import graph_features, is_graph_feature
 from predictors.transforms import TargetTransform
 from predictors.uncertainty import (
     conditional_errors,
@@ -63,18 +69,25 @@ class RegressionPredictor(SamplingPredictor):
     """
 
     max_points: ClassVar[int] = 20_000  # of each metric
+    reads_rare: ClassVar[bool] = False  # True: also features that few points have
 
     @abstractmethod
     def _fit_regression(self, inputs: np.ndarray, targets: np.ndarray) -> Regression:
         """Fit a regression to targets (n,), in z, of inputs (n, d)."""
 
+    def _features(self, architectures: Inputs) -> list[Features]:
+        """Features of each of n architectures."""
+        return [features(text) for text in as_texts(architectures)]
+
     def _select(self, architectures: Inputs) -> list[str]:
-        """Names of the inputs that vary."""
-        return select_features(as_texts(architectures))
+        """Names of the features that are inputs."""
+        points = self._features(architectures)
+        least = 1 if self.reads_rare else least_frequent(len(points))
+        return varying_names(points, least)
 
     def _encode(self, architectures: Inputs) -> np.ndarray:
         """Inputs (n, d) in the order of `_names`."""
-        return feature_matrix(as_texts(architectures), self._names)
+        return named_matrix(self._features(architectures), self._names)
 
     # --- learning
 
@@ -156,7 +169,7 @@ class RegressionPredictor(SamplingPredictor):
         seed: int,
     ) -> np.ndarray:
         architectures = architectures if self.reads_choices else as_texts(architectures)
-        inputs = self._encode(architectures)
+        inputs = self._encode(architectures)  # (n, d)
         texts = [str(architecture) for architecture in architectures]
         noise = text_noise(texts, samples, len(metrics), (self.seed, seed))  # (n, s, m)
         drawn = np.empty((len(architectures), samples, len(metrics)))
@@ -275,6 +288,7 @@ class Forest(RegressionPredictor):
     """
 
     kind = "forest"
+    reads_rare: ClassVar[bool] = True
 
     def __init__(self, seed: int = 0, trees: int = 200) -> None:
         super().__init__(seed)
@@ -282,11 +296,8 @@ class Forest(RegressionPredictor):
             raise InputError(f"forest: trees must be at least 1, not {trees}")
         self.trees = trees
 
-    def _select(self, architectures: Inputs) -> list[str]:
-        return select_graph_features(as_texts(architectures))
-
-    def _encode(self, architectures: Inputs) -> np.ndarray:
-        return graph_matrix(as_texts(architectures), self._names)
+    def _features(self, architectures: Inputs) -> list[Features]:
+        return [graph_features(text) for text in as_texts(architectures)]
 
     def _fit_regression(self, inputs: np.ndarray, targets: np.ndarray) -> Regression:
         from sklearn.ensemble import RandomForestRegressor
@@ -389,22 +400,10 @@ class ChoicesGP(TextGP):
 
     kind = "gp-choices"
     reads_choices: ClassVar[bool] = True
+    reads_rare: ClassVar[bool] = True
 
-    def _select(self, architectures: Inputs) -> list[str]:
-        one_hot = [_one_hot(architecture) for architecture in architectures]
-        selected = []
-        for name in sorted(set().union(*one_hot)):
-            values = {inputs.get(name, 0.0) for inputs in one_hot}
-            if len(values) > 1:
-                selected.append(name)
-        return selected
-
-    def _encode(self, architectures: Inputs) -> np.ndarray:
-        matrix = np.zeros((len(architectures), len(self._names)))
-        for row, architecture in zip(matrix, architectures, strict=True):
-            inputs = _one_hot(architecture)
-            row[:] = [inputs.get(name, 0.0) for name in self._names]
-        return matrix
+    def _features(self, architectures: Inputs) -> list[Features]:
+        return [_one_hot(architecture) for architecture in architectures]
 
 
 def _one_hot(architecture: Any) -> dict[str, float]:

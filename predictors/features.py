@@ -90,29 +90,44 @@ def with_exact_costs(
 # --- features
 
 
-def feature_matrix(texts: Sequence[str], names: Sequence[str]) -> np.ndarray:
-    """Matrix (n, features) of the named features of n texts; 0 where a text lacks a feature."""
+Features = Mapping[str, float]
+"""Features of one network by name; those that it lacks are 0."""
+
+
+def named_matrix(networks: Sequence[Features], names: Sequence[str]) -> np.ndarray:
+    """Matrix (n, features) of the named features of n networks."""
     column_of = {name: column for column, name in enumerate(names)}
-    matrix = np.zeros((len(texts), len(names)))
-    for row, text in zip(matrix, texts, strict=True):
-        for name, value in features(text).items():
+    matrix = np.zeros((len(networks), len(names)))
+    for row, of_network in zip(matrix, networks, strict=True):
+        for name, value in of_network.items():
             if name in column_of:
                 row[column_of[name]] = value
     return matrix
 
 
-def select_features(texts: Sequence[str]) -> list[str]:
-    """Names of the features that differ between texts and are frequent.
-
-    These occur in at least 2 texts and 1 % of them.
-    """
-    names = sorted(set().union(*map(features, texts)))
-    matrix = feature_matrix(texts, names)  # (n, features)
+def varying_names(networks: Sequence[Features], least: float = 1) -> list[str]:
+    """Names of the features that differ between networks, and that at least `least` of them have."""
+    names = sorted(set().union(*networks))
+    matrix = named_matrix(networks, names)  # (n, features)
     differs = np.ptp(matrix, 0) > 0
     occurrences = np.count_nonzero(matrix, 0)
-    is_frequent = occurrences >= max(2, len(texts) / 100)
-    selected = np.flatnonzero(differs & is_frequent)
+    selected = np.flatnonzero(differs & (occurrences >= least))
     return [names[column] for column in selected]
+
+
+def least_frequent(networks: int) -> float:
+    """How many of n networks must have a feature that counts as frequent: 2, and 1 % of them."""
+    return max(2, networks / 100)
+
+
+def feature_matrix(texts: Sequence[str], names: Sequence[str]) -> np.ndarray:
+    """Matrix (n, features) of the named `features` of n texts; 0 where a text lacks a feature."""
+    return named_matrix([features(text) for text in texts], names)
+
+
+def select_features(texts: Sequence[str]) -> list[str]:
+    """Names of the `features` that differ between texts and are frequent (`least_frequent`)."""
+    return varying_names([features(text) for text in texts], least_frequent(len(texts)))
 
 
 @lru_cache(maxsize=_CACHED_TEXTS)

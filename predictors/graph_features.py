@@ -12,7 +12,6 @@ Sizes in comments: n operators, s subsets.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from math import log2, prod
 
@@ -105,22 +104,6 @@ def _elements(graph: Graph) -> int:
         _, *sizes = graph.shapes[node.outputs[0]]
         elements += prod([size for size in sizes if isinstance(size, int)])
     return elements
-
-
-def graph_matrix(texts: Sequence[str], names: Sequence[str]) -> np.ndarray:
-    """Matrix (texts, features) of named features; 0 where a network lacks one."""
-    matrix = np.zeros((len(texts), len(names)))
-    for row, text in zip(matrix, texts, strict=True):
-        features = graph_features(text)
-        row[:] = [features.get(name, 0.0) for name in names]
-    return matrix
-
-
-def select_graph_features(texts: Sequence[str]) -> list[str]:
-    """Names of the features that differ between texts."""
-    names = sorted(set().union(*map(graph_features, texts)))
-    differs = np.ptp(graph_matrix(texts, names), 0) > 0
-    return [name for name, is_used in zip(names, differs, strict=True) if is_used]
 
 
 def is_graph_feature(name: str) -> bool:

@@ -7,6 +7,7 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -16,11 +17,10 @@ from scipy.stats import kendalltau
 
 from nas.benchmarks.csv_file import ORIGIN_COLUMNS
 from nas.evaluation.metrics import PRICES, price
-from nas.report.collecting import Network, collect, labelled
+from nas.evaluation.runtimes import RUNTIMES
+from nas.report.collecting import Network, collect, labelled, propose
 from nas.report.drawing import draw_blocks
 from nas.report.plots import metric_label
-from nas.report.proposals import propose
-from nas.report.runtimes import compare_runtimes
 from nas.search.objectives import parse_constraints
 from nas.search.policy_planner import is_by_cost, read_runs
 from nas.search.study.provenance import used_settings
@@ -37,6 +37,13 @@ if TYPE_CHECKING:
 MAX_CURVE_POINTS = 200  # per sampler
 # Of all ONNX models that are embedded in the page; beyond it, they are linked
 MAX_MODEL_BYTES = 6_000_000
+_LATENCY = "_latency_ms"  # ends the name of a latency, after the runtime
+_RUNTIME_TITLES = {
+    "cpu": "ONNX Runtime",
+    "cpu_int8": "ONNX Runtime, int8",
+    "cuda": "ONNX Runtime, CUDA",
+    **{name: runtime.title for name, runtime in RUNTIMES.items()},
+}
 
 
 def page_data(studies: Studies, models: Path, prospects: Prospects) -> dict[str, Any]:
@@ -219,6 +226,58 @@ def _agreement(metric: str, values: np.ndarray) -> dict[str, Any]:
         "error": float(errors.mean()) if len(mean) else None,
         "within": float((errors <= 2 * std).mean()) if len(mean) else None,
     }
+
+
+def compare_runtimes(networks: Sequence[Network]) -> list[dict[str, Any]]:
+    """A row for each runtime in which the networks were measured, the fastest first.
+
+    There are none for less than two runtimes. Only the n networks count that all of these runtimes
+    have measured. A row has
+
+        runtime   its name
+        median    median latency in ms
+        ratio     geometric mean of the latency, relative to the first row's
+        fastest   on how many of the networks it is the fastest
+        networks  n
+        tau       Kendall's τ of its order of networks with the first row's; None for one network
+    """
+    # 1. The latency in each runtime, of the networks that all of these runtimes have measured.
+    latencies: list[dict[str, float]] = []
+    for network in networks:
+        of_network = {}
+        for metric, value in network.values.items():
+            runtime = metric.removesuffix(_LATENCY)
+            if metric.endswith(_LATENCY) and runtime in _RUNTIME_TITLES:
+                of_network[runtime] = value
+        latencies.append(of_network)
+    runtimes = list(dict.fromkeys(chain.from_iterable(latencies)))
+    complete = []
+    for of_network in latencies:
+        if len(of_network) == len(runtimes):
+            complete.append([of_network[runtime] for runtime in runtimes])
+    if len(runtimes) < 2 or not complete:
+        return []
+
+    # 2. A row per runtime, by the geometric mean of its latencies.
+    logs = np.log(complete)  # (n, runtimes)
+    order = np.argsort(logs.mean(axis=0), kind="stable")
+    first = logs[:, order[0]]  # (n,) of the runtime that is the fastest on average
+    fastest = np.bincount(logs.argmin(axis=1), minlength=len(runtimes))  # (runtimes,)
+    rows = []
+    for index in order.tolist():
+        own = logs[:, index]
+        tau = float(kendalltau(own, first).statistic) if len(own) > 1 else None
+        rows.append(
+            {
+                "runtime": _RUNTIME_TITLES[runtimes[index]],
+                "median": float(np.exp(np.median(own))),
+                "ratio": float(np.exp((own - first).mean())),
+                "fastest": int(fastest[index]),
+                "networks": len(own),
+                "tau": tau,
+            }
+        )
+    return rows
 
 
 def _made(studies: Studies) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
 from math import log2, prod
 
 import numpy as np
@@ -224,16 +225,17 @@ def _flow(
         depth_out[source] = max(depth_out[source], depth)
         paths_out[source] += paths_out[target]
 
-    # 3. The columns, all scaled alike.
-    ends = set(outputs)
+    # 3. The columns, scaled to about 1.
+    is_output = np.zeros(n)
+    is_output[outputs] = 1
     columns = [
-        depth_in,
-        depth_out,
-        [log2(1 + count) for count in paths_in],
-        [log2(1 + count) for count in paths_out],
-        [4 * (node in ends) for node in range(n)],
+        np.array(depth_in) / 4,
+        np.array(depth_out) / 4,
+        np.array([log2(1 + count) for count in paths_in]) / 4,
+        np.array([log2(1 + count) for count in paths_out]) / 4,
+        is_output,
     ]
-    return np.array(columns).T / 4
+    return np.stack(columns, 1)  # (n, 5)
 
 
 @lru_cache(maxsize=16384)
@@ -266,11 +268,11 @@ def _size(value: Value | Ref | None) -> float:
 
     It is 0 if the size is missing or a parameter of the function.
     """
-    is_product = isinstance(value, tuple) and not isinstance(value, Ref)
-    factors = value if is_product else (value,)
-    if not all(isinstance(factor, int | float) for factor in factors):  # type: ignore[union-attr]
+    sizes = value if type(value) is tuple else (value,)
+    numbers = [size for size in sizes if isinstance(size, int | float)]
+    if len(numbers) < len(sizes):
         return 0.0
-    product = prod(abs(factor) for factor in factors)  # type: ignore[union-attr, arg-type]
+    product = prod(map(abs, numbers))
     return log2(1 + product) / 8
 
 
@@ -393,9 +395,10 @@ class Vocabulary:
         first_words: Sequence[str] = (),
     ) -> Vocabulary:
         """The `first_words` in their order, followed by the other words of the texts."""
-        blocks = {block for text in texts for block in text.blocks}
-        kinds = {kind for block in blocks for kind in block.kinds}
-        words = {word for kind in kinds for word in kind.words}
+        # Equal blocks and kinds are one object each: a set of them is small.
+        blocks = set(chain.from_iterable([text.blocks for text in texts]))
+        kinds = set(chain.from_iterable([block.kinds for block in blocks]))
+        words = set(chain.from_iterable([kind.words for kind in kinds]))
         others = sorted(words.difference(first_words))
         return cls([*first_words, *others])
 

@@ -363,19 +363,22 @@ def _add_triangle(emit: Emit, array: np.ndarray, element: str) -> int | None:
 
     None for other arrays.
     """
-    if array.ndim < 2 or array.shape[-1] * array.shape[-2] != array.size or not array.any():
+    # 1. One matrix, perhaps with further dimensions of 1 before it, that is not zero.
+    is_one_matrix = array.ndim >= 2 and array.shape[-2] * array.shape[-1] == array.size
+    if not is_one_matrix or not array.any():
         return None
-    # A matrix of the first number that is not zero, cut in six ways.
-    fill = array.flat[np.flatnonzero(array)[0]]
+
+    # 2. Its triangle: a matrix of its first number that is not zero, cut in six ways.
+    first = np.flatnonzero(array)[0]
+    fill = array.flat[first]
     filled = np.full_like(array, fill)
     for upper, cut in enumerate((np.tril, np.triu)):
         for diagonal in (0, 1, -1):
-            if not np.array_equal(array, cut(filled, diagonal)):
-                continue
-            attrs: Attrs = (("input", number(fill.item())), ("shape", array.shape))
-            whole = emit("Expand", (), attrs)
-            triangle = emit("Trilu", (whole,), (("k", diagonal), ("upper", upper)))
-            return _cast(emit, triangle, "float", element)
+            if np.array_equal(array, cut(filled, diagonal)):
+                attrs: Attrs = (("input", number(fill.item())), ("shape", array.shape))
+                whole = emit("Expand", (), attrs)
+                triangle = emit("Trilu", (whole,), (("k", diagonal), ("upper", upper)))
+                return _cast(emit, triangle, "float", element)
     return None
 
 

@@ -280,18 +280,18 @@ def _swapped(shapes: _Shapes, perm: Any) -> tuple[str, Attrs]:
     """
     before, split, after = shapes
 
-    # (N, C, H, W) → (N, groups, C / groups, H, W) → swapped → (N, C, H, W)
-    if perm == (0, 2, 1, 3, 4) and before == after:
-        without_channels = (*before[:1], *before[2:])
-        keeps_positions = (*split[:1], *split[3:]) == without_channels
-        if keeps_positions:
-            return "ChannelShuffle", (("groups", split[1]),)
+    # 1. (N, C, H, W) → (N, groups, C / groups, H, W) → swapped → (N, C, H, W)
+    if perm == (0, 2, 1, 3, 4) and len(before) == 4 and before == after:
+        batch, _, *positions = before
+        split_batch, groups, _, *split_positions = split
+        if (split_batch, split_positions) == (batch, positions):
+            return "ChannelShuffle", (("groups", groups),)
 
-    # (N, heads, H, W) → (N · heads, H, W) → swapped → (N, heads, W, H)
+    # 2. (N, heads, H, W) → (N · heads, H, W) → swapped → (N, heads, W, H)
     if perm == (0, 2, 1) and len(before) == 4:
-        positions = before[2:]
-        swaps_last = split[1:] == positions == after[:1:-1]
-        if swaps_last and before[:2] == after[:2]:
+        batch, heads, height, width = before
+        keeps_positions = split[1:] == (height, width)
+        if keeps_positions and tuple(after) == (batch, heads, width, height):
             return "Transpose", (("perm", (0, 1, 3, 2)),)
     return "", ()
 

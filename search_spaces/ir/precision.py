@@ -101,8 +101,11 @@ def marked(node: onnx.NodeProto) -> Attrs:
 
 def quantized_nodes(model: onnx.ModelProto) -> list[str] | None:
     """Names of the nodes that a model notes as int8; None if it notes no precision at all."""
-    notes = {node.name: dict(marked(node)) for node in model.graph.node if node.metadata_props}
-    notes = {name: note for name, note in notes.items() if note}
-    if not notes:
+    precisions = {}  # by name of the node
+    for node in model.graph.node:
+        note = dict(marked(node))
+        if note:
+            precisions[node.name] = note[PRECISION]
+    if not precisions:
         return None
-    return [name for name, note in notes.items() if note[PRECISION] == "int8"]
+    return [name for name, precision in precisions.items() if precision == "int8"]

@@ -299,14 +299,20 @@ def _widths(cell: Cell, channels: int) -> list[int]:
     channels.
     """
     widths = [0] * cell.output + [channels]
-    sharing = [source for source in cell.sources[cell.output] if source]
+
+    # 1. The predecessors of the output; the input, vertex 0, is added and shares nothing.
+    sharing = [source for source in cell.sources[cell.output] if source != 0]
     for i, source in enumerate(sharing):
         share, remainder = divmod(channels, len(sharing))
-        widths[source] = share + (i < remainder)
+        widths[source] = share + 1 if i < remainder else share
+
+    # 2. The others, backwards: the widths of their successors are known.
     for vertex in range(cell.output - 1, 0, -1):
-        if vertex not in sharing:
-            successors = range(vertex + 1, cell.output)
-            widths[vertex] = max(widths[t] for t in successors if vertex in cell.sources[t])
+        if vertex in sharing:
+            continue
+        for successor in range(vertex + 1, cell.output):
+            if vertex in cell.sources[successor]:
+                widths[vertex] = max(widths[vertex], widths[successor])
     return widths
 
 

@@ -298,27 +298,25 @@ class _Finder:
 
     def _is_bias(self, node: onnx.NodeProto, name: str, other: str) -> bool:
         """True for a vector that is added to the output of a layer with one number per channel."""
-        if node.op_type != "Add":
-            return False
-
-        # 1. The layer. Dynamic quantization casts the integers of its product and multiplies them
-        #    by a scale.
-        layer = self._maker(other)
-        for _ in range(_LOOK_BACK):
-            if layer is None or _is_linear(layer):
-                break
-            if layer.op_type not in ("Cast", "Mul"):
-                return False
-            layer = self._maker_of_scaled(layer)
-        if layer is None or not _is_linear(layer):
-            return False
-
-        # 2. One number per channel, also as (channels, 1, 1).
+        layer = self._layer_of(other)
         shape = self._shape(name)
-        if not shape:
+        if node.op_type != "Add" or layer is None or not shape:
             return False
+        # One number per channel, also as (channels, 1, 1).
         is_vector = max(shape) == _elements(shape)
         return is_vector and max(shape) == self._channels(layer)
+
+    def _layer_of(self, name: str) -> onnx.NodeProto | None:
+        """The layer that computes a name; None if there is none.
+
+        Dynamic quantization casts the integers of its product and multiplies them by a scale.
+        """
+        node = self._maker(name)
+        for _ in range(_LOOK_BACK):
+            if node is None or node.op_type not in ("Cast", "Mul") or _is_linear(node):
+                break
+            node = self._maker_of_scaled(node)
+        return node if node is not None and _is_linear(node) else None
 
     def _maker_of_scaled(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
         """The layer, or the cast of its integers, that a cast or a product with a scale reads."""

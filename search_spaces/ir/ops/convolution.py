@@ -137,8 +137,9 @@ def convolution(attrs: Attrs, shape: Shape) -> Convolution:
         group=in_channels if values.get("depthwise") else int(values.get("group", 1)),
         bias=bool(values.get("bias", 0)),
     )
-    ranks = {len(conv.kernel), len(conv.strides), len(conv.dilations), len(conv.pads) / 2}
-    if ranks != {rank}:
+    per_dimension = (conv.kernel, conv.strides, conv.dilations)
+    has_rank = all(len(sizes) == rank for sizes in per_dimension)
+    if not has_rank or len(conv.pads) != 2 * rank:
         raise InputError(
             f"Conv does not take attributes {dict(attrs)} on an input of shape {shape}"
         )

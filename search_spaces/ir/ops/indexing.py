@@ -246,20 +246,27 @@ def _slice(node: TrainedNode) -> Function:
 
 def _infer_concat(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
     values: dict[str, Any] = dict(attrs)
-    axis = int(values["axis"])
+    axis = int(values["axis"])  # below 0 from the last one
     # 1. Along the axis, sizes are added.
     parts = [shape[axis] for shape in shapes]
     known = [part for part in parts if isinstance(part, int)]
     total: Dim = sum(known)
     if len(known) < len(parts):
         total = parts[0] if len(parts) == 1 else UNKNOWN
+
     # 2. Along the others, they are equal as far as they are known.
-    sizes_per_dim = [set(sizes) - {UNKNOWN} or {UNKNOWN} for sizes in zip(*shapes, strict=True)]
-    sizes_per_dim[axis] = {total}
-    if any(len(sizes) > 1 for sizes in sizes_per_dim):
-        shown = ", ".join(map(str, shapes))
-        raise InputError(f"shapes {shown} cannot be joined along axis {axis}")
-    return tuple([sizes.pop() for sizes in sizes_per_dim])
+    joined: list[Dim] = []
+    rank = len(shapes[0])
+    for i, sizes in enumerate(zip(*shapes, strict=True)):
+        distinct = set(sizes) - {UNKNOWN}
+        if i == axis % rank:
+            joined.append(total)
+        elif len(distinct) > 1:
+            shown = ", ".join(map(str, shapes))
+            raise InputError(f"shapes {shown} cannot be joined along axis {axis}")
+        else:
+            joined.append(distinct.pop() if distinct else UNKNOWN)
+    return tuple(joined)
 
 
 def _read_concat(reader: Importer, node: onnx.NodeProto) -> int | None:

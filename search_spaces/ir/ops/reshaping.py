@@ -30,6 +30,7 @@ from search_spaces.ir.graph import (
     BATCH,
     UNKNOWN,
     Attrs,
+    Dim,
     Shape,
     element_type,
     known_size,
@@ -65,13 +66,23 @@ def _infer_reshape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
         raise InputError(
             "Reshape with allowzero = 1 is not supported: a dimension of 0 holds no values"
         )
-    dims = [shape[i] if size == 0 else size for i, size in enumerate(values["shape"])]
-    if dims.count(-1) > 1 or any(isinstance(dim, int) and dim < -1 for dim in dims):
-        raise InputError(f"Reshape to {values['shape']}: sizes are positive, 0 or at most one -1")
+    # 1. A size of 0 is that of the input.
+    requested = values["shape"]
+    dims: list[Dim] = []
+    for i, size in enumerate(requested):
+        dims.append(shape[i] if size == 0 else size)
+
+    # 2. A size of -1 is what is left.
+    has_strange = any(isinstance(dim, int) and dim < -1 for dim in dims)
+    if has_strange or dims.count(-1) > 1:
+        raise InputError(f"Reshape to {requested}: sizes are positive, 0 or at most one -1")
     if -1 in dims:
         others = tuple([dim for dim in dims if dim != -1])
         dims[dims.index(-1)] = size_quotient(shape, others)
-    if UNKNOWN not in (*dims, *shape) and monomial(tuple(dims)) != monomial(shape):
+
+    # 3. The number of values stays, as far as it is known.
+    is_known = UNKNOWN not in (*dims, *shape)
+    if is_known and monomial(tuple(dims)) != monomial(shape):
         raise InputError(f"Reshape from {shape} to {tuple(dims)} changes the number of values")
     return like(shape, dims)
 
@@ -99,10 +110,12 @@ def _infer_flatten(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
 
 def _read_reshape(reader: Importer, node: onnx.NodeProto) -> int | None:
     """Add a Reshape, or Flatten if all but the first dimension are merged."""
+    # 1. The requested sizes.
     known = reader.known.get(node.input[1])
     if known is None or known.values is None:
         return None
-    if node_attrs(node).get("allowzero", 0) and any((v == 0).any() for v in known.values):
+    allows_zero = bool(node_attrs(node).get("allowzero", 0))
+    if allows_zero and any((sizes == 0).any() for sizes in known.values):
         raise InputError(
             "allowzero = 1 with a size of 0 is not supported: the value would be empty"
         )
@@ -111,12 +124,16 @@ def _read_reshape(reader: Importer, node: onnx.NodeProto) -> int | None:
     target = _reshape_target(known.values, shape)
     if target is None:
         return None
-    result = reader.infer("Reshape", (x,), (("shape", target),))
+
+    # 2. The operator with the shortest text.
+    attrs: Attrs = (("shape", target),)
+    result = reader.infer("Reshape", (x,), attrs)
     if result == shape:
         return x
-    if len(result) == 2 and len(shape) > 2 and result[0] == shape[0]:
+    merges_all_but_first = len(shape) > 2 and len(result) == 2 and result[0] == shape[0]
+    if merges_all_but_first:
         return reader.emit("Flatten", (x,), ())
-    return reader.emit("Reshape", (x,), (("shape", target),))
+    return reader.emit("Reshape", (x,), attrs)
 
 
 def _reshape_target(values: tuple[np.ndarray, np.ndarray], shape: Shape) -> tuple[int, ...] | None:

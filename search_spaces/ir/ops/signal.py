@@ -24,22 +24,27 @@ def _count_dft(node: CountedNode) -> int:
     length = known_size(size) if isinstance(size, (int, str)) else 1
     # The last dimension holds real and imaginary parts; the others have a transform per place.
     *dims, parts = shape
-    places = [dim for i, dim in enumerate(dims) if i != axis % len(shape)]
+    transformed = axis % len(shape)
+    places = [dim for i, dim in enumerate(dims) if i != transformed]
     return _fast_fourier(count(tuple(places)), length, is_complex=parts == 2)
 
 
 def _count_stft(node: CountedNode) -> int:
     """One transform per frame; output: (N, frames, bins, 2)."""
-    operands, signal = node.operands, node.operands["signal"]
-    frames, bins = node.output[-3:-1]
+    signal = node.operands["signal"]
+    *_, frames, bins, _ = node.output
+
+    # 1. Samples per frame: an attribute, the length of the window, or as many as the bins tell.
     size: Dim | None = node.attributes.get("frame_length")
-    if not size and "window" in operands:
-        size = operands["window"][0]
-    if not isinstance(size, (int, str)):  # as long as the bins tell
+    if not size and "window" in node.operands:
+        size = node.operands["window"][0]
+    if not isinstance(size, (int, str)):
         size = 2 * (known_size(bins) - 1)
-    length = known_size(size)
+
+    # 2. A transform per signal and frame.
+    transforms = count(signal[:1]) * known_size(frames)
     is_complex = len(signal) > 2 and signal[-1] == 2
-    return _fast_fourier(count(signal[:1]) * known_size(frames), length, is_complex)
+    return _fast_fourier(transforms, known_size(size), is_complex)
 
 
 OPERATORS = (

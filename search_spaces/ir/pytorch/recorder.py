@@ -540,12 +540,14 @@ class Recorder(TorchFunctionMode):
 
     def _new_value(self, x: Tensor) -> Tensor:
         """Add a weight to the graph: as a `Param`, or with the operators that compute it."""
-        # 1. A parameter, or one that was only rearranged.
+        # 1. A parameter, or all numbers of one parameter that nothing else reads, rearranged.
         sources = self.weights.sources(x)
         derived = self.weights.derived.get(id(x))
-        is_of_one = len(sources) == 1 and not self.shared & sources.keys()
-        keeps_all = is_of_one and x.numel() == next(iter(sources.values())).numel()
-        if derived is None or keeps_all:
+        is_rearranged = False
+        if len(sources) == 1 and not self.shared & sources.keys():
+            (parameter,) = sources.values()
+            is_rearranged = x.numel() == parameter.numel()
+        if derived is None or is_rearranged:
             self._uses.update(sources.keys())
             number = self.param(tuple(x.shape), lambda: self.weights.computed(x), element(x.dtype))
             return self.tensor(number, tuple(x.shape))

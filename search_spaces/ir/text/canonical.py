@@ -126,7 +126,11 @@ def _canonical(raw: RawBlock) -> CanonicalBlock:
     certificate = ""
     if not raw.ordered_inputs:
         certificate = _digest(body, [operator.text_with_holes for operator in ordered])
-        certificate += _SWAPPABLE * swappable
+        if swappable:
+            certificate += _SWAPPABLE
+    mirror: tuple[int, ...] = ()
+    if swappable:
+        mirror = tuple([swaps[i] for i in leaf.order])
     return CanonicalBlock(
         body=body,
         holes=holes,
@@ -135,7 +139,7 @@ def _canonical(raw: RawBlock) -> CanonicalBlock:
         order=leaf.order,
         certificate=certificate,
         ambiguous=tied_outputs or (tied_inputs and not swappable),
-        mirror=tuple([swaps[i] for i in leaf.order]) if swappable else (),
+        mirror=mirror,
     )
 
 
@@ -209,20 +213,23 @@ def _operator(op: str, attrs: ItemAttrs) -> _Operator:
 
 
 def _digest(body: Block, attrs: list[str]) -> str:
-    """A hash of the `repr` of a body.
+    """A hash of the `repr` of a body, which is put together here.
 
     Args:
         body: the body.
         attrs: the `repr` of the attributes of each item, which is cached and would take most of the
             time otherwise.
     """
-    items = ""
+    items = []
     for (op, inputs, _, outputs), text in zip(body.items, attrs, strict=True):
-        items += ", " if items else ""
-        items += f"Item(op={op!r}, inputs={inputs}, attrs={text}, outputs={outputs})"
-    items += "," * (len(attrs) == 1)  # as `repr` writes a tuple of one
-    block = f"Block(inputs={body.inputs}, items=({items}), outputs={body.outputs}, "
-    block += f"params={body.params})"
+        items.append(f"Item(op={op!r}, inputs={inputs}, attrs={text}, outputs={outputs})")
+    shown = ", ".join(items)
+    if len(items) == 1:
+        shown += ","  # as `repr` writes a tuple of one
+    block = (
+        f"Block(inputs={body.inputs}, items=({shown}), outputs={body.outputs}, "
+        f"params={body.params})"
+    )
     return hashlib.blake2b(block.encode(), digest_size=16).hexdigest()
 
 

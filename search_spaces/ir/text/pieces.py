@@ -226,18 +226,20 @@ class Piece:
         post_dominator_tree = post_dominators(users, self.sink)
         self.after = post_dominator_tree.parent
 
-        # 2. Dead nodes hang on the nearest node that post-dominates what they read.
+        # 2. Dead nodes hang on the nearest node that post-dominates what they read of the others.
         self.dead_ends: dict[int, list[list[int]]] = {}
         for nodes in self._dead_components(users):
-            read = {producer for i in nodes for producer in producers[i] if producer in users}
-            anchor = post_dominator_tree.common(read) if read else self.sink
+            read = set(chain.from_iterable([producers[i] for i in nodes]))
+            alive = read & users.keys()
+            anchor = post_dominator_tree.common(alive) if alive else self.sink
             self.dead_ends.setdefault(anchor, []).append(nodes)
 
-        # 3. Regions. A value that several of them share is in none.
+        # 3. Regions, which end at the nodes that post-dominate them. A value that several of them
+        #    share is in none.
         self.inner: dict[int, list[int]] = {}
         for i in reversed(users):
-            is_unreached = i not in self.before
-            is_shared = i in side_inputs or (is_unreached and len(users[i]) > 1)
+            depends_on_entry = i in self.before
+            is_shared = i in side_inputs or (not depends_on_entry and len(users[i]) > 1)
             region_end = self.sink if is_shared else self.after[i]
             self.inner.setdefault(region_end, []).append(i)
 
@@ -296,30 +298,34 @@ class Piece:
             if not dependent.isdisjoint(producers):
                 dependent.add(i)
 
-        # 3. Candidates of which every reader reads several such values.
-        def joins(i: int) -> bool:
-            producers = self.producers[i] if i < self.sink else []
-            return sum([producer in dependent for producer in producers]) > 1
+        # 3. Readers of several such values; the sink reads no other one.
+        joining = set()
+        for i, producers in enumerate(self.producers):
+            if sum([producer in dependent for producer in producers]) > 1:
+                joining.add(i)
 
-        return {i for i, readers in candidates.items() if all(map(joins, readers))}
+        # 4. Candidates that have only such readers.
+        return {i for i, readers in candidates.items() if joining.issuperset(readers)}
 
     def _dead_components(self, users: dict[int, list[int]]) -> list[list[int]]:
         """The connected components of the nodes that no output needs."""
-        component: dict[int, list[int]] = {}
+        component: dict[int, list[int]] = {}  # the component of each such node
         for i in range(self.sink):
             if i in users:
                 continue
-            read = {id(component[p]): component[p] for p in self.producers[i] if p in component}
-            # The smaller ones move into the largest, so that each node moves seldom.
-            largest = max(read.values(), key=len, default=[])
-            for other in read.values():
+            # 1. The components that the node connects.
+            dead_producers = [producer for producer in self.producers[i] if producer in component]
+            connected = _distinct_lists([component[producer] for producer in dead_producers])
+
+            # 2. The smaller ones move into the largest, so that each node moves seldom.
+            largest = max(connected, key=len, default=[])
+            for other in connected:
                 if other is not largest:
                     largest += other
                     component.update(dict.fromkeys(other, largest))
             largest.append(i)
             component[i] = largest
-        distinct = {id(nodes): nodes for nodes in component.values()}
-        return [sorted(nodes) for nodes in distinct.values()]
+        return [sorted(nodes) for nodes in _distinct_lists(component.values())]
 
     # Step 4
 
@@ -392,3 +398,9 @@ class Piece:
                 read.sort()
             hashes[node] = hash((labels[node], *read))
         return tuple(sorted(hashes.values()))
+
+
+def _distinct_lists(lists: Iterable[list[int]]) -> list[list[int]]:
+    """The lists that are different objects, in the order of their first occurrence."""
+    by_identity = {id(nodes): nodes for nodes in lists}
+    return list(by_identity.values())

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import count
+from itertools import chain, count
 from typing import NamedTuple
 
 from search_spaces.ir.text.canonical import commutes
@@ -117,14 +117,19 @@ def _links(block: Block, labels: list[_Label]) -> Iterator[tuple[_Label, _Label]
 
 def _connected(links: list[tuple[_Label, _Label]]) -> list[set[_Label]]:
     """The connected components of the labels."""
-    component = {label: {label} for link in links for label in link}
+    # 1. Each label is a component of its own.
+    component: dict[_Label, set[_Label]] = {}
+    for label in chain.from_iterable(links):
+        component[label] = {label}
+
+    # 2. Each link joins the smaller of two components to the larger one.
     for first, second in links:
         small, large = sorted((component[first], component[second]), key=len)
         if small is not large:
             large |= small
             component.update(dict.fromkeys(small, large))
-    distinct = {id(labels): labels for labels in component.values()}
-    return list(distinct.values())
+    by_identity = {id(labels): labels for labels in component.values()}
+    return list(by_identity.values())
 
 
 # --- 1. Re-Pair on a graph
@@ -432,11 +437,12 @@ class Contraction:
         producers.pop(begin, None)
         consumers.pop(end, None)
         self._forget(pair)
-        neighbours = [(producer, part) for part in pair for producer in producers]
-        neighbours += [(part, consumer) for part in pair for consumer in consumers]
-        for other in neighbours:
-            if other in self.kind_of:
-                self._forget(other)
+        for part in pair:
+            before = [(producer, part) for producer in producers]
+            after = [(part, consumer) for consumer in consumers]
+            for other in (*before, *after):
+                if other in self.kind_of:
+                    self._forget(other)
 
         # 2. The new node takes their place.
         node = len(self.nodes)

@@ -87,10 +87,11 @@ def _typed_names(letter: str, shapes: tuple[Shape, ...]) -> str:
 def _value_names(count: int) -> tuple[str, ...]:
     """a, b, … w, aa, ab, …; without x and y, the inputs and outputs of a block."""
     letters = "abcdefghijklmnopqrstuvwz"
-    names: list[str] = list(letters)
+    longest = list(letters)  # all names of the greatest length so far
+    names = list(letters)
     while len(names) < count:
-        longest = names[-(len(letters) ** len(names[-1])) :]  # all names of the greatest length
-        names += [name + letter for name in longest for letter in letters]
+        longest = [name + letter for name in longest for letter in letters]
+        names += longest
     return tuple(names[:count])
 
 

@@ -24,8 +24,7 @@ from nas.comparison.runs import open_studies, run_measured_studies, run_studies
 from nas.evaluation.measurement import Measurement
 from nas.report import page_data
 from nas.report.drawing import draw, draw_blocks
-from nas.report.folders import save_studies
-from nas.report.report import write_report
+from nas.report.folders import save_studies, write_report
 from nas.search import search as search_loop
 from nas.search.evaluators import TableEvaluator
 from nas.search.measured_evaluator import MeasuredEvaluator

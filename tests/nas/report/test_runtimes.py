@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nas.report.collecting import Network
-from nas.report.runtimes import compare_runtimes
+from nas.report.page_data import compare_runtimes
 from search_spaces import Architecture
 
 
