@@ -220,6 +220,15 @@ def load_search(
 ) -> SearchResult:
     """The result of a stored search, finished or not.
 
+    Example:
+
+        >>> import nas, tempfile
+        >>> problem = nas.load_benchmark("digits201").problem("digits_accuracy,params")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     searched = nas.search(problem, sampler="random", evaluations=5, out=folder)
+        ...     len(nas.load_search(folder).networks) == len(searched.networks)
+        True
+
     Args:
         source: a result folder, a journal or SQLite file, a database URL, or an Optuna storage.
         name: the search's name in the storage; of a folder, as in `rlm-0`. It may be left out if
@@ -267,6 +276,15 @@ def compare(
     progress: Progress | None = None,
 ) -> Compared:
     """Compare how well predictors rank the networks of a table that they have not learned.
+
+    Example: Kendall's τ, from -1 to 1, of the ranking that 16 labels give; higher is better.
+
+        >>> import nas
+        >>> compared = nas.compare(
+        ...     "digits201", "digits_accuracy", predictors=["ridge"], sizes=[16], seeds=2
+        ... )
+        >>> [(row["predictor"], row["tau"] > 0.2) for row in compared.rows()]
+        [('ridge', True)]
 
     Args:
         benchmark: a table, or its name or CSV file.
@@ -318,6 +336,17 @@ def report(
 
     The front's networks, CSV files and figures are written beside it.
 
+    Example:
+
+        >>> import nas, tempfile
+        >>> from pathlib import Path
+        >>> problem = nas.load_benchmark("digits201").problem("digits_accuracy,params")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     result = nas.search(problem, sampler="random", evaluations=5, out=folder)
+        ...     searches = nas.report(folder)
+        ...     (Path(folder) / "report.html").is_file()
+        True
+
     Args:
         source: a result folder of searches, or a storage.
         out: folder for the report; the result folder by default.
@@ -365,6 +394,20 @@ def retrain(
     """Train a network of the front again, with the search's data, split and seed.
 
     The training usually has more epochs. The network is perhaps quantized to 8-bit integers.
+
+    Example: a search trains for one epoch, and the first network of its front then for two.
+
+        >>> import nas, tempfile
+        >>> from nas.evaluation.tasks import TrainingTask
+        >>> once = TrainingTask(epochs=1)
+        >>> measurement = nas.Measurement(("digits_accuracy",), nas.load_dataset("digits"), training=once)
+        >>> space = nas.load_benchmark("digits201").space
+        >>> problem = nas.Problem(space, measurement, {"digits_accuracy": "max"})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     result = nas.search(problem, sampler="random", evaluations=1, out=folder)
+        ...     retrained = nas.retrain(folder, 0, epochs=2)
+        >>> retrained["training"]["epochs"], "digits_accuracy" in retrained["values"]  # in %
+        (2, True)
 
     Args:
         source: the result folder of a search.

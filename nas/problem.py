@@ -37,7 +37,16 @@ if TYPE_CHECKING:
 class Benchmark(benchmarks.Benchmark):
     """A table of measured architectures, from which a search can take its values.
 
-    See `nas.benchmarks.Benchmark`.
+    Example:
+
+        >>> import nas
+        >>> table = nas.load_benchmark("digits201")
+        >>> best = table.architectures[table.values("digits_accuracy").argmax()]
+        >>> sorted(table.query(best, ["digits_accuracy", "params"]))
+        ['digits_accuracy', 'params']
+        >>> problem = table.problem({"digits_accuracy": "max", "params": "min"})
+
+    See `nas.benchmarks.Benchmark` for its attributes.
     """
 
     def problem(

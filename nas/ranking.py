@@ -95,6 +95,23 @@ def rank_networks(
 ) -> RankedNetworks:
     """Rank networks for a device, with uncertainty.
 
+    Example: three networks by an accuracy that a saved predictor knows, and by their weights.
+
+        >>> import nas, tempfile
+        >>> from pathlib import Path
+        >>> table = nas.load_benchmark("digits201")
+        >>> texts = [table.space.to_text(network) for network in table.architectures[:43]]
+        >>> accuracies = table.values("digits_accuracy")[:40]
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     model = nas.RLM().fit(texts[:40], {"digits_accuracy": accuracies})
+        ...     model.save(f"{folder}/model")
+        ...     files = [f"{folder}/{i}.txt" for i in range(3)]
+        ...     for file, text in zip(files, texts[40:]):
+        ...         _ = Path(file).write_text(text)
+        ...     ranked = nas.rank(files, checkpoint=f"{folder}/model", objectives="digits_accuracy,params")
+        >>> len(ranked.networks)  # the most probable network of the front first
+        3
+
     Args:
         networks: sources of networks, such as `"timm:resnet*"`, `"net.onnx"` or `"mine.py:build"`.
         checkpoint: folder or name of a predictor with examples, such as `"rlm-zoo"`.

@@ -60,17 +60,27 @@ class Architecture:
 class SearchSpace:
     """Base class of search spaces. A subclass sets the shapes and defines `build`:
 
-        @register_space("tiny-resnet")
-        class TinyResNet(SearchSpace):
-            input_shape = (3, 32, 32)
-            num_classes = 10
+        >>> import numpy as np
+        >>> from search_spaces import SearchSpace
+        >>> class SmallResNet(SearchSpace):
+        ...     name = "small-resnet"
+        ...     input_shape = (3, 32, 32)
+        ...     num_classes = 10
+        ...
+        ...     def build(self, trial, net):
+        ...         x = net.conv_bn_relu(net.input, 16)
+        ...         for _ in range(trial.suggest_int("blocks", 1, 4)):
+        ...             with net.block("block"):
+        ...                 x = net.relu(net.add(x, net.conv_bn(x)))
+        ...         return net.classifier(x)
+        >>> space = SmallResNet()
+        >>> architecture = space.sample(np.random.default_rng(0))
+        >>> architecture.as_dict()
+        {'blocks': 4}
+        >>> space.params(architecture)
+        9978
 
-            def build(self, trial, net):
-                x = net.conv_bn_relu(net.input, 16)
-                for _ in range(trial.suggest_int("blocks", 1, 4)):
-                    with net.block("block"):
-                        x = net.relu(net.add(x, net.conv_bn(x)))
-                return net.classifier(x)
+    The decorator `register_space("small-resnet")` makes it known by its name.
 
     `build` is define-by-run like an Optuna objective, and must depend on the choices alone. For
     choices that exclude each other it raises `Infeasible`, at any point. The options of a choice

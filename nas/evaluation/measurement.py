@@ -76,6 +76,14 @@ class Measurements:
 class Measurement:
     """Which metrics are measured, and how. Only the listed metrics cost time.
 
+    Example: an accuracy in %, as the mean of two trainings, and a latency in ms on this machine.
+
+        >>> import nas
+        >>> digits = nas.load_dataset("digits")
+        >>> measurement = nas.Measurement(("digits_accuracy", "cpu_latency_ms"), digits, seeds=(0, 1))
+        >>> space = nas.load_benchmark("digits201").space
+        >>> problem = nas.Problem(space, measurement, {"digits_accuracy": "max", "cpu_latency_ms": "min"})
+
     Args:
         metrics: names, all among `known_metrics`.
         data: data set for the metrics that need a training: `Dataset.metric`,

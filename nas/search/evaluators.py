@@ -282,6 +282,21 @@ class TableEvaluator(Evaluator):
     of the learning curve of a full training, the second the result of a separate training of 12
     epochs.
 
+    Example:
+
+        >>> import nas
+        >>> table = nas.load_benchmark("digits201")
+        >>> evaluator = nas.TableEvaluator(table, ["digits_accuracy", "cpu_latency_ms"])
+        >>> evaluator(table.architectures[:3]).shape  # in % and ms
+        (3, 2)
+        >>> evaluator.trained
+        ('digits_accuracy',)
+
+    Args:
+        benchmark: the table.
+        metrics: the m metrics that are looked up, in the table's own units.
+        cheap: metrics among these that count as measured without a training.
+
     Raises:
         InputError: a metric, or later an architecture, is unknown.
     """
@@ -384,6 +399,18 @@ class PredictionEvaluator(Evaluator):
     """Predicts values as the medians of a fitted predictor's samples.
 
     Parameters and FLOPs are counted.
+
+    Example:
+
+        >>> import nas, predictors
+        >>> table = nas.load_benchmark("digits201")
+        >>> networks = table.architectures[:40]
+        >>> texts = [table.space.to_text(network) for network in networks]
+        >>> accuracies = table.values("digits_accuracy")[:40]
+        >>> model = predictors.create("ridge").fit(texts, {"digits_accuracy": accuracies})
+        >>> evaluator = nas.PredictionEvaluator(model, table.space, ["digits_accuracy", "params"])
+        >>> evaluator(networks[:2]).shape
+        (2, 2)
 
     Args:
         predictor: the fitted predictor.

@@ -148,6 +148,15 @@ class _Training(NamedTuple):
 class MeasuredEvaluator(NetworkEvaluator):
     """Trains and measures networks on this machine. Duplicates are measured and trained once.
 
+    Example: what is counted needs no training.
+
+        >>> import nas
+        >>> space = nas.load_benchmark("digits201").space
+        >>> evaluator = nas.MeasuredEvaluator(space, nas.Measurement(("params", "flops")))
+        >>> architecture = nas.load_benchmark("digits201").architectures[0]
+        >>> evaluator([architecture]).tolist()  # (networks, metrics), in weights and multiply-accumulates
+        [[18594.0, 119616.0]]
+
     Args:
         space: the search space.
         measurement: what is measured, and how.

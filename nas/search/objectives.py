@@ -31,10 +31,22 @@ _CONSTRAINTS_REMEDY = (
 def parse_objectives(objectives: ObjectivesLike) -> tuple[Metric, ...]:
     """Parse objectives, whose order is kept.
 
+    Example:
+
+        >>> import nas
+        >>> [str(metric) for metric in nas.parse_objectives({"top1": "max", "params": "min"})]
+        ['top1:max', 'params']
+        >>> nas.parse_objectives("top1_accuracy,pi_latency_ms")[1].direction
+        'minimize'
+
     Args:
         objectives: a comma-separated string (`"top1,params"`), one Metric, a list or another
             sequence of strings (see `Metric.parse`) and Metrics, or a dictionary from metric to
             direction (`{"top1": "max", "params": "min"}`, also with `"maximize"` and `"minimize"`).
+
+    Returns:
+        The metrics. Without a direction, the name decides: accuracies are maximized, all others
+        minimized.
 
     Raises:
         InputError: for an empty list, a bad direction, a repeated metric, or anything else that is
@@ -97,7 +109,20 @@ _CONSTRAINT = re.compile(r"\s*([^\s<>=][^<>=]*?)\s*(<=|>=)\s*([^\s<>=]+)\s*")
 
 @dataclass(frozen=True)
 class Constraint:
-    """A bound on a metric, in the metric's own unit."""
+    """A bound on a metric, in the metric's own unit.
+
+    Example:
+
+        >>> import nas
+        >>> limit = nas.Constraint.parse("pi_latency_ms <= 8")
+        >>> limit.violation(10.0), limit.violation(7.5)
+        (2.0, -0.5)
+
+    Attributes:
+        metric: name of the metric.
+        op: "<=" for an upper bound, ">=" for a lower one.
+        bound: a finite number in the metric's unit.
+    """
 
     metric: str
     op: Literal["<=", ">="]
@@ -143,6 +168,12 @@ ConstraintsLike = str | Constraint | Mapping[str, str] | Iterable[str | Constrai
 
 def parse_constraints(constraints: ConstraintsLike) -> tuple[Constraint, ...]:
     """Parse constraints.
+
+    Example:
+
+        >>> import nas
+        >>> [str(bound) for bound in nas.parse_constraints("params <= 2e5, top1 >= 90")]
+        ['params <= 200000', 'top1 >= 90']
 
     Args:
         constraints: None for no constraint, a comma-separated string (`"params <= 2e5, top1 >=

@@ -75,6 +75,16 @@ class FunctionEvaluator(NetworkEvaluator):
     is the function's own value of the quantized network: its int8 file behind the signature of a
     module (`OnnxModule`). Inputs that the function trains on set the ranges of activations.
 
+    Example:
+
+        >>> import nas
+        >>> def evaluate(model, architecture, report):
+        ...     return {"layers": float(len(list(model.modules())))}
+        >>> space = nas.load_benchmark("digits201").space
+        >>> evaluator = nas.FunctionEvaluator(space, evaluate, ["layers"], nas.Measurement(("params",)))
+        >>> evaluator.metrics, evaluator.trained
+        (('params', 'layers'), ('layers',))
+
     Args:
         space: the search space.
         function: the function, or `FILE.py:function`, which other processes can open as well.

@@ -148,6 +148,17 @@ def infer_reference_point(
 class Reference:
     """The true Pareto front of a table, against which searches on it are measured.
 
+    Example: the front is 1 of the reference's hypervolume, and a part of it less.
+
+        >>> import nas, numpy as np
+        >>> objectives = nas.parse_objectives("top1_accuracy,params")
+        >>> values = np.array([[90.0, 100], [80, 50], [70, 80]])  # (networks, objectives)
+        >>> reference = nas.Reference.of_table(values, objectives)
+        >>> reference.true_front.tolist()  # losses: accuracies have a minus
+        [[-90.0, 100.0], [-80.0, 50.0]]
+        >>> reference.ratio(values), reference.ratio(values[:1]) < 1
+        (1.0, True)
+
     Attributes:
         objectives: m objectives. Values given to the methods are (n, m), in the metrics' own units.
         true_front: (k, m) losses, sorted by the first objective.

@@ -42,7 +42,14 @@ _PLAIN: dict[str, Callable[[int], BaseSampler]] = {
 
 
 def list_samplers() -> list[str]:
-    """Names that `create_sampler` accepts."""
+    """Names that `create_sampler` and `nas.search` accept, sorted.
+
+    Example:
+
+        >>> import nas
+        >>> {"random", "rlm", "tpe"} <= set(nas.list_samplers())
+        True
+    """
     return sorted([*_PLAIN, *list_predictors()])
 
 
@@ -91,6 +98,15 @@ def create_sampler(
     **options: Any,
 ) -> BaseSampler:
     """Create an Optuna sampler by name.
+
+    Example: one of Optuna's own, and one that a predictor guides.
+
+        >>> import nas
+        >>> space = nas.load_benchmark("digits201").space
+        >>> type(nas.create_sampler("nsga2", space, "digits_accuracy,params")).__name__
+        'NSGAIISampler'
+        >>> nas.create_sampler("gp", space, "digits_accuracy,params", n_startup=20).n_startup
+        20
 
     Args:
         name: random, nsga2, nsga3, tpe, optuna-gp, or a predictor that guides the search: rlm, gnn,

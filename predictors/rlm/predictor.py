@@ -55,6 +55,17 @@ class RLM(SamplingPredictor):
     and queries. After "Regression Language Models for Code" (arXiv 2509.26476), in context as in
     TabPFN (arXiv 2207.01848).
 
+    Example: accuracies of ten networks, in %, from those of fifty.
+
+        >>> import nas
+        >>> table = nas.load_benchmark("digits201")
+        >>> texts = [table.space.to_text(network) for network in table.architectures[:60]]
+        >>> accuracies = table.values("digits_accuracy")[:60]
+        >>> model = nas.RLM(seed=0).fit(texts[:50], {"digits_accuracy": accuracies[:50]})
+        >>> predicted = model.predict(texts[50:], ["digits_accuracy"], samples=16)
+        >>> predicted.median.shape, predicted.samples.shape
+        ((10, 1), (10, 16, 1))
+
     Args:
         seed: seed of samples and of fine-tuning.
         base: folder or shipped name of the checkpoint with the weights. Its examples are not used;

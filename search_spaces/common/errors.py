@@ -37,6 +37,14 @@ class InputError(NasError, ValueError):
 class Infeasible(InputError):
     """Raised by a space's `build` for choices that exclude each other.
 
+    Example:
+
+        >>> import nas
+        >>> def build(trial):
+        ...     heads = trial.suggest_int("heads", 1, 8)
+        ...     if 96 % heads:
+        ...         raise nas.Infeasible(f"{heads} heads do not divide a width of 96")
+
     Sampling draws such choices again. A search records the trial as failed with this reason; it is
     not evaluated and does not count.
     """

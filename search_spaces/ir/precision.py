@@ -54,10 +54,16 @@ def precision_of(attrs: Attrs) -> Attrs:
 def set_precision(module: Module, precision: str) -> Module:
     """Say in which precision the convolutions and linear layers of a module are to compute.
 
-    Example, in `build(trial)` of a space of modules:
+    Example: a `build(trial)` that chooses the precision of a layer.
 
-        layer = nn.Conv2d(16, 16, 3)
-        nas.set_precision(layer, trial.suggest_categorical("precision", ["fp32", "int8"]))
+        >>> import nas, torch
+        >>> def build(trial):
+        ...     layer = torch.nn.Linear(8, 8)
+        ...     precision = trial.suggest_categorical("precision", ["fp32", "int8"])
+        ...     return torch.nn.Sequential(nas.set_precision(layer, precision))
+        >>> space = nas.TorchSpace(build, torch.zeros(1, 8))
+        >>> 'precision = "int8"' in space.to_text(space.architecture({"precision": "int8"}))
+        True
 
     Args:
         module: the module; the precision of a module inside it, if it has one, overrides this one.

@@ -33,6 +33,13 @@ def load_dataset(source: str | Path, shape: Shape | None = None, seed: int = 0) 
     regression targets are normalized with the mean and standard deviation of the training part: per
     channel of images, per feature of vectors and sequences, per target. Token ids stay as they are.
 
+    Example:
+
+        >>> import nas
+        >>> digits = nas.load_dataset("digits")
+        >>> digits.train.inputs.shape, digits.outputs
+        ((512, 1, 8, 8), 10)
+
     Args:
         source: `"digits"` or a path.
         shape: input shape of the networks, `Typed` for token ids. Images are resized to it, by

@@ -76,6 +76,19 @@ class SearchResult:
     (`nas.search.study.networks`). The hypervolume counts every architecture with its own values, as
     benchmarks do.
 
+    Example:
+
+        >>> import nas
+        >>> objectives = {"digits_accuracy": "max", "cpu_latency_ms": "min"}
+        >>> problem = nas.load_benchmark("digits201").problem(objectives)
+        >>> result = nas.search(problem, sampler="random", evaluations=12)
+        >>> result.evaluated.values.shape  # (architectures, objectives), in % and ms
+        (12, 2)
+        >>> 1 <= len(result.front) <= len(result.networks) <= 12
+        True
+        >>> 0 < result.hypervolume() < 1
+        True
+
     Attributes:
         study: the Optuna study.
         space: the search space.
