@@ -48,7 +48,7 @@ from search_spaces.subnetworks.layer_rules import RULES
 from search_spaces.subnetworks.reading import Reading, read_module
 from search_spaces.subnetworks.resizing import Block, Resizer
 from search_spaces.subnetworks.slicing import Slicer, kept_of
-from search_spaces.subnetworks.stages import find_stages, noisy_inputs
+from search_spaces.subnetworks.stages import OutputChange, find_stages, noisy_inputs
 
 Option = Group | Block | Kernel
 
@@ -138,8 +138,9 @@ class Prunable:
 
         # 4. What is important.
         graph = self.reading.graph
-        inputs = importance.inputs or noisy_inputs(example, graph)
-        self.stages = find_stages(self.choices.blocks, graph, self.module, inputs)
+        inputs = importance.inputs[:1] or noisy_inputs(example, graph)
+        influence = OutputChange(self.module, inputs)
+        self.stages = find_stages(self.choices.blocks, graph, influence)
         self.scores = importance.scores(self.module, self.reading, self.coupling, self._members)
         for atom, score in self.scores.items():
             self.order[atom] = np.argsort(-score, kind="stable")

@@ -57,7 +57,7 @@ class Subnetworks(TorchSpace):
             weights.
         width: shares of the channels and heads of every group to choose from.
         depth: True if residual blocks may be left out. Of those that compute alike, a number is
-            chosen; the ones that change their inputs most stay.
+            chosen; those without which the outputs change most stay.
         kernel: True for all smaller odd kernels of convolutions, or their sizes, cut from the
             centre; False for none.
         round_to: channels are multiples of this number, because hardware computes these without
@@ -65,7 +65,7 @@ class Subnetworks(TorchSpace):
         keep: names of layers, or patterns such as "stages.0.*", whose own channels stay.
         importance: which channels stay: "magnitude", "taylor" or "activation"; see `Importance`.
         importance_data: batches for "taylor" (inputs and targets) and "activation" (inputs). Which
-            blocks stay is decided on these inputs, too, and without them on noise.
+            blocks stay is decided on the first of them, too, and without them on noise.
         start: "inherited": networks have the model's weights; "fresh": they are initialized anew.
         teacher: "model": networks that are trained also learn from the model's outputs; "none":
             from the data alone.

@@ -1,31 +1,33 @@
-"""Stages: residual blocks that compute alike. How many of them stay is a choice; the ones that change
-their inputs most stay.
+"""Stages: residual blocks that compute alike. How many of them stay is a choice; those without which
+the outputs change most stay.
 
 As with channels, which ones stay is a matter of importance, computed once per model, so that a
-sub-network's text says all about it. The importance of a block is its influence: 1 - the cosine of its
-input and its result, as in ShortGPT (arXiv 2403.03853). A sentence encoder without the two of its six
-layers that have the least influence keeps 82 % of its vectors' direction, without any two 59 %.
+sub-network's text says all about it. A sentence encoder without the two of its six layers that have
+the least influence keeps 82 % of its vectors' direction, without any two 59 %. How much a block changes
+its input (ShortGPT, arXiv 2403.03853) costs less to compute, and says as much there; on a vision
+transformer it chose a layer without which 57 % of the classes stay, where influence finds one with 77 %.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cosine_similarity
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from search_spaces.ir.graph import Graph
 from search_spaces.ir.pytorch.modules import Example, run
 from search_spaces.ir.pytorch.recording import example_tensors
 from search_spaces.subnetworks.resizing import Block
 
-PROBES = 4  # noisy inputs on which influences are measured
+MAX_PROBES = 8  # noisy inputs on which influences are measured
+MAX_PROBE_VALUES = 2**18  # numbers in them, so that large images get one
 DIGITS = 4  # of an influence that count: machines round differently
 
 
@@ -51,16 +53,13 @@ class Stage:
         return self.blocks[: len(self.blocks) - kept]
 
 
-def find_stages(
-    blocks: Sequence[Block], graph: Graph, module: nn.Module, inputs: Iterable[Example]
-) -> list[Stage]:
+def find_stages(blocks: Sequence[Block], graph: Graph, influence: Influence) -> list[Stage]:
     """The stages of a module, in the order of their first blocks.
 
     Args:
         blocks: the blocks that may be left out, in the order of their calls.
         graph: of the module, before fusion.
-        module: the module.
-        inputs: arguments of its `forward` on which influences are measured.
+        influence: of a block on the outputs.
     """
     # 1. Blocks with the same operators and shapes.
     alike: dict[Any, list[Block]] = {}
@@ -68,12 +67,10 @@ def find_stages(
         alike.setdefault(_computation(block, graph), []).append(block)
 
     # 2. Within a stage, by influence. A single block needs none.
-    several = [block for stage in alike.values() if len(stage) > 1 for block in stage]
-    influences = block_influences(several, module, inputs)
     names = _stage_names(list(alike.values()))
     stages = []
     for name, stage in zip(names, alike.values(), strict=True):
-        ordered = sorted(stage, key=lambda block: influences.get(block, 0.0))
+        ordered = sorted(stage, key=influence) if len(stage) > 1 else stage
         stages.append(Stage(name, tuple(ordered)))
     return stages
 
@@ -105,56 +102,67 @@ def _stage_names(stages: Sequence[Sequence[Block]]) -> list[str]:
 # --- influence
 
 
-def block_influences(
-    blocks: Sequence[Block], module: nn.Module, inputs: Iterable[Example]
-) -> dict[Block, float]:
-    """The influence of each block, 0 to 2: mean of 1 - cosine of input and result.
+Influence = Callable[[Block], float]
 
-    {} if the module has no weights or does not run on the inputs.
+
+class OutputChange:
+    """The influence of a block: how much the outputs of a module change without it, relatively.
+
+    0 for all blocks if the module has no weights, or does not run on the inputs.
 
     Args:
-        blocks: layers whose result may be replaced by their input.
         module: the module, in evaluation mode.
         inputs: arguments of its `forward`.
     """
-    if not blocks or any(x.is_meta for x in module.parameters()):
-        return {}
-    sums: dict[Block, float] = dict.fromkeys(blocks, 0.0)
 
-    # 1. Listen to the blocks.
-    def listen(block: Block) -> Any:
-        def hook(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            result = next(x for x in tree_leaves(output) if isinstance(x, Tensor))
-            for x in tree_leaves((args, kwargs)):
-                if isinstance(x, Tensor) and x.shape == result.shape:
-                    cosine = cosine_similarity(x.flatten(), result.flatten(), dim=0)
-                    sums[block] += 1 - float(cosine)
-                    return
+    def __init__(self, module: nn.Module, inputs: Iterable[Example]) -> None:
+        self.module = module
+        self.inputs = inputs
 
-        return module.get_submodule(block.name).register_forward_hook(hook, with_kwargs=True)
-
-    handles = [listen(block) for block in blocks]
-
-    # 2. Run the module.
-    count = 0
-    try:
-        with torch.no_grad():
-            for example in inputs:
-                run(module, example)
-                count += 1
-    except Exception:  # the module's own code may raise any on noise
-        return {}
-    finally:
-        for handle in handles:
+    def __call__(self, block: Block) -> float:
+        if not self._outputs:
+            return 0.0
+        layer = self.module.get_submodule(block.name)
+        handle = layer.register_forward_hook(_input_instead_of_result, with_kwargs=True)
+        try:
+            changes = []
+            for example, old in self._outputs:
+                new = _first_output(self.module, example)
+                changes.append(float((new - old).norm() / old.norm().clamp(min=1e-12)))
+        finally:
             handle.remove()
-    return {block: _rounded(total / max(count, 1)) for block, total in sums.items()}
+        return float(f"{sum(changes) / len(changes):.{DIGITS - 1}e}")
+
+    @cached_property
+    def _outputs(self) -> list[tuple[Example, Tensor]]:
+        """Inputs, and the first output for each."""
+        if any(x.is_meta for x in self.module.parameters()):
+            return []
+        try:
+            return [(example, _first_output(self.module, example)) for example in self.inputs]
+        except Exception:  # the module's own code may raise any on noise
+            return []
 
 
-def _rounded(value: float) -> float:
-    return float(f"{value:.{DIGITS - 1}e}")
+def _input_instead_of_result(_: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+    """A hook that leaves out what a layer computes."""
+    leaves, structure = tree_flatten(output)
+    place = next(i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor))
+    for x in tree_leaves((args, kwargs)):
+        if isinstance(x, Tensor) and x.shape == leaves[place].shape:
+            leaves[place] = x
+            break
+    return tree_unflatten(leaves, structure)
 
 
-def noisy_inputs(example: Example, graph: Graph) -> Iterator[Example]:
+def _first_output(module: nn.Module, example: Example) -> Tensor:
+    """The first tensor of a module's output, as floats."""
+    with torch.no_grad():
+        leaves = tree_leaves(run(module, example))
+    return next(x for x in leaves if isinstance(x, Tensor)).float()
+
+
+def noisy_inputs(example: Example, graph: Graph) -> list[Example]:
     """Inputs like the example, with noise where it says nothing: seeded, the same every time.
 
     A tensor of equal floats becomes normal noise, equal numbers that an embedding reads become random
@@ -174,8 +182,9 @@ def noisy_inputs(example: Example, graph: Graph) -> Iterator[Example]:
             return x
         return torch.randint(count, x.shape, generator=generator).to(x)
 
-    for _ in range(PROBES):
-        yield tree_map(noisy, example)
+    values = sum(x.numel() for x in example_tensors(example))
+    count = min(max(MAX_PROBE_VALUES // max(values, 1), 1), MAX_PROBES)
+    return [tree_map(noisy, example) for _ in range(count)]
 
 
 def _rows_of_inputs(graph: Graph) -> list[int | None]:

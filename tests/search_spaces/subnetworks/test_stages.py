@@ -64,7 +64,7 @@ def test_blocks_that_compute_alike_are_one_choice() -> None:
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_the_blocks_that_change_their_input_least_are_left_out_first(named: bool) -> None:
+def test_the_blocks_without_which_the_outputs_change_least_are_left_out_first(named: bool) -> None:
     net = Net(named)
     shrink(net.blocks[1], 0.01)
     shrink(net.blocks[0], 0.1)
