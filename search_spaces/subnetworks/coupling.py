@@ -127,7 +127,9 @@ class Walk:
             (value,) = node.outputs
             if not self.dynamic.isdisjoint(node.inputs):
                 self.dynamic.add(value)
-            self.axes[value] = rules.get(node.op, unknown)(self, node)
+            made = rules.get(node.op, unknown)(self, node)
+            constant = None if self.weights else self.reading.constants.get(value)
+            self.axes[value] = made if constant is None else self.coupling.weights[constant[0]]
             shape = tuple([number_of(dim) for dim in self.graph.shapes[value]])
             sizes = tuple([axis.size for axis in self.axes[value]])
             assert sizes == shape, f"{node.op}: axes {sizes}, but shape {shape}"

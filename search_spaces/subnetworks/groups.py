@@ -176,8 +176,10 @@ def find_groups(
     groups: list[Group] = []
     unpruned: dict[str, str] = {}
     taken: set[str] = set()
+    parameters = dict(module.named_parameters())
     for atom, names_of_tensors in tensors.items():
-        if atom in inner:
+        # Positions that only buffers have are no channels, such as rows of a table of angles.
+        if atom in inner or parameters.keys().isdisjoint(names_of_tensors):
             continue
         layer = _layer_name(makers.get(atom, names_of_tensors[0]))
         if atom in contracted:

@@ -204,9 +204,13 @@ class Prunable:
         self.slicer = Slicer(self.module, self.reading, self.coupling, members)
         self.slicer.assignment = self._assignment
         atoms = [group.atom for group in members]
-        self.resizer = Resizer(self.reading.graph, self.coupling, atoms)
         for atom in atoms:
             self.order.setdefault(atom, np.arange(atom.size))
+        constants = {}
+        for value, (_, tensor) in self.reading.constants.items():
+            constants[value] = tensor.detach().float().cpu().numpy()
+        graph = self.reading.graph
+        self.resizer = Resizer(graph, self.coupling, atoms, constants, self.order)
 
     # --- sub-networks
 

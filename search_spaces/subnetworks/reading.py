@@ -9,7 +9,7 @@ its layers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,9 +23,10 @@ from search_spaces.common.errors import InputError
 from search_spaces.ir.graph import Graph
 from search_spaces.ir.ops import initializers
 from search_spaces.ir.pytorch import recording
-from search_spaces.ir.pytorch.calls import function_name
+from search_spaces.ir.pytorch.calls import function_name, mapped, tensors_in
 from search_spaces.ir.pytorch.modules import Example
 from search_spaces.ir.pytorch.recorder import Recorder
+from search_spaces.ir.pytorch.tensors import Derived
 
 
 @dataclass
@@ -65,6 +66,7 @@ class LinkedRecorder(Recorder):
         recurrent_params: output values of the `Param`s that are a recurrent layer's weights in ONNX's
             form, because several of its operators read them.
         calls: calls of layers, in the order of their ends.
+        computed_constants: constants that were computed from the module's buffers, by identity.
     """
 
     def __init__(self, *args: Any, module: nn.Module, **kwargs: Any) -> None:
@@ -79,6 +81,8 @@ class LinkedRecorder(Recorder):
         self.recurrent_calls: dict[int, int] = {}
         self.recurrent_params: set[int] = set()
         self.calls: list[Call] = []
+        self.computed_constants: dict[int, Derived] = {}
+        self._buffers = {id(x) for x in module.buffers()}
         self._taken: list[tuple[Tensor, bool]] = []
 
     def __enter__(self) -> Self:
@@ -174,6 +178,26 @@ class LinkedRecorder(Recorder):
             self.recurrent_params.update(node.inputs[1:])
         return made
 
+    def _constant(
+        self,
+        name: str,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        tensors: Sequence[Tensor],
+    ) -> Any:
+        """Compute a function of constants, and note what is computed from buffers."""
+        made = super()._constant(name, func, args, kwargs, tensors)
+        own = self._buffers | self.computed_constants.keys()
+        if own.isdisjoint([id(x) for x in tensors]):
+            return made
+        is_one = isinstance(made, Tensor)
+        for i, x in enumerate([made] if is_one else tensors_in(made)):
+            if x.is_floating_point() and all(x is not y for y in tensors):
+                part = None if is_one else i
+                self.computed_constants[id(x)] = Derived(x, (func, args, kwargs), part, {})
+        return made
+
     def number_of(self, x: Any) -> int | None:
         """The value of a tensor; None if it is none of the graph."""
         recorded = self.values.get(x)
@@ -198,6 +222,8 @@ class Reading:
         standardized: values of `weight_graph` that stand for a parameter of the same shape,
             normalized over all axes but the first.
         buffers: the module's buffer of each `Buffer` of the graph, by its value.
+        constants: constants that are computed from the module's buffers, or are short buffers, by
+            their value: value of `weight_graph`, and numbers.
     """
 
     graph: Graph
@@ -209,6 +235,7 @@ class Reading:
     numbers: dict[int, Callable[[], Tensor]]
     standardized: frozenset[int] = frozenset()
     buffers: dict[int, Tensor] = field(default_factory=dict)
+    constants: dict[int, tuple[int, Tensor]] = field(default_factory=dict)
 
     def origins(self, value: int) -> list[int]:
         """The sources that a value of the graph of weights is computed from."""
@@ -314,13 +341,28 @@ def _linked(graph: Graph, recorder: LinkedRecorder, module: nn.Module) -> Readin
         owned[number] = [links.value(x) for x in matrices]
     params = {number: links.value(x) for number, x in recorder.params.items()}
 
-    # 3. The module's buffers among the constants of the graph; short ones are written number by
-    #    number.
+    # 3. Constants of the graph that are computed from buffers.
+    constants: dict[int, tuple[int, Tensor]] = {}
+
+    def follow(x: Tensor, number: int) -> None:
+        value = links.constant(x)
+        if value is not None:
+            constants[number] = value, x
+
+    for i, (x, number) in recorder.constants_as_values.items():
+        if i in recorder.computed_constants and not any(map(recorder.is_batch, x.shape)):
+            follow(x, number)
+
+    # 4. Buffers that are constants themselves. Long ones are values without numbers.
     op_of = {node.outputs[0]: node.op for node in graph.nodes}
     buffers: dict[int, Tensor] = {}
-    for i, (_, number) in recorder.constants_as_values.items():
-        if i in buffers_of_module and op_of.get(number) in ("Buffer", "Expand"):
-            buffers[number] = buffers_of_module[i]
+    for i, (x, number) in recorder.constants_as_values.items():
+        if i not in buffers_of_module:
+            continue
+        if links.has_buffer(x) or op_of.get(number) not in ("Buffer", "Expand"):
+            follow(x, number)
+        else:
+            buffers[number] = x
     return Reading(
         graph=graph,
         recorder=recorder,
@@ -331,6 +373,7 @@ def _linked(graph: Graph, recorder: LinkedRecorder, module: nn.Module) -> Readin
         numbers=links.numbers,
         standardized=frozenset(links.standardized.values()),
         buffers=buffers,
+        constants=constants,
     )
 
 
@@ -357,6 +400,8 @@ class _WeightGraph:
         )
         self.numbers: dict[int, Callable[[], Tensor]] = {}
         self.standardized: dict[int, int] = {}
+        self._buffers = {id(x) for x in module.buffers()}
+        self._constants: dict[int, Tensor] = {}  # values that stand for constants, by identity
 
     def add_param(self, x: Tensor) -> None:
         """Let a buffer be a parameter of the graph."""
@@ -380,6 +425,39 @@ class _WeightGraph:
                 self.standardized[id(x)] = number
         self.numbers[number] = lambda: self.recorder.weights.computed(x)
         return number
+
+    def constant(self, x: Tensor) -> int | None:
+        """The value of a constant that buffers make; None if it cannot be followed to these."""
+        if x.is_meta or not x.is_floating_point():
+            return None
+        try:
+            return self.tensors.value(self._constant(x))
+        except InputError:  # a function that has no operator
+            return None
+
+    def _constant(self, x: Tensor) -> Tensor:
+        """A value that stands for a constant; the constant itself if no buffer makes it."""
+        derived = self.recorder.computed_constants.get(id(x))
+        if id(x) in self._constants:
+            return self._constants[id(x)]
+        if id(x) in self._buffers and x.dim() > 0:
+            if not self.has_buffer(x):
+                self.add_param(x)
+            _, number = self.tensors.constants_as_values[id(x)]
+            self._constants[id(x)] = self.tensors.tensor(number, tuple(x.shape))
+        elif derived is not None:
+            func, args, kwargs = derived.call
+            made: Any = self.tensors.call(
+                func, *mapped(self._constant, args), **mapped(self._constant, kwargs)
+            )
+            self._constants[id(x)] = made if derived.part is None else made[derived.part]
+        else:
+            return x
+        return self._constants[id(x)]
+
+    def has_buffer(self, x: Tensor) -> bool:
+        """True if a buffer is a parameter of the graph."""
+        return id(x) in self.tensors.constants_as_values
 
     def oriented(self, x: Tensor, transposed: bool) -> int | None:
         """The value of a weight as its operator has it."""

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from search_spaces.ir.constants import MAX_WRITTEN_NUMBERS, Known, add_constant
+from search_spaces.ir.constants import MAX_WRITTEN_NUMBERS, Known, add_buffer, add_constant
 from search_spaces.ir.graph import BATCH, Attrs, Graph, Node, Shape, element_type, typed
 from search_spaces.ir.ops import canonical_attrs
 from search_spaces.ir.ops.convolution import convolution
 from search_spaces.ir.pytorch.recorder import BATCH_SIZE
 from search_spaces.ir.pytorch.recording import live
-from search_spaces.subnetworks.axes import Atom, Axis, atoms_of, resolve, size_of
+from search_spaces.subnetworks.axes import Atom, Axis, atoms_of, positions_of, resolve, size_of
 from search_spaces.subnetworks.coupling import Coupling
 
 Sizes = Mapping[Atom, int]
@@ -52,11 +52,22 @@ class Resizer:
         graph: the graph that was read, before fusion.
         coupling: its axes.
         atoms: the atoms whose sizes may change.
+        constants: numbers of constants that may change, by value.
+        order: positions of each atom, in which they stay.
     """
 
-    def __init__(self, graph: Graph, coupling: Coupling, atoms: Iterable[Atom]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        coupling: Coupling,
+        atoms: Iterable[Atom],
+        constants: Mapping[int, np.ndarray],
+        order: Mapping[Atom, np.ndarray],
+    ) -> None:
         self.graph = graph
         self.coupling = coupling
+        self.constants = constants
+        self.order = order
         changing = set(atoms)
         self.axes: dict[int, tuple[Axis, ...]] = {}
         self.open: dict[int, list[int]] = {}  # places of axes that may change, by value
@@ -89,6 +100,8 @@ class Resizer:
         dropped = frozenset().union(*[block.nodes for block in skipped])
 
         # 3. The other operators, with new attributes.
+        kept = {atom: np.sort(self.order[atom][:size]) for atom, size in sizes.items()}
+        has_new_constants = False
         nodes: list[Node] = []
         for node in self.graph.nodes:
             (value,) = node.outputs
@@ -102,10 +115,19 @@ class Resizer:
                 # Such as to one head: what would not change the shape is not recorded, either.
                 replaced[value] = inputs[0]
                 continue
+            if value in self.constants and shapes[value] != self.graph.shapes[value]:
+                numbers = self.constants[value]
+                for dim, axis in enumerate(self.axes[value]):
+                    numbers = numbers.take(positions_of(axis, kept), dim)
+                nodes += _written(node, numbers, shapes)
+                has_new_constants = True
+                continue
             is_filled = node.op == "Expand" and not inputs
             if is_filled and self.open[value] and _is_short(shapes[value]):
                 # A constant that has become short is written number by number.
-                nodes += _written(node, shapes)
+                fill: Any = dict(node.attrs).get("input", 0)
+                sizes_of_constant = tuple(map(int, shapes[value]))
+                nodes += _written(node, np.full(sizes_of_constant, fill, np.float32), shapes)
                 continue
             attrs = self._attrs(node, shapes, sizes, (kernels or {}).get(value))
             is_unchanged = attrs is node.attrs and inputs is node.inputs
@@ -115,8 +137,9 @@ class Resizer:
                 nodes.append(Node(node.op, inputs, node.outputs, attrs, node.scope))
         outputs = tuple([_followed(v, replaced) for v in self.graph.outputs])
 
-        # 4. A mask that only skipped blocks read goes with them.
-        live_nodes = live(nodes, list(outputs)) if dropped else tuple(nodes)
+        # 4. A mask that only skipped blocks read goes with them, and parts of old constants.
+        is_partly_dead = bool(dropped) or has_new_constants
+        live_nodes = live(nodes, list(outputs)) if is_partly_dead else tuple(nodes)
         return replace(self.graph, nodes=live_nodes, outputs=outputs, shapes=tuple(shapes))
 
     def _shapes(self, sizes: Sizes) -> list[Shape]:
@@ -181,24 +204,23 @@ def _is_short(shape: Shape) -> bool:
     return len(sizes) == len(shape) and prod(sizes) <= MAX_WRITTEN_NUMBERS
 
 
-def _written(node: Node, shapes: list[Shape]) -> list[Node]:
-    """The nodes of a constant of one number as the recorder writes a short one; their values, but the
+def _written(node: Node, numbers: np.ndarray, shapes: list[Shape]) -> list[Node]:
+    """The nodes of a constant as the recorder writes it, instead of a node; their values, but the
     last one, are added to the shapes.
     """
     value = node.outputs[0]
     shape = shapes[value]
-    attrs: dict[str, Any] = dict(node.attrs)
-    array = np.full(tuple(map(int, shape)), attrs.get("input", 0), dtype=np.float32)
     nodes: list[Node] = []
 
     def emit(op: str, inputs: tuple[int, ...], attrs: Attrs) -> int:
         sizes = tuple([shapes[v] for v in inputs])
         kept = canonical_attrs(op, tuple(sorted(attrs)), sizes)
-        shapes.append((array.size,) if op == "Constant" else shape)
+        shapes.append((numbers.size,) if op == "Constant" else shape)
         nodes.append(Node(op, inputs, (len(shapes) - 1,), kept, node.scope))
         return len(shapes) - 1
 
-    add_constant(emit, Known(shape, (array, array)))
+    if add_constant(emit, Known(shape, (numbers, numbers))) is None:
+        add_buffer(emit, shape, numbers)
     last = nodes.pop()
     return [*nodes, Node(last.op, last.inputs, (value,), last.attrs, last.scope)]
 

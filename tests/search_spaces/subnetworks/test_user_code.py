@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from torch import Tensor, nn
 
-from search_spaces import Subnetworks
+from search_spaces import Subnetworks, to_text
 from search_spaces.ir.pytorch import record, run
 from search_spaces.ir.text import compact, write
 
@@ -144,6 +145,85 @@ class ReturnsTuples(nn.Module):
 def test_blocks_that_return_tuples_can_be_left_out(returns_shares: bool) -> None:
     torch.manual_seed(0)
     space = Subnetworks(ReturnsTuples(returns_shares), torch.randn(2, 5, 6))
-    assert {"depth.blocks.0", "depth.blocks.1"} <= space.whole.as_dict().keys()
+    names = {block.name for stage in space.stages for block in stage.blocks}
+    assert names == {"blocks.0", "blocks.1"}
     assert not space.unpruned
     check_sub_networks(space)
+
+
+# --- constants that are computed from buffers
+
+
+class Frozen(nn.Module):
+    """A frozen batch normalization, as in detection models."""
+
+    weight: Tensor
+    bias: Tensor
+    mean: Tensor
+    variance: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        for name in ("weight", "bias", "mean"):
+            self.register_buffer(name, torch.randn(width))
+        self.register_buffer("variance", torch.rand(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, bias, mean, variance = (
+            y.reshape(1, -1, 1, 1) for y in (self.weight, self.bias, self.mean, self.variance)
+        )
+        scale = weight * (variance + 1e-5).rsqrt()
+        return x * scale + (bias - mean * scale)
+
+
+class Detector(nn.Module):
+    """Two widths: numbers are written up to 64 channels, and not above."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 32, 3, padding=1), Frozen(32)
+        self.second, self.wide_norm = nn.Conv2d(32, 128, 3, padding=1), Frozen(128)
+        self.head = nn.Linear(128, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(self.first(x)).relu()
+        return self.head(self.wide_norm(self.second(x)).relu().mean((2, 3)))
+
+
+class Positions(nn.Module):
+    """A table of positions, of which the first ones are read."""
+
+    table: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.randn(1, 12, 32))
+        self.stem, self.wide, self.head = nn.Linear(6, 32), nn.Linear(32, 64), nn.Linear(64, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x) + self.table[:, : x.size(1)]
+        return self.head(self.wide(x).relu().mean(1))
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "names"),
+    [
+        (Detector, (2, 3, 6, 6), {"width.first", "width.second"}),
+        (Positions, (2, 5, 6), {"width.stem", "width.wide"}),
+    ],
+)
+def test_constants_of_buffers_are_narrowed_with_the_channels(
+    model: type[nn.Module], shape: tuple[int, ...], names: set[str]
+) -> None:
+    torch.manual_seed(0)
+    space = Subnetworks(model(), torch.randn(shape))
+    assert {group.name for group in space.groups} == names
+    assert not space.unpruned
+    check_sub_networks(space)
+    narrow = space.architecture({group.name: group.sizes[0] for group in space.groups})
+    module, x = space.module(narrow), torch.randn(shape)
+    model_of_file = space.to_onnx(narrow)
+    assert to_text(model_of_file) == space.to_text(narrow)
+    session = onnxruntime.InferenceSession(model_of_file.SerializeToString())
+    (made,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    np.testing.assert_allclose(made, module(x).detach().numpy(), rtol=1e-4, atol=1e-5)
