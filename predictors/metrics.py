@@ -52,6 +52,7 @@ class Metric:
     Raises:
         InputError: if a kind, direction or price is none of these.
 
+    >>> from predictors.metrics import Metric
     >>> Metric("pixel3_latency_ms")
     Metric(name='pixel3_latency_ms', kind='measured', direction='minimize', unit='ms', price='measured')
     >>> Metric("wear", kind="accuracy", direction="min").price

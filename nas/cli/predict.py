@@ -60,55 +60,49 @@ def predict(
         if name in known:
             raise InputError(f"--given {name}: give it once")
         known[name] = [value] * len(networks)
-    model = (
-        load_trained(checkpoint, predictor_class(predictor) if predictor else None)
-        if checkpoint
-        else None
-    )
+    # 1. What gives the values: the checkpoint, devices, and what is counted.
+    model = None
+    if checkpoint:
+        own_class = predictor_class(predictor) if predictor else None
+        model = load_trained(checkpoint, own_class)
     learnable = model.metrics if model else ()
-    requested = split_names(metrics) if metrics else [m for m in learnable if m not in known]
+    unknown = [name for name in learnable if name not in known]
+    requested = split_names(metrics) if metrics else unknown
     devices = devices_of(requested, measured=learnable)
     inputs = [network_text(source) for source in networks]
+
+    # 2. Samples (networks, samples) by metric; of what is counted, one.
+    drawn: dict[str, np.ndarray] = {}
     with naming_costs(networks, inputs):
-        exact = exact_costs(inputs, requested)
-    predictions = {
-        name: (np.array(column), np.zeros(len(column))) for name, column in exact.items()
-    }
-    for device in devices:
-        with naming_costs(networks, inputs):
-            drawn = device.sample(inputs)
-        predictions[device.metric] = (drawn.mean(1), drawn.std(1))
-    learned = [name for name in requested if name not in predictions]
+        for name, column in exact_costs(inputs, requested).items():
+            drawn[name] = np.array(column)[:, None]
+        for device in devices:
+            drawn[device.metric] = device.sample(inputs)
+    learned = [name for name in requested if name not in drawn]
     if model:
         with naming_costs(networks, inputs):
-            by_name = draw(model, inputs, learned, as_given(inputs, known), samples, seed)
-        predictions |= {name: (values.mean(1), values.std(1)) for name, values in by_name.items()}
-    elif learned or not requested:
-        raise InputError(
-            f"give --checkpoint: no device has the metric {learned[0]}"
-            if learned
-            else "give --checkpoint or --metrics"
-        )
-    rows: list[dict[str, Any]] = [
-        {
-            "network": source,
-            **{
-                m: {"mean": float(predictions[m][0][i]), "std": float(predictions[m][1][i])}
-                for m in requested
-            },
-        }
-        for i, source in enumerate(networks)
-    ]
-    # NaN if the predictor cannot measure how far networks are from its examples with a metric.
+            drawn |= draw(model, inputs, learned, as_given(inputs, known), samples, seed)
+    elif learned:
+        raise InputError(f"give --checkpoint: no device has the metric {learned[0]}")
+    elif not requested:
+        raise InputError("give --checkpoint or --metrics")
+
+    # 3. A row per network.
+    rows: list[dict[str, Any]] = [{"network": source} for source in networks]
+    for name in requested:
+        means, stds = drawn[name].mean(1), drawn[name].std(1)  # (networks,)
+        for row, mean, std in zip(rows, means.tolist(), stds.tolist(), strict=True):
+            row[name] = {"mean": mean, "std": std}
+
+    # 4. How far networks are from the examples with a metric; NaN if the predictor cannot tell.
     novelty = {name: model.novelty(inputs, [name]) for name in learned} if model else {}
     if as_json:
-        farthest = np.max([*novelty.values()], 0) if novelty else np.full(len(networks), np.nan)
-        print_json(
-            [
-                {**row, "novelty": None if far != far else far}
-                for row, far in zip(rows, farthest, strict=True)
-            ]
-        )
+        farthest = np.full(len(networks), np.nan)
+        if novelty:
+            farthest = np.max([*novelty.values()], 0)
+        for row, distance in zip(rows, farthest.tolist(), strict=True):
+            row["novelty"] = None if np.isnan(distance) else distance
+        print_json(rows)
         return
     shown = [{name: _shown(name, value) for name, value in row.items()} for row in rows]
     names = [name for name in (checkpoint, *(device.name for device in devices)) if name]

@@ -130,18 +130,18 @@ class Studies:
         A ratio is the share of the reference's hypervolume, 0 to 1. Prior observations count for
         the hypervolume, but not as evaluations.
         """
-        curves = {
-            name: [self._curve(result) for result in results]
-            for name, results in self.results.items()
-        }
-        # A search that ends early keeps its last value.
-        longest = max(len(curve) for group in curves.values() for curve in group)
-        return {
-            name: np.stack(
-                [np.pad(curve, (0, longest - len(curve)), mode="edge") for curve in group]
-            )
-            for name, group in curves.items()
-        }
+        by_sampler = {}
+        longest = 0
+        for name, results in self.results.items():
+            by_sampler[name] = [self._curve(result) for result in results]
+            longest = max(longest, *map(len, by_sampler[name]))
+
+        curves = {}
+        for name, of_seeds in by_sampler.items():
+            # A search that ends early keeps its last value.
+            padded = [np.pad(one, (0, longest - len(one)), mode="edge") for one in of_seeds]
+            curves[name] = np.stack(padded)
+        return curves
 
     def _curve(self, result: SearchResult) -> np.ndarray:
         """Hypervolume ratio (evaluations,) after each evaluation.
@@ -158,15 +158,17 @@ class Studies:
         """
         rows = []
         for name, curve in self.curves().items():
-            marks = sorted(
-                {m for m in REPORTED_EVALUATIONS if m < curve.shape[1]} | {curve.shape[1]}
-            )
-            igd = np.array([self.reference.igd_plus(r.feasible_values) for r in self.results[name]])
+            seeds, evaluations = curve.shape
             row: dict[str, Any] = {"sampler": name}
-            row |= {f"HV@{m}": _mean_std(curve[:, m - 1]) for m in marks}
+            reported = [count for count in REPORTED_EVALUATIONS if count < evaluations]
+            for count in (*reported, evaluations):
+                row[f"HV@{count}"] = _mean_std(curve[:, count - 1])
             if self.point is not None:
                 row["hypervolume"] = _mean_std(self._volumes(name))
-            rows.append({**row, "IGD+": _mean_std(igd), "seeds": len(curve)})
+            igd = [self.reference.igd_plus(result.feasible_values) for result in self.results[name]]
+            row["IGD+"] = _mean_std(np.array(igd))
+            row["seeds"] = seeds
+            rows.append(row)
         return rows
 
     def _volumes(self, sampler: str) -> np.ndarray:
@@ -181,27 +183,30 @@ class Studies:
 
     def summary(self) -> dict[str, Any]:
         """All reported figures as JSON values."""
+        means = {name: curve.mean(0).round(6).tolist() for name, curve in self.curves().items()}
         return {
             **self._yardstick(),
-            "objectives": [str(o) for o in self.objectives],
+            "objectives": [str(objective) for objective in self.objectives],
             "table": self.table(),
             "front": self.front_rows,
-            "samplers": {
-                name: {
-                    "evaluations": [len(r.evaluated.architectures) for r in results],
-                    "hypervolume_ratio": [self.reference.ratio(r.feasible_values) for r in results],
-                    **({} if self.point is None else {"hypervolume": self._volumes(name).tolist()}),
-                    "igd_plus": [
-                        _finite(self.reference.igd_plus(r.feasible_values)) for r in results
-                    ],
-                    "fronts": [r.front_rows for r in results],
-                    "failures": [r.failures for r in results],
-                }
-                for name, results in self.results.items()
-            },
-            "curves": {
-                name: curve.mean(0).round(6).tolist() for name, curve in self.curves().items()
-            },
+            "samplers": {name: self._summary_of(name) for name in self.results},
+            "curves": means,
+        }
+
+    def _summary_of(self, sampler: str) -> dict[str, Any]:
+        """The figures of one sampler: lists with an item per search."""
+        results = self.results[sampler]
+        values = [result.feasible_values for result in results]
+        summary: dict[str, Any] = {
+            "evaluations": [len(result.evaluated.architectures) for result in results],
+            "hypervolume_ratio": [self.reference.ratio(feasible) for feasible in values],
+        }
+        if self.point is not None:
+            summary["hypervolume"] = self._volumes(sampler).tolist()
+        return summary | {
+            "igd_plus": [_finite(self.reference.igd_plus(feasible)) for feasible in values],
+            "fronts": [result.front_rows for result in results],
+            "failures": [result.failures for result in results],
         }
 
     def _yardstick(self) -> dict[str, Any]:

@@ -166,11 +166,11 @@ class ImprovementPerCost:
         self.trained = tuple(trained)
         self.fidelities = fidelities
         self.seed = seed
-        kinds = {
-            metric: Metric.parse(key).kind
-            for metric, key in zip(reader.metrics, reader.keys, strict=True)
-        }
-        accuracies = [metric for metric in self.trained if kinds.get(metric) == "accuracy"]
+        # By these, trainings of duplicates are compared.
+        kind_of = {}
+        for metric, key in zip(reader.metrics, reader.keys, strict=True):
+            kind_of[metric] = Metric.parse(key).kind
+        accuracies = [metric for metric in self.trained if kind_of.get(metric) == "accuracy"]
         self.accuracies = accuracies or list(self.trained)
         self.n_startup = N_STARTUP if len(fidelities.levels) > 1 else N_STARTUP // 2
         self._initial_design: list[Architecture] | None = None
@@ -242,24 +242,27 @@ class ImprovementPerCost:
         paused = [run for run in runs.paused if run.reached == level]
         if not paused or not self._fits(level, epochs_left):
             return None
-        ahead = [
-            run
-            for run in runs.runs.values()
-            if level in run.values and (run.running is not None or run.reached > level)
-        ]
+        # 1. Losses here, also of the networks that have gone on or are going on.
+        ahead = []
+        for run in runs.runs.values():
+            goes_on = run.running is not None or run.reached > level
+            if goes_on and level in run.values:
+                ahead.append(run)
         losses = runs.losses([*paused, *ahead], level)  # (paused + ahead, m)
         finite = losses[np.isfinite(losses).all(axis=1)]
-        if not len(finite):
-            return Job(paused[0].architecture, level, self.fidelities.after(level))
 
-        # Hypervolume of the networks ahead together with each paused one.
-        low = finite.min(axis=0)
-        high = finite.max(axis=0)
-        scaled = (losses - low) / np.where(high > low, high - low, 1.0)
-        front = scaled[len(paused) :]
-        reference = np.full(losses.shape[1], STARTUP_REFERENCE)
-        volumes = [hypervolume(np.vstack([front, row]), reference) for row in scaled[: len(paused)]]
-        best = paused[int(np.argmax(volumes))]
+        # 2. Hypervolume of the networks ahead together with each paused one.
+        best = paused[0]
+        if len(finite):
+            low = finite.min(axis=0)
+            high = finite.max(axis=0)
+            scaled = (losses - low) / np.where(high > low, high - low, 1.0)
+            of_paused, of_ahead = scaled[: len(paused)], scaled[len(paused) :]
+            reference = np.full(losses.shape[1], STARTUP_REFERENCE)
+            volumes = []
+            for row in of_paused:
+                volumes.append(hypervolume(np.vstack([of_ahead, row]), reference))
+            best = paused[int(np.argmax(volumes))]
         return Job(best.architecture, level, self.fidelities.after(level))
 
     # --- by predictions
@@ -278,9 +281,12 @@ class ImprovementPerCost:
 
         # 2. What could be trained next: paused networks first, then new ones.
         paused = [run for run in runs.paused if self._fits(run.reached, epochs_left)]
-        new = self._new(fitted, runs, rng) if self._fits(NEW, epochs_left) else []
-        # A new network may have been measured before.
-        options = [*paused, *(runs.runs.get(network, Run(network)) for network in new)]
+        new = []
+        if self._fits(NEW, epochs_left):
+            for network in self._new(fitted, runs, rng):
+                measured = runs.runs.get(network)  # perhaps, before it was chosen
+                new.append(measured or Run(network))
+        options = [*paused, *new]
         if not options:
             return []
 
@@ -300,11 +306,10 @@ class ImprovementPerCost:
             )
 
         # 4. A paused network of which no sample improves the front is stopped for good.
-        stops = [
-            Job(run.architecture, run.reached, None)
-            for run, hopeless in zip(paused, is_hopeless, strict=False)
-            if hopeless
-        ]
+        stops = []
+        for run, is_stopped in zip(paused, is_hopeless, strict=False):  # new networks follow
+            if is_stopped:
+                stops.append(Job(run.architecture, run.reached, None))
         return [*stops, *jobs]
 
     def _choose(
@@ -400,12 +405,13 @@ class ImprovementPerCost:
         """
         failed = [run for run in runs.runs.values() if run.failed]
         has_failed_training = any(not run.ruled_out for run in failed)
-        succeeded = [
-            run.architecture
-            for run in runs.runs.values()
-            if run.values and not run.failed
-            if not (has_failed_training and run.reached == NEW)
-        ]
+        succeeded = []
+        for run in runs.runs.values():
+            if run.failed or not run.values:
+                continue
+            is_only_measured = run.reached == NEW
+            if not (is_only_measured and has_failed_training):
+                succeeded.append(run.architecture)
         self._feasibility.fit(succeeded, [run.architecture for run in failed])
 
     def _examples(self, runs: Runs) -> list[Run]:
@@ -468,11 +474,10 @@ class ImprovementPerCost:
 
         They are kept if trainings of duplicates have had different accuracies.
         """
-        started = [
-            network
-            for network, run in runs.runs.items()
-            if not run.is_measured_only and self._texts.can_be_written(network)
-        ]
+        started = []
+        for network, run in runs.runs.items():
+            if not run.is_measured_only and self._texts.can_be_written(network):
+                started.append(network)
         results = []
         for architecture, text in zip(started, self._texts(started), strict=True):
             for level, values in runs.runs[architecture].values.items():

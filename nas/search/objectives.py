@@ -35,7 +35,7 @@ def parse_objectives(objectives: ObjectivesLike) -> tuple[Metric, ...]:
 
         >>> import nas
         >>> [str(metric) for metric in nas.parse_objectives({"top1": "max", "params": "min"})]
-        ['top1:max', 'params']
+        ['top1:max', 'params:min']
         >>> nas.parse_objectives("top1_accuracy,pi_latency_ms")[1].direction
         'minimize'
 
@@ -113,10 +113,10 @@ class Constraint:
 
     Example:
 
-        >>> import nas
+        >>> import nas, numpy as np
         >>> limit = nas.Constraint.parse("pi_latency_ms <= 8")
-        >>> limit.violation(10.0), limit.violation(7.5)
-        (2.0, -0.5)
+        >>> limit.violation(np.array([10.0, 7.5])).tolist()
+        [2.0, -0.5]
 
     Attributes:
         metric: name of the metric.

@@ -83,7 +83,7 @@ class FunctionEvaluator(NetworkEvaluator):
         >>> space = nas.load_benchmark("digits201").space
         >>> evaluator = nas.FunctionEvaluator(space, evaluate, ["layers"], nas.Measurement(("params",)))
         >>> evaluator.metrics, evaluator.trained
-        (('params', 'layers'), ('layers',))
+        (('layers', 'params'), ('layers',))
 
     Args:
         space: the search space.

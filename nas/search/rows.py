@@ -34,15 +34,20 @@ class RowSpace:
     """
 
     def __init__(self, space: SearchSpace, rows: Sequence[Architecture]) -> None:
-        self.space, self.rows, self.size = space, list(rows), len(rows)
-        self._row = {row: i for i, row in enumerate(self.rows)}
+        self.space = space
+        self.rows = list(rows)
+        self.size = len(rows)
+        self._number = {row: number for number, row in enumerate(self.rows)}
+
+        # The rows as a matrix of integers: a column per name, a code per name and value.
         self._column: dict[str, int] = {}
         self._codes: dict[tuple[str, Any], int] = {}
         for row in self.rows:
             for name, value in row.choices:
                 self._column.setdefault(name, len(self._column))
                 self._codes.setdefault((name, value), len(self._codes))
-        self._table = np.stack([self._coded(row.as_dict()) for row in self.rows])  # (rows, names)
+        coded = [self._coded(row.as_dict()) for row in self.rows]
+        self._table = np.stack(coded)  # (rows, names)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.space, name)
@@ -70,13 +75,14 @@ class RowSpace:
         # 1. The number of choices that each row shares; -1 for those that are taken.
         is_equal = self._table == self._coded(choices)  # (rows, names)
         shared = is_equal.sum(axis=1)  # (rows,)
-        taken_rows = [self._row[row] for row in taken if row in self._row]
+        taken_rows = [self._number[row] for row in taken if row in self._number]
         shared[taken_rows] = -1
 
         # 2. One of the best.
-        best = np.flatnonzero(shared == shared.max())
-        drawn = best[rng.integers(len(best))]
-        return None if shared.max() < 0 else self.rows[int(drawn)]
+        most = shared.max()
+        best = np.flatnonzero(shared == most)
+        drawn = int(best[rng.integers(len(best))])
+        return self.rows[drawn] if most >= 0 else None
 
     def _coded(self, choices: Mapping[str, Any]) -> np.ndarray:
         """Integer codes (names,) of choices.

@@ -330,10 +330,15 @@ class PredictorSampler(ReplaySampler):
         kept = dict.fromkeys([*self._candidates, *measured])  # an ordered set
         stored = [architecture for architecture in kept if architecture not in taken]
         effort = LATER_EFFORT if len(evaluated) >= MANY_EVALUATED else EFFORT
-        best, others = stored[: effort.best], stored[effort.best :]
+        estimated_again = stored[: effort.best]
+        in_old_order = []
+        others = stored[effort.best :]
         picked = set(rng.permutation(len(others))[: effort.others].tolist())
-        again = best + [other for i, other in enumerate(others) if i in picked]
-        rest = [other for i, other in enumerate(others) if i not in picked]
+        for i, other in enumerate(others):
+            if i in picked:
+                estimated_again.append(other)
+            else:
+                in_old_order.append(other)
 
         # 4. Evolution on estimates adds new ones. Those that would only repeat a training are left
         #    out.
@@ -348,14 +353,14 @@ class PredictorSampler(ReplaySampler):
             accept=surrogate.texts.can_be_written,
             generations=effort.generations,
         )
-        candidates = self._without_repetitions(new + again, evaluated)
+        candidates = self._without_repetitions(new + estimated_again, evaluated)
 
         # 5. Sort by rank, which also decides between equal expected improvements below, store the
         #    best for later fits, and go on with the first ones.
         if candidates:
             order = best_first(self._rank(candidates), rng)
             candidates = [candidates[i] for i in order]
-        self._candidates = (candidates + rest)[: self.pool]
+        self._candidates = (candidates + in_old_order)[: self.pool]
         surrogate.forget_all_but([*taken, *measured, *self._candidates])
         batch_size = max(self.refit_every, len(evaluated) // EVALUATIONS_PER_REFIT_TRIAL)
         sampled = max(effort.sampled, SAMPLED_PER_CHOICE * batch_size)

@@ -126,14 +126,19 @@ class Surrogate:
             estimates = predictor.estimate(inputs, self.predicted, given=self._exact_metrics(new))
             return estimates[:, None]  # (n, 1, predicted)
 
-        unknown = np.full(len(self.metrics), np.nan)
-        observed = [self._observed.get(architecture, unknown) for architecture in architectures]
-        values = np.array(observed).reshape(-1, len(self.metrics))  # (n, m)
-        rows = np.flatnonzero(np.isnan(values).any(axis=1)).tolist()
+        # 1. What has been observed, NaN elsewhere.
+        values = np.full((len(architectures), len(self.metrics)), np.nan)  # (n, m)
+        for row, architecture in zip(values, architectures, strict=True):
+            if architecture in self._observed:
+                row[:] = self._observed[architecture]
+
+        # 2. Estimates take the place of NaN.
+        is_unknown = np.isnan(values)
+        rows = np.flatnonzero(is_unknown.any(axis=1)).tolist()
         if rows:
-            new = [architectures[row] for row in rows]
-            estimated = self._cached(new, self._estimated, 1, estimate)[:, 0]  # (rows, m)
-            values[rows] = np.where(np.isnan(values[rows]), estimated, values[rows])
+            incomplete = [architectures[row] for row in rows]
+            estimated = self._cached(incomplete, self._estimated, 1, estimate)[:, 0]  # (rows, m)
+            values[rows] = np.where(is_unknown[rows], estimated, values[rows])
         return values
 
     def forget_all_but(self, architectures: Iterable[Architecture]) -> None:

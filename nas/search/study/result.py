@@ -326,13 +326,12 @@ class SearchResult:
     @cached_property
     def _confirmed(self) -> dict[int, dict[str, tuple[float, float, float, str]]]:
         """What was measured again at the end of the search, by number of the trial."""
-        return {
-            int(key.removeprefix(CONFIRMED_KEY)): {
-                metric: tuple(value) for metric, value in values.items()
-            }
-            for key, values in self.study.user_attrs.items()
-            if key.startswith(CONFIRMED_KEY)
-        }
+        confirmed = {}
+        for key, values in self.study.user_attrs.items():
+            if key.startswith(CONFIRMED_KEY):
+                trial = int(key.removeprefix(CONFIRMED_KEY))
+                confirmed[trial] = {metric: tuple(value) for metric, value in values.items()}
+        return confirmed
 
     @property
     def _is_finite(self) -> np.ndarray:
