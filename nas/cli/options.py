@@ -150,8 +150,8 @@ Training = Annotated[
         "--training",
         help="Training setting, NAME=VALUE: batch, learning_rate, weight_decay, optimizer (sgd, "
         "adamw), schedule (one-cycle, cosine), shift, noise, flip, patience, validation; "
-        "repeatable. By default sgd with a learning_rate of 0.1, and adamw with 0.001 where "
-        "networks inherit weights.",
+        "repeatable. By default sgd with a learning_rate of 0.1. Networks that inherit weights get "
+        "adamw with up to 0.002, the less, the nearer they are to the model.",
         rich_help_panel=TRAINING,
     ),
 ]

@@ -156,7 +156,7 @@ def _received(
         for norm in norms
     ]
     try:
-        with _in_evaluation(model):
+        with in_evaluation(model):
             for x in batches:
                 run(x)
     finally:
@@ -236,7 +236,8 @@ def batch_size(largest: int, *shapes: Shape) -> int:
 
 
 @contextmanager
-def _in_evaluation(module: nn.Module) -> Iterator[None]:
+def in_evaluation(module: nn.Module) -> Iterator[None]:
+    """A context in which a module is in evaluation mode, and nothing has gradients."""
     modes = {layer: layer.training for layer in module.modules()}
     module.eval()
     try:
@@ -248,21 +249,21 @@ def _in_evaluation(module: nn.Module) -> Iterator[None]:
 
 
 class Teacher:
-    """The model's outputs for batches.
+    """A model's outputs for batches.
 
     Args:
-        network: the network that learns, which has a teacher.
+        network: a part of the model.
+        model: the model.
         device: torch device of the batches.
     """
 
-    def __init__(self, network: Trainable, device: torch.device) -> None:
-        assert network.teacher is not None
+    def __init__(self, network: Trainable, model: nn.Module, device: torch.device) -> None:
         self.network = network
-        self.model = network.teacher.to(device)
+        self.model = model.to(device)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Outputs (n · positions, outputs)."""
-        with _in_evaluation(self.model):
+        with in_evaluation(self.model):
             return per_position(self.network.outputs(self.model, x))
 
 
@@ -284,6 +285,44 @@ def distillation(outputs: Tensor, taught: Tensor, kind: str) -> Tensor:
         log_target=True,
     )
     return divergence * TEMPERATURE**2
+
+
+def distance(outputs: Tensor, taught: Tensor, kind: str) -> float:
+    """How far outputs (n · positions, outputs) are from the teacher's, 0 to 1.
+
+    It is their `distillation`, relative to that of the best constant outputs.
+
+    Args:
+        outputs, taught, kind: as there.
+    """
+    if kind == "vectors":
+        mean = taught.mean(0, keepdim=True)
+    else:
+        probabilities = functional.softmax(taught / TEMPERATURE, 1).mean(0, keepdim=True)
+        mean = TEMPERATURE * probabilities.log()
+    of_constant = float(distillation(mean.expand_as(taught), taught, kind))
+    relative = float(distillation(outputs, taught, kind)) / max(of_constant, 1e-12)
+    return min(max(relative, 0.0), 1.0) if math.isfinite(relative) else 1.0
+
+
+def distance_from_model(network: Trainable, module: nn.Module, x: Tensor) -> float | None:
+    """`distance` of a network's outputs from those of its model.
+
+    Args:
+        network: the network.
+        module: its module.
+        x: a batch of inputs, on the module's device.
+
+    Returns:
+        None if the network inherits from no single model.
+    """
+    model = network.model or network.teacher
+    if model is None:
+        return None
+    taught = Teacher(network, model, x.device)(x)
+    with in_evaluation(module):
+        outputs = per_position(network.outputs(module, x))
+    return distance(outputs, taught, network.imitates)
 
 
 # --- fidelity
@@ -346,7 +385,7 @@ def imitated(data: Dataset, network: Trainable) -> Dataset:
     key = (data.fingerprint, id(network.teacher), network.imitates)
     if key not in _IMITATIONS:
         _IMITATIONS.clear()
-        teacher = Teacher(network, torch.device("cpu"))
+        teacher = Teacher(network, network.teacher, torch.device("cpu"))
         graph = network.graph
         taken, made = graph.shapes[graph.inputs[0]], graph.shapes[graph.outputs[0]]
         if len(made) < 2:

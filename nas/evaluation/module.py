@@ -281,3 +281,14 @@ class _NoInitialWeights(TorchFunctionMode):
         if func is torch.Tensor.normal_ or getattr(func, "__module__", "") == "torch.nn.init":
             return options["tensor"] if "tensor" in options else args[0]
         return func(*args, **options)
+
+
+def torch_device(name: str) -> torch.device:
+    """The device of this name; InputError if it is not available."""
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"device {name!r} is not available here ({reason}); use cpu") from error
+    return device

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 SCHEDULES = ("one-cycle", "cosine")
 # Learning rates, by optimizer
 RATES = {"sgd": 0.1, "adamw": 2e-3}
-FINE_TUNING_RATES = {"sgd": 0.01, "adamw": 1e-3}
+FINE_TUNING_RATES = {"sgd": 0.02, "adamw": 2e-3}  # of networks as far from the model as can be
+MIN_DISTANCE = 1e-6  # from a model: what rounding leaves
+UNKNOWN_DISTANCE = 0.25  # of networks that inherit weights from no single model
 OPTIMIZERS = tuple(RATES)
 
 
@@ -27,7 +29,7 @@ class TrainingTask:
         epochs: passes over the training part; 0 only for networks that inherit weights.
         batch: samples per training step.
         learning_rate: the schedule's maximum. None: 0.1 for SGD and 0.002 for AdamW, and from
-            inherited weights, which higher rates would destroy, 0.01 and 0.001.
+            inherited weights the less, the nearer a network is to the model (`fine_tuning_rate`).
         weight_decay: L2 penalty of SGD, decoupled weight decay of AdamW.
         optimizer: `"sgd"` (Nesterov momentum 0.9) or `"adamw"`. None: SGD, and from inherited
             weights AdamW, unless there is a learning rate.
@@ -80,7 +82,7 @@ class TrainingTask:
             )
 
     def of_weights(self, inherited: bool) -> Self:
-        """The task with an optimizer and a learning rate.
+        """The task with an optimizer, and with a learning rate unless each network has its own.
 
         Args:
             inherited: True if the training starts from the weights of a trained model.
@@ -88,9 +90,27 @@ class TrainingTask:
         optimizer = self.optimizer
         if optimizer is None:
             optimizer = "adamw" if inherited and self.learning_rate is None else "sgd"
-        rates = FINE_TUNING_RATES if inherited else RATES
-        rate = rates[optimizer] if self.learning_rate is None else self.learning_rate
+        rate = self.learning_rate
+        if rate is None and not inherited:
+            rate = RATES[optimizer]
         return replace(self, optimizer=optimizer, learning_rate=rate)
+
+
+def fine_tuning_rate(optimizer: str, distance: float | None) -> float:
+    """The learning rate of a network that inherits weights.
+
+    A network that is nearly the model has nearly its outputs. Adam takes steps of the same size
+    however small the gradients are, which would lead away from them. A far one has to learn. Between
+    them, the rate goes with the root of the distance, and with it the squared change of weights with
+    the distance.
+
+    Args:
+        optimizer: of `OPTIMIZERS`.
+        distance: of the network from the model, 0 to 1 (`nas.evaluation.inheritance.distance`); None
+            if there is no such model.
+    """
+    far = UNKNOWN_DISTANCE if distance is None else max(distance, MIN_DISTANCE)
+    return float(f"{FINE_TUNING_RATES[optimizer] * math.sqrt(far):.2g}")
 
 
 def training_task(settings: Mapping[str, Any]) -> TrainingTask:

@@ -25,16 +25,18 @@ from nas.evaluation.inheritance import (
     Teacher,
     adapted_to_data,
     batch_size,
+    distance_from_model,
     distillation,
     per_position,
     recalibrate,
     targets_per_position,
 )
 from nas.evaluation.machine import MeasurementPause
-from nas.evaluation.module import without_data
+from nas.evaluation.module import torch_device, without_data
 from nas.evaluation.tasks import (
     DigitsTask,
     TrainingTask,
+    fine_tuning_rate,
     optimizer_of,
     schedule_of,
     training_task,
@@ -299,7 +301,7 @@ class _Training:
         self.seeds = seeds
         self.task = task
         self.report = report
-        self.device = _device(device)
+        self.device = torch_device(device)
         self.replicas = len(seeds)
         self.goal = goal_of(data)
         self.train = data.train
@@ -318,13 +320,26 @@ class _Training:
         self.net = self._initial_module().to(self.device)
         if self.has_images:
             self.net = self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.teacher = None if network.teacher is None else Teacher(network, self.device)
+        self.teacher = None
+        if network.teacher is not None:
+            self.teacher = Teacher(network, network.teacher, self.device)
+        # Of an imitated model, the outputs themselves say more than its top classes.
+        self.teacher_share = 1.0 if isinstance(data, Imitation) else TEACHER_SHARE
+        self.inherited: State | None = None
         if network.inherits:
             # Statistics of the whole model do not fit a part of it.
             recalibrate(self.net, self._calibration(), self._outputs)
-        self.optimizer = optimizer_of(self.net, task)
+            self.inherited = self._copied_state()
+        if task.learning_rate is None:
+            assert task.optimizer is not None
+            far = None
+            if task.epochs:
+                far = distance_from_model(network, self.net, next(self._calibration()))
+            rate = fine_tuning_rate(task.optimizer, far)
+            self.task = replace(task, learning_rate=rate)
+        self.optimizer = optimizer_of(self.net, self.task)
         steps = task.epochs * (len(self.train) // task.batch)
-        self.schedule = schedule_of(self.optimizer, task, steps)
+        self.schedule = schedule_of(self.optimizer, self.task, steps)
         self.pause = MeasurementPause()
 
         # 3. How far it is.
@@ -365,7 +380,7 @@ class _Training:
             loss = self.goal.loss(outputs, y)
             if self.teacher:  # it teaches own modules, which train one by one
                 taught = distillation(outputs[:, 0], self.teacher(x), self.network.imitates)
-                loss = (1 - TEACHER_SHARE) * loss + TEACHER_SHARE * taught
+                loss = (1 - self.teacher_share) * loss + self.teacher_share * taught
             # The loss is a mean over replicas, which would shrink the gradient of each.
             (loss * self.replicas).backward()
             self.optimizer.step()
@@ -406,11 +421,7 @@ class _Training:
             self.stopped = True
 
     def _keep_best(self, scores: list[float]) -> None:
-        sign = self.goal.sign
-        better = [
-            math.isfinite(new) and (old is None or sign * new < sign * old.validation)
-            for new, old in zip(scores, self.best, strict=True)
-        ]
+        better = [self._is_better(*of) for of in zip(scores, self.best, strict=True)]
         self.stale = 0 if any(better) else self.stale + 1
         if any(better):
             new = self._current_results(scores)
@@ -419,11 +430,43 @@ class _Training:
             ]
 
     def results(self) -> list[_Result]:
-        """Scores and tensors of each replica."""
+        """Scores and tensors of each replica.
+
+        A network that inherits weights has these if the training has made it worse.
+        """
         if all(self.best):
-            return [result for result in self.best if result]
-        now = self._current_results(self._scores(self.validation))
-        return [result or here for result, here in zip(self.best, now, strict=True)]
+            results = [result for result in self.best if result]
+        else:
+            if self.inherited is not None and self.epoch:
+                # Moving averages over few steps are those of earlier weights.
+                recalibrate(self.net, self._calibration(), self._outputs)
+            now = self._current_results(self._scores(self.validation))
+            results = [result or here for result, here in zip(self.best, now, strict=True)]
+        if self.inherited is None or not self.epoch:
+            return results
+
+        trained = self._copied_state()
+        self.net.load_state_dict(self.inherited)
+        before = self._scores(self.validation)
+        if any(map(self._is_better, before, results)):
+            untrained = self._current_results(before)
+            results = [
+                old if self._is_better(old.validation, new) else new
+                for old, new in zip(untrained, results, strict=True)
+            ]
+        self.net.load_state_dict(trained)
+        return results
+
+    def _is_better(self, score: float, result: _Result | None) -> bool:
+        """True if a validation score is finite and better than that of a result."""
+        if not math.isfinite(score):
+            return False
+        if result is None or math.isnan(result.validation):
+            return True
+        return self.goal.sign * score < self.goal.sign * result.validation
+
+    def _copied_state(self) -> State:
+        return {name: tensor.clone() for name, tensor in self.net.state_dict().items()}
 
     def _current_results(self, scores: list[float]) -> list[_Result]:
         states = [self.network.state(self.net, replica) for replica in range(self.replicas)]
@@ -545,16 +588,3 @@ class _Training:
         self.best = [_Result(*result) if result else None for result in state["best"]]
         for epoch in range(1, len(self.curve) + 1):
             self._report(epoch)
-
-
-# --- device
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"device {name!r} is not available here ({reason}); use cpu") from error
-    return device

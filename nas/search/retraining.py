@@ -312,8 +312,9 @@ class _BuiltIn:
 
         aware = replace(network, build=build, inherits=True)
         task = self.measurement.training
-        assert task.learning_rate is not None
-        rate = FINE_TUNING_RATE * task.learning_rate
+        rate = task.learning_rate
+        if rate is not None:
+            rate *= FINE_TUNING_RATE
         task = replace(task, epochs=epochs, learning_rate=rate, patience=None)
         seed = self.measurement.seeds[0]
         trained = train(aware, self._data(network), (seed,), task, device=self.measurement.device)

@@ -14,11 +14,12 @@ from nas.evaluation.datasets import Dataset, Part, load_dataset
 from nas.evaluation.inheritance import (
     Cosine,
     adapted_to_data,
+    distance,
     distillation,
     imitated,
     recalibrate,
 )
-from nas.evaluation.tasks import TrainingTask
+from nas.evaluation.tasks import TrainingTask, fine_tuning_rate
 from nas.evaluation.trainable import Trainable
 from nas.evaluation.training import train
 from nas.search.study.networks import NetworkId
@@ -139,16 +140,58 @@ def test_the_whole_model_keeps_its_fidelity_on_data_it_was_not_trained_on() -> N
         assert train(network, imitation, task=task).validation[0] > 99
 
 
-def test_fine_tuning_has_rates_that_keep_inherited_weights() -> None:
-    task = TrainingTask(2)
-    rates = {inherited: task.of_weights(inherited) for inherited in (False, True)}
+def test_what_is_set_of_optimizer_and_rate_stays() -> None:
+    rates = {inherited: TrainingTask(2).of_weights(inherited) for inherited in (False, True)}
     assert (rates[False].optimizer, rates[False].learning_rate) == ("sgd", 0.1)
-    assert (rates[True].optimizer, rates[True].learning_rate) == ("adamw", 0.001)
-    # What is set stays, and a rate alone is one of SGD.
+    assert (rates[True].optimizer, rates[True].learning_rate) == ("adamw", None)
+    # A rate alone is one of SGD.
     own = TrainingTask(2, learning_rate=0.03).of_weights(inherited=True)
     assert (own.optimizer, own.learning_rate) == ("sgd", 0.03)
-    assert TrainingTask(2, optimizer="sgd").of_weights(inherited=True).learning_rate == 0.01
+    assert TrainingTask(2, optimizer="sgd").of_weights(inherited=True).learning_rate is None
     assert TrainingTask(2, optimizer="adamw").of_weights(inherited=False).learning_rate == 0.002
+
+
+def test_distances_are_relative_to_constant_outputs() -> None:
+    torch.manual_seed(0)
+    taught = 3 * torch.randn(50, 4)
+    for kind in ("classes", "vectors"):
+        near = distance(taught + 0.1 * torch.randn(50, 4), taught, kind)
+        far = distance(taught + 2 * torch.randn(50, 4), taught, kind)
+        assert 0 < near < 0.1 < far < 1
+        assert distance(taught, taught, kind) == pytest.approx(0, abs=1e-6)
+        assert distance(-taught, taught, kind) == 1
+        assert distance(taught * float("nan"), taught, kind) == 1
+
+
+def test_networks_near_the_model_have_lower_rates() -> None:
+    steps = [fine_tuning_rate("adamw", far) for far in (0, 0.01, 0.25, 1)]
+    assert steps == [2e-6, 2e-4, 1e-3, 2e-3]
+    assert fine_tuning_rate("adamw", None) == 1e-3
+
+
+@pytest.mark.parametrize("outputs", ["classes", "vectors"])
+def test_the_whole_model_stays_as_it_is_in_any_number_of_epochs(outputs: str) -> None:
+    parts = Subnetworks(trained_net(), torch.zeros(1, 1, 8, 8), name="net", outputs=outputs)
+    network = Trainable.of(parts, parts.whole)
+    data = imitated(load_dataset("digits"), network)
+    trained = train(network, data, task=TrainingTask(3, noise=0, shift=0))
+    assert trained.test[0] > 99.5
+
+
+@pytest.mark.parametrize("patience", [None, 2])
+def test_a_training_that_makes_inherited_weights_worse_changes_nothing(
+    patience: int | None,
+) -> None:
+    parts = Subnetworks(trained_net(), torch.zeros(1, 1, 8, 8), name="net")
+    network = Trainable.of(parts, parts.uniform(0.5))
+    data = load_dataset("digits")
+    before = train(network, data, task=TrainingTask(0))
+    destroyed = TrainingTask(2, learning_rate=50.0, patience=patience)
+    after = train(network, data, task=destroyed)
+    assert (after.validation, after.test) == (before.validation, before.test)
+    assert after.state is not None
+    assert before.state is not None
+    assert all(torch.equal(x, before.state[name]) for name, x in after.state.items())
 
 
 def test_normalizations_that_share_their_weights_are_not_adapted() -> None:
