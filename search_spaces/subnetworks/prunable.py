@@ -25,7 +25,7 @@ from search_spaces.common.errors import describe, unknown
 from search_spaces.ir.fusion import fuse
 from search_spaces.ir.graph import Graph
 from search_spaces.ir.precision import LAYERS, with_precision
-from search_spaces.ir.pytorch.modules import Example, run
+from search_spaces.ir.pytorch.modules import Example, evaluating, plain_attributes, run
 from search_spaces.ir.pytorch.recording import example_tensors, record
 from search_spaces.ir.text import compact, write
 from search_spaces.subnetworks.axes import Atom, atoms_of, fix
@@ -119,7 +119,8 @@ class Prunable:
         importance: Importance,
     ) -> None:
         # 1. and 2. What could be chosen.
-        self.module = module.eval()
+        self.module = evaluating(module)
+        self._attributes = plain_attributes(module)
         self.example = example
         self.settings = settings
         self.reading: Reading = read_module(module, example)
@@ -201,7 +202,7 @@ class Prunable:
     def _prepare(self) -> None:
         """Set up slicing and resizing for the current choices."""
         members = self._members
-        self.slicer = Slicer(self.module, self.reading, self.coupling, members)
+        self.slicer = Slicer(self.module, self.reading, self.coupling, members, self._attributes)
         self.slicer.assignment = self._assignment
         atoms = [group.atom for group in members]
         for atom in atoms:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from search_spaces.common.errors import InputError
+from search_spaces.ir.pytorch.modules import Attributes, set_plain_attributes, unchanged_attributes
 from search_spaces.subnetworks.attention import NarrowMultiheadAttention
 from search_spaces.subnetworks.axes import (
     Atom,
@@ -121,6 +122,7 @@ class Slicer:
         reading: what was read from it.
         coupling: the axes of its tensors.
         groups: the groups that may be shortened.
+        attributes: plain attributes of the module's layers, as they were before it was called.
 
     Attributes:
         assignment: what attributes mean, where their names do not say it.
@@ -132,8 +134,10 @@ class Slicer:
         reading: Reading,
         coupling: Coupling,
         groups: Iterable[Group],
+        attributes: Attributes,
     ) -> None:
         self.module = module
+        self._attributes = attributes
         self.reading = reading
         self.coupling = coupling
         groups = list(groups)
@@ -178,9 +182,16 @@ class Slicer:
             cut = kernel_of_weight.get(id(tensor))
             sliced[id(tensor)] = self._sliced(tensor, kept, cut, meta)
 
-        # 2. A copy of the module with these.
+        for _, attributes in self._attributes:
+            for value in attributes.values():
+                if isinstance(value, Tensor) and not value.is_leaf:  # torch copies leaves alone
+                    sliced[id(value)] = value.detach()
+
+        # 2. A copy of the module with these, and without what calls left in it.
         try:
-            module = copy.deepcopy(self.module, sliced)
+            with unchanged_attributes(self.module):
+                set_plain_attributes(self._attributes)
+                module = copy.deepcopy(self.module, sliced)
         except Exception as error:  # the module's own __deepcopy__ may raise any
             reason = f"{type(error).__name__}: {error}"
             raise InputError(f"the module cannot be copied ({reason})") from error

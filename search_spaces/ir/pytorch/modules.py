@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from search_spaces.common.errors import InputError
 from search_spaces.ir.pytorch.calls import function_name, mapped, tensors_in, without_data
@@ -42,9 +43,78 @@ def run(module: nn.Module, example: Example) -> Any:
     return module(*args, **kwargs)
 
 
+def evaluating(module: nn.Module) -> nn.Module:
+    """The module in evaluation mode, without what its layers keep for it.
+
+    Those that keep what they compute from their weights forget it when they are trained.
+    """
+    for layer in module.modules():
+        if type(layer).train is not nn.Module.train:
+            layer.train()
+    return module.eval()
+
+
 def is_lazy(module: nn.Module) -> bool:
     """True if shapes of weights follow from the first input, such as those of `nn.LazyLinear`."""
     return any(isinstance(p, UninitializedParameter) for p in module.parameters())
+
+
+# --- tensors that calls leave in layers
+
+_OF_TORCH = frozenset(vars(nn.Module()))  # names of the attributes that all modules have
+Attributes = list[tuple[nn.Module, dict[str, Any]]]
+
+
+def plain_attributes(module: nn.Module) -> Attributes:
+    """The layers of a module, each with its own attributes; of dictionaries and lists, copies."""
+    attributes: Attributes = []
+    for layer in module.modules():
+        own = {}
+        for name, value in vars(layer).items():
+            if name not in _OF_TORCH:
+                own[name] = value.copy() if type(value) in (dict, list) else value
+        attributes.append((layer, own))
+    return attributes
+
+
+def set_plain_attributes(attributes: Attributes) -> None:
+    """Give layers the attributes that they had, where these hold tensors or do so by now.
+
+    Dictionaries and lists keep their identity. What else a layer notes of itself stays, such as
+    that it has installed hooks.
+    """
+    for layer, before in attributes:
+        now = vars(layer)
+        for name in [name for name in now if name not in _OF_TORCH]:
+            value = before.get(name)
+            if not _holds_tensors(value) and not _holds_tensors(now[name]):
+                continue
+            if type(value) is dict and type(now[name]) is dict:
+                now[name].clear()
+                now[name].update(value)
+            elif type(value) is list and type(now[name]) is list:
+                now[name][:] = value
+            elif name in before:
+                now[name] = value
+            else:
+                del now[name]
+
+
+def _holds_tensors(value: Any) -> bool:
+    return any(isinstance(x, Tensor) for x in tree_leaves(value))
+
+
+@contextmanager
+def unchanged_attributes(module: nn.Module) -> Iterator[None]:
+    """Undo what tensors calls within the block leave in a module's layers.
+
+    A layer may keep what it has computed from its weights, for its next calls.
+    """
+    attributes = plain_attributes(module)
+    try:
+        yield
+    finally:
+        set_plain_attributes(attributes)
 
 
 # --- modules without weights

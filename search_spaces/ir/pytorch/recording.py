@@ -54,8 +54,10 @@ from search_spaces.ir.pytorch.modules import (
     arguments,
     as_while_tracing,
     check_untransformed,
+    evaluating,
     is_lazy,
     run,
+    unchanged_attributes,
 )
 from search_spaces.ir.pytorch.recorder import BATCH_SIZE, Recorder
 from search_spaces.ir.pytorch.tensors import DerivedWeights
@@ -160,7 +162,7 @@ def recorded(
         any_batch: see `record`.
         new_recorder: makes the recorder of each attempt, with the arguments of `Recorder`.
     """
-    module.eval()
+    evaluating(module)
     check_untransformed(module)
     if is_lazy(module):
         with torch.no_grad(), torch.compiler.set_stance("force_eager"):
@@ -271,7 +273,8 @@ def _result(
     args, kwargs = tree_unflatten(values, structure)
     # 2. The call; a compiled module is called as it was before.
     plain = torch.compiler.set_stance("force_eager")
-    with torch.no_grad(), plain, as_while_tracing(module, recorder.is_value), recorder:
+    tracing = as_while_tracing(module, recorder.is_value)
+    with unchanged_attributes(module), torch.no_grad(), plain, tracing, recorder:
         return module(*args, **kwargs)
 
 

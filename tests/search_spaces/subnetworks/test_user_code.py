@@ -227,3 +227,56 @@ def test_constants_of_buffers_are_narrowed_with_the_channels(
     session = onnxruntime.InferenceSession(model_of_file.SerializeToString())
     (made,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
     np.testing.assert_allclose(made, module(x).detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+# --- what calls leave in a module
+
+
+class Biases(nn.Module):
+    """Attention with biases that are computed once for all calls until the next training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = 4
+        self.qkv, self.join = nn.Linear(32, 96), nn.Linear(32, 32)
+        self.biases = nn.Parameter(torch.randn(4, 7))
+        self.cache: dict[str, Tensor] = {}
+        self.last: Tensor | None = None
+
+    def train(self, mode: bool = True) -> Biases:
+        super().train(mode)
+        if mode:
+            self.cache.clear()
+            self.last = None
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.cache:
+            self.cache["cpu"] = self.biases[:, torch.arange(49) % 7].unflatten(1, (7, 7))
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        shares = (q @ k.transpose(-2, -1) + self.cache["cpu"]).softmax(-1)
+        self.last = self.join((shares @ v).transpose(1, 2).flatten(2))
+        return self.last
+
+
+class CachesBiases(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.attention, self.head = nn.Linear(6, 32), Biases(), nn.Linear(32, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        return self.head((x + self.attention(x)).mean(1))
+
+
+def test_what_a_model_has_cached_is_not_inherited() -> None:
+    torch.manual_seed(0)
+    model, x = CachesBiases().eval(), torch.randn(2, 7, 6)
+    expected = model(x)
+    space = Subnetworks(model, x)
+    assert not space.unpruned
+    check_sub_networks(space)
+    torch.testing.assert_close(model(x), expected)
+    # The model's own cache is used again, and its copies have none.
+    assert model.attention.cache["cpu"].device.type == "cpu"
+    assert not space.module(space.uniform(0.5)).get_submodule("attention").cache
