@@ -259,10 +259,10 @@ class Predictor(ABC):
         jobs: int,
         options: dict[str, Any],
     ) -> Iterator[Any]:
-        remaining = iter(architectures)
-        chunks = iter(lambda: self._prepared(list(islice(remaining, STREAM_CHUNK))), [])
+        chunks = self._chunks(architectures)
         if jobs == 1:
-            yield from (getattr(self, method)(chunk, **options) for chunk in chunks)
+            for chunk in chunks:
+                yield getattr(self, method)(chunk, **options)
             return
         from joblib import Parallel, delayed
 
@@ -273,9 +273,11 @@ class Predictor(ABC):
                 delayed(_in_worker)(type(self), folder, method, chunk, options) for chunk in chunks
             )
 
-    def _prepared(self, architectures: Inputs) -> list[Any]:
-        """Inputs in a form that can be sent to another process."""
-        return list(architectures) if self.reads_choices else as_texts(architectures)
+    def _chunks(self, architectures: Stream) -> Iterator[list[Any]]:
+        """`STREAM_CHUNK` inputs after another, in a form that can be sent to another process."""
+        remaining = iter(architectures)
+        while chunk := list(islice(remaining, STREAM_CHUNK)):
+            yield chunk if self.reads_choices else as_texts(chunk)
 
 
 @lru_cache(maxsize=1)
@@ -498,16 +500,20 @@ def group_by_observed(
         everything = np.arange(count)
         return [(everything, [])] if count else []
     names = list(observed)
-    columns = np.stack([observed[name] for name in names], 1)
-    is_observed = ~np.isnan(columns)  # (count, names)
-    patterns, pattern_of_row = np.unique(is_observed, axis=0, return_inverse=True)
-    pattern_of_row = pattern_of_row.ravel()
+    columns = np.stack([observed[name] for name in names], 1)  # (count, names)
     groups = []
-    for number, pattern in enumerate(patterns):
-        rows = np.flatnonzero(pattern_of_row == number)
-        names_of_rows = [names[column] for column in np.flatnonzero(pattern)]
+    for rows, is_observed in rows_by_pattern(~np.isnan(columns)):
+        names_of_rows = [names[column] for column in np.flatnonzero(is_observed)]
         groups.append((rows, names_of_rows))
     return groups
+
+
+def rows_by_pattern(mask: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Row numbers of each group of equal rows of a mask (n, k), and that row (k,)."""
+    patterns, pattern_of_row = np.unique(mask, axis=0, return_inverse=True)
+    pattern_of_row = pattern_of_row.ravel()
+    for number, pattern in enumerate(patterns):
+        yield np.flatnonzero(pattern_of_row == number), pattern
 
 
 def restore_values(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from scipy.special import ndtri
 
-from predictors.base import Predictor
+from predictors.base import Predictor, rows_by_pattern
 from predictors.metrics import EXACT, conditioning_costs
 from predictors.transforms import TargetTransform
 
@@ -100,10 +100,7 @@ def conditional_errors(
 
     # Rows that lack the same metrics are drawn together.
     is_missing = np.isnan(observed[:, 0])  # (n, m)
-    patterns, pattern_of_row = np.unique(is_missing, axis=0, return_inverse=True)
-    pattern_of_row = pattern_of_row.ravel()
-    for number, free in enumerate(patterns):
-        rows = np.flatnonzero(pattern_of_row == number)
+    for rows, free in rows_by_pattern(is_missing):
         fixed = ~free
         # 1. The blocks of the covariance: f free metrics and k observed ones.
         across = covariance[np.ix_(free, fixed)]  # (f, k)

@@ -157,14 +157,13 @@ def split(table: TextTable, share: float, seed: int) -> tuple[TextTable, TextTab
 
 
 def rank_correlations(
-    predictor: Predictor, table: TextTable, samples: int = 64, seed: int = 0
+    predictor: Predictor, table: TextTable, seed: int = 0
 ) -> list[dict[str, Any]]:
     """Spearman's ρ and Kendall's τ between predictions and true values, per space and metric.
 
     Args:
         predictor: a fitted predictor.
         table: texts with true values.
-        samples: samples per prediction.
         seed: of the predictions.
 
     Returns:
@@ -174,7 +173,7 @@ def rank_correlations(
     from scipy.stats import kendalltau, spearmanr
 
     metrics = [name for name in table.metrics if name in predictor.metrics]
-    predicted = predictor.predict(table.texts, metrics, samples=samples, seed=seed)
+    predicted = predictor.predict(table.texts, metrics, seed=seed)
     spaces = np.array(table.spaces)
     rows = []
     for space in dict.fromkeys(table.spaces):

@@ -39,7 +39,7 @@ from nas.search.halving import Halving, Hyperband, best_order
 from nas.search.initial_design import initial_design
 from nas.search.pareto import hypervolume, infer_reference_point, non_dominated
 from nas.search.samplers import is_guided
-from nas.search.shortlist import MAX_PARTIAL_EXAMPLES, Shortlist
+from nas.search.shortlist import Shortlist, learned_of_measured
 from nas.search.trainings import NEW, Fidelities, Job, Run, Runs, extrapolated
 from predictors import create, list_predictors
 from predictors.metrics import Metric, at_fidelity
@@ -426,9 +426,7 @@ class ImprovementPerCost:
                 only_measured.append(run)
             elif run.values:
                 examples.append(run)
-        space_left = max(0, MAX_PARTIAL_EXAMPLES - len(examples))
-        first = max(0, len(only_measured) - space_left)
-        return [*examples, *only_measured[first:]]
+        return [*examples, *learned_of_measured(only_measured, len(examples))]
 
     def _new(self, fitted: Predictor, runs: Runs, rng: np.random.Generator) -> list[Architecture]:
         """The best new networks by estimates at the first fidelity.

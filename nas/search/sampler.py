@@ -31,7 +31,7 @@ from nas.search.objectives import (
 )
 from nas.search.pareto import constrained_ranks, infer_reference_point, non_dominated
 from nas.search.replay import ReplaySampler
-from nas.search.shortlist import MAX_PARTIAL_EXAMPLES, Shortlist
+from nas.search.shortlist import Shortlist, learned_of_measured
 from nas.search.study.schema import (
     CHOICES_KEY,
     PREDICTED_KEY,
@@ -118,10 +118,8 @@ class _History(NamedTuple):
 
         They are those of all evaluations, and of the latest of the others while there are few.
         """
-        space_left = max(0, MAX_PARTIAL_EXAMPLES - len(self.evaluated))
-        first = max(0, len(self.partial) - space_left)
-        latest = dict(list(self.partial.items())[first:])
-        return {**latest, **self.evaluated}
+        latest = learned_of_measured(list(self.partial.items()), len(self.evaluated))
+        return {**dict(latest), **self.evaluated}
 
 
 class PredictorSampler(ReplaySampler):

@@ -90,10 +90,7 @@ def measure_in_runtime(
 
 
 def measure_memory_in_runtime(
-    model: onnx.ModelProto,
-    name: str,
-    task: LatencyTask | None = None,
-    timeout: float | None = None,
+    model: onnx.ModelProto, name: str, task: LatencyTask | None = None
 ) -> float:
     """Peak growth of a fresh process that loads and runs the converted network, in MB (10⁶ bytes).
 
@@ -117,17 +114,15 @@ def measure_memory_in_runtime(
         ]
         models = [str(path) for path in paths]
         job: dict[str, Any] = {"action": "convert", "models": models, "task": asdict(task)}
-        converted = _run(runtime, folder, job, timeout)["files"]
+        converted = _run(runtime, folder, job)["files"]
 
         # 2. A fresh process runs them.
         inputs = [read_inputs(path, task.batch) for path in paths]
         job = {"action": "memory", "models": converted, "inputs": inputs, "task": asdict(task)}
-        return float(_run(runtime, folder, job, timeout)["peak_memory_mb"])
+        return float(_run(runtime, folder, job)["peak_memory_mb"])
 
 
-def convert_for_runtime(
-    model: Path, name: str, folder: Path, batch: int = 1, timeout: float | None = None
-) -> Path:
+def convert_for_runtime(model: Path, name: str, folder: Path, batch: int = 1) -> Path:
     """Convert an ONNX file and keep the result in a folder.
 
     Args:
@@ -135,7 +130,6 @@ def convert_for_runtime(
         name: of the runtime.
         folder: an existing folder for the converted files.
         batch: replaces a symbolic batch size.
-        timeout: see `measure_in_runtime`.
 
     Returns:
         The file to load; weights may lie beside it.
@@ -150,7 +144,7 @@ def convert_for_runtime(
         task = asdict(LatencyTask(batch=batch))
         path = _written(load_model(str(model)), Path(temporary), "model.onnx", batch)
         job = {"action": "convert", "models": [str(path)], "task": task}
-        (name_of_file,) = _run(runtime, Path(temporary), job, timeout)["files"]
+        (name_of_file,) = _run(runtime, Path(temporary), job)["files"]
         converted = Path(name_of_file)
         for part in converted.parent.glob(f"{converted.stem}.*"):  # weights beside it
             shutil.copy(part, folder / part.name)
@@ -165,7 +159,7 @@ def _written(model: onnx.ModelProto, folder: Path, name: str, batch: int) -> Pat
 
 
 def _run(
-    runtime: Runtime, folder: Path, job: dict[str, Any], timeout: float | None
+    runtime: Runtime, folder: Path, job: dict[str, Any], timeout: float | None = None
 ) -> dict[str, Any]:
     """Run a job in a child process.
 

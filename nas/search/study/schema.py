@@ -171,11 +171,6 @@ class TrialAttributes:
         return self.attributes.get(FAILED_KEY)
 
     @property
-    def is_repeat(self) -> bool:
-        """True if an earlier trial evaluated its architecture."""
-        return bool(self.attributes.get(REPEAT_KEY))
-
-    @property
     def is_prior(self) -> bool:
         """True if its values are a prior observation."""
         return bool(self.attributes.get(PRIOR_KEY))
