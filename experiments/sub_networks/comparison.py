@@ -22,7 +22,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -247,18 +247,11 @@ class Study:
     # --- evaluations
 
     def task(self, epochs: int, fresh: bool = False) -> TrainingTask:
-        """The training of a model from fresh weights, or a fine-tuning with lower rates."""
-        if self.family == "vit":
-            rate = 2e-3 if fresh else 5e-4
-            return TrainingTask(
-                epochs,
-                learning_rate=rate,
-                optimizer="adamw",
-                weight_decay=0.02,
-                shift=SHIFT,
-                noise=0,
-            )
-        return TrainingTask(epochs, learning_rate=0.1 if fresh else 0.03, shift=SHIFT, noise=0)
+        """The training of a model from fresh weights, or a fine-tuning with the default rates."""
+        task = TrainingTask(epochs, shift=SHIFT, noise=0)
+        if fresh and self.family == "vit":
+            return replace(task, learning_rate=2e-3, optimizer="adamw", weight_decay=0.02)
+        return task
 
     def score(self, key: str, network: Trainable, epochs: int, fresh: bool = False) -> Score:
         """Accuracies and relative latency of a network after some epochs; stored."""
