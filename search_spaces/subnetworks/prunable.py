@@ -411,10 +411,14 @@ class Prunable:
         if not touched:
             return None
 
-        # 2. One attribute understood in another way, or two of them.
+        # 2. One attribute understood in another way, or two of them. Farther axes of a kind come
+        #    last.
         changes: list[dict[tuple[type, str], str]] = []
+        farther: list[dict[tuple[type, str], str]] = []
         for key, others in self.slicer.ambiguous(touched):
-            changes += [{key: other} for other in others]
+            for other in others:
+                is_farther = " " in other
+                (farther if is_farther else changes).append({key: other})
         pairs = []
         for first, second in product(changes, changes):
             both = first | second
@@ -423,9 +427,9 @@ class Prunable:
 
         # 3. The first that works.
         current = dict(self.slicer.assignment)
-        limit = min(MAX_ASSIGNMENTS, self._assignments_left)
+        tries = [*[*changes, *pairs][:MAX_ASSIGNMENTS], *farther[:MAX_ASSIGNMENTS]]
         try:
-            for change in [*changes, *pairs][:limit]:
+            for change in tries[: self._assignments_left]:
                 self._assignments_left -= 1
                 self.slicer.assignment = current | change
                 if self._failure(tried) is None:

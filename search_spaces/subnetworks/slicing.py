@@ -94,6 +94,7 @@ _GROUPS_ATTRIBUTE = {
     "ConvTranspose": "groups",
     "GroupNormalization": "num_groups",
 }
+MAX_ALIKE = 3  # axes of a size and kind that an attribute may be the size of
 _NO_CHANNELS = ("an axis of the input", "an axis of the image", "the batch", "size 1")
 
 
@@ -104,6 +105,7 @@ class Candidate(NamedTuple):
         axis: the axis.
         kind: "heads" for a number of heads, "product" for all their channels, or "width"; in layers
             without others inside, "source" for what they read and "result" for what they return.
+            Of several axes of a kind, the nearest one; the others are "width 2", "width 3", ….
     """
 
     axis: Axis
@@ -304,6 +306,8 @@ class Slicer:
         for attribute, candidates in self.attributes[name].items():
             likely = _likely_kind(attribute, candidates)
             kind = self.assignment.get((type(layer), attribute), likely)
+            if kind not in ("", *[candidate.kind for candidate in candidates]):
+                kind = likely  # other layers of the class have further axes of this size
             axes = [candidate.axis for candidate in candidates if candidate.kind == kind]
             if axes:
                 _set_number(layer, attribute, size_of(axes[0], sizes))
@@ -331,8 +335,8 @@ class Slicer:
                     continue
                 likely = _likely_kind(attribute, candidates)
                 kinds = [*dict.fromkeys(candidate.kind for candidate in candidates), ""]
-                others = [kind for kind in kinds if kind != likely]
-                keys.setdefault((kind_of_layer, attribute), others)
+                others = keys.setdefault((kind_of_layer, attribute), [])
+                others += [kind for kind in kinds if kind not in (likely, *others)]
         return [(key, others) for key, others in keys.items() if others]
 
     def _attributes_of(self, name: str, layer: nn.Module) -> dict[str, list[Candidate]]:
@@ -343,7 +347,7 @@ class Slicer:
         numbers = {key: value for key, value in _numbers(layer) if value > 1}
         if not numbers or _is_known(layer):
             return {}
-        # 1. Axes by size, of each kind the nearest one.
+        # 1. Axes by size, of each kind the nearest ones.
         by_size: dict[int, list[Candidate]] = {}
         is_leaf = next(layer.children(), None) is None
         for axis, side in self._axes_near(name, layer):
@@ -351,8 +355,15 @@ class Slicer:
                 if is_leaf:  # a layer with weights of its own: what it reads, and what it returns
                     candidate = candidate._replace(kind=side)
                 of_size = by_size.setdefault(candidate.axis.size, [])
-                if candidate.kind not in [other.kind for other in of_size]:
-                    of_size.append(candidate)
+                alike = [other for other in of_size if other.kind.split()[0] == candidate.kind]
+                own = list(atoms_of(candidate.axis))
+                is_known = any(list(atoms_of(other.axis)) == own for other in alike)
+                if is_known or len(alike) == MAX_ALIKE:
+                    continue
+                if alike:
+                    numbered = f"{candidate.kind} {len(alike) + 1}"
+                    candidate = candidate._replace(kind=numbered)
+                of_size.append(candidate)
 
         # 2. Attributes of such a size.
         attributes = {}

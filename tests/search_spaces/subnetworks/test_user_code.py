@@ -280,3 +280,37 @@ def test_what_a_model_has_cached_is_not_inherited() -> None:
     # The model's own cache is used again, and its copies have none.
     assert model.attention.cache["cpu"].device.type == "cpu"
     assert not space.module(space.uniform(0.5)).get_submodule("attention").cache
+
+
+# --- sizes in attributes
+
+
+class CrossStage(nn.Module):
+    """Its attribute has the size of several axes by chance."""
+
+    def __init__(self, read: int, made: int, inner: int) -> None:
+        super().__init__()
+        self.expand_chs = inner
+        self.down, self.expand = nn.Conv2d(read, made, 3, padding=1), nn.Conv2d(made, inner, 1)
+        self.part, self.join = nn.Conv2d(inner // 2, inner // 2, 1), nn.Conv2d(inner, made, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = self.expand(self.down(x)).split(self.expand_chs // 2, 1)
+        return self.join(torch.cat([a, self.part(b)], 1))
+
+
+class CrossStages(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stages = nn.Sequential(CrossStage(3, 64, 64), CrossStage(64, 48, 96))
+        self.head = nn.Linear(48, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.stages(x).mean((2, 3)))
+
+
+def test_an_attribute_may_be_the_size_of_a_farther_axis() -> None:
+    torch.manual_seed(0)
+    space = Subnetworks(CrossStages(), torch.randn(2, 3, 6, 6))
+    assert not space.unpruned
+    check_sub_networks(space)
