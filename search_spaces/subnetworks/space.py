@@ -40,13 +40,25 @@ BISECTIONS = 8  # which find a share to less than 1 %
 class Subnetworks(TorchSpace):
     """The sub-networks of a trained model: fewer channels, heads and blocks, smaller kernels.
 
-        space = nas.Subnetworks(net, torch.zeros(1, 3, 224, 224), weights="trained.safetensors")
-        smaller = space.module(space.sample(np.random.default_rng(0)))  # an nn.Module with the model's weights
-
     The model is read once, from one call without data. Channels that belong together (of residual
     sums, depthwise and grouped convolutions, concatenations) are removed together. What cannot be
     removed safely stays whole; `unpruned` names it. Graphs, texts, parameters and FLOPs of
     sub-networks are computed without building them.
+
+    Example: a model of one group of 32 channels; weights of a file are named by `weights`.
+
+        >>> import nas, torch
+        >>> from torch import nn
+        >>> net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 4)).eval()
+        >>> space = nas.Subnetworks(net, torch.zeros(1, 8))
+        >>> space.groups[0].name, space.groups[0].sizes
+        ('width.0', (8, 16, 24, 32))
+        >>> half = space.uniform(0.5)
+        >>> space.params(half), space.params(space.whole)
+        (212, 420)
+        >>> smaller = space.module(half)  # an nn.Module with the weights of the 16 most important channels
+        >>> smaller(torch.zeros(3, 8)).shape
+        torch.Size([3, 4])
 
     Args:
         net: a module, or a function without arguments that returns one. A space without `net`
