@@ -16,10 +16,12 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from itertools import product
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from search_spaces.common.errors import describe, unknown
 from search_spaces.ir.fusion import fuse
@@ -454,7 +456,20 @@ class Prunable:
         reason = self._reason(Choice(sizes, skipped, kernels))
         if reason is None and skipped:
             reason = self._reason(Choice(sizes, (), kernels))
+
+        # 3. Every second group, since the code may need equal sizes, whatever these are.
+        if reason is None and len(groups) > 1:
+            reason = self._reason(Choice({group: sizes[group] for group in groups[::2]}))
         return reason
+
+    @cached_property
+    def _trains(self) -> bool:
+        """True if the whole module runs in training mode without data."""
+        try:
+            _run_in_training(self.sub_module(Choice(), meta=True), self.example)
+        except Exception:  # the module's own code may raise any
+            return False
+        return True
 
     def _reason(self, choice: Choice) -> str | None:
         """Why a sub-network does not work; None if it does."""
@@ -469,7 +484,14 @@ class Prunable:
         if computed != recorded:
             return "the module's code has sizes of its own"
 
-        # 2. With data, if there are any.
+        # 2. In training mode, where other layers may run, such as auxiliary heads.
+        if self._trains:
+            try:
+                _run_in_training(module, self.example)
+            except Exception as error:
+                return f"the module does not train with other sizes ({_first_line(error)})"
+
+        # 3. With data, if there are any.
         tensors = *self.module.parameters(), *example_tensors(self.example)
         if any(x.is_meta for x in tensors):
             return None
@@ -479,6 +501,16 @@ class Prunable:
         except Exception as error:
             return f"the module does not run with other sizes ({_first_line(error)})"
         return None
+
+
+def _run_in_training(module: nn.Module, example: Example) -> None:
+    """Run a module without data in training mode, on two samples: statistics need several."""
+
+    def two(x: Any) -> Any:
+        return torch.cat([x.to("meta")] * 2) if isinstance(x, Tensor) and x.dim() else x
+
+    with torch.no_grad():
+        run(module.to("meta").train(), tree_map(two, example))
 
 
 def _atom_sizes(choice: Choice) -> dict[Atom, int]:

@@ -314,3 +314,54 @@ def test_an_attribute_may_be_the_size_of_a_farther_axis() -> None:
     space = Subnetworks(CrossStages(), torch.randn(2, 3, 6, 6))
     assert not space.unpruned
     check_sub_networks(space)
+
+
+# --- what shows only in some sub-networks, or only in training
+
+
+class EqualWidths(nn.Module):
+    """Four branches, of which the first and the last must be equally wide."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide = nn.ModuleList([nn.Linear(8, 32) for _ in range(4)])
+        self.narrow = nn.ModuleList([nn.Linear(32, 8) for _ in range(4)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = [wide(x).relu() for wide in self.wide]
+        if inner[0].shape != inner[3].shape:
+            raise ValueError("the first and the last branch differ")
+        for y, narrow in zip(inner, self.narrow, strict=True):
+            x = x + narrow(y)
+        return x
+
+
+def test_widths_that_must_be_equal_stay_whole() -> None:
+    torch.manual_seed(0)
+    space = Subnetworks(EqualWidths(), torch.randn(2, 8))
+    assert [group.name for group in space.groups] == ["width.wide.1", "width.wide.2"]
+    assert {"width.wide.0", "width.wide.3"} == space.unpruned.keys()
+    check_sub_networks(space)
+
+
+class Auxiliary(nn.Module):
+    """Has a second head in training, as GoogLeNet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 32), nn.Linear(32, 32)
+        self.norm, self.head, self.other = nn.BatchNorm1d(32), nn.Linear(32, 4), nn.Linear(32, 4)
+
+    def forward(self, x: Tensor) -> Any:
+        x = self.first(x).relu()
+        y = self.head(self.norm(self.second(x)))
+        return (y, self.other(x)) if self.training else y
+
+
+def test_sub_networks_run_in_training_mode_as_the_model_does() -> None:
+    torch.manual_seed(0)
+    space = Subnetworks(Auxiliary(), torch.randn(1, 8))
+    assert [group.name for group in space.groups] == ["width.second"]
+    assert "does not train with other sizes" in space.unpruned["width.first"]
+    y, other = space.module(space.uniform(0.5)).train()(torch.randn(4, 8))
+    assert y.shape == other.shape == (4, 4)
