@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nas.evaluation.module import GraphModule
+from nas.evaluation.module import GraphModule, memory_format_of
 from search_spaces.common.errors import InputError, unknown
 from search_spaces.ir.graph import Graph
 
@@ -105,8 +105,8 @@ def compute_proxies(
 
 def _network(graph: Graph, seed: int) -> GraphModule:
     torch.manual_seed(seed)
-    # CPUs run convolutions twice as fast with channels last.
-    return GraphModule(graph).train().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    network = GraphModule(graph).train()
+    return network.to(memory_format=memory_format_of(graph))  # type: ignore[call-overload]
 
 
 def _log(value: float) -> float:

@@ -32,7 +32,7 @@ from nas.evaluation.inheritance import (
     targets_per_position,
 )
 from nas.evaluation.machine import MeasurementPause
-from nas.evaluation.module import torch_device, without_data
+from nas.evaluation.module import memory_format_of, torch_device, without_data
 from nas.evaluation.tasks import (
     DigitsTask,
     TrainingTask,
@@ -318,8 +318,9 @@ class _Training:
         torch.manual_seed(hash(seeds) & 0x7FFFFFFF)
         self.rngs = [np.random.default_rng(seed) for seed in seeds]
         self.net = self._initial_module().to(self.device)
+        self.memory_format = memory_format_of(network.graph)
         if self.has_images:
-            self.net = self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            self.net = self.net.to(memory_format=self.memory_format)  # type: ignore[call-overload]
         self.teacher = None
         if network.teacher is not None:
             self.teacher = Teacher(network, network.teacher, self.device)
@@ -512,7 +513,7 @@ class _Training:
                 views.append(self._inputs(rows, rng))
             x = torch.from_numpy(np.concatenate(views, 1))
             if self.has_images:
-                x = x.to(memory_format=torch.channels_last)
+                x = x.to(memory_format=self.memory_format)
             targets = [self.train.targets[rows] for rows in blocks]
             y = torch.from_numpy(np.stack(targets, 1))
 

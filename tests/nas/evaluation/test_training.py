@@ -15,6 +15,7 @@ import torch
 
 from nas.evaluation import training
 from nas.evaluation.datasets import Dataset, Part, digits
+from nas.evaluation.module import memory_format_of
 from nas.evaluation.trainable import Trainable
 from nas.evaluation.training import DigitsTask, Trained, TrainingTask, train, train_digits
 from search_spaces import get_space
@@ -239,3 +240,17 @@ def test_data_that_do_not_fit_are_refused(data: Dataset) -> None:
 def test_device_that_is_not_there_is_named(data: Dataset, device: str) -> None:
     with pytest.raises(InputError, match=device):
         train(small_network(), data, device=device)
+
+
+@pytest.mark.parametrize(
+    ("channels", "kernel", "stride", "is_last"),
+    [(4, 1, 2, False), (4, 1, 1, True), (4, 3, 2, True), (8, 1, 2, True)],
+)
+def test_networks_with_few_channels_train_without_writing_beyond_their_memory(
+    channels: int, kernel: int, stride: int, is_last: bool
+) -> None:
+    net = Network((1, 8, 8), 10)
+    x = net.conv(net.conv(net.input, channels, 3), channels, kernel, stride=stride)
+    network = Trainable(net.graph(net.classifier(x)))
+    assert (memory_format_of(network.graph) == torch.channels_last) == is_last
+    assert 0 <= train(network, digits(), task=TrainingTask(1)).validation[0] <= 100
