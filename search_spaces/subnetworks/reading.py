@@ -26,7 +26,7 @@ from search_spaces.ir.pytorch import recording
 from search_spaces.ir.pytorch.calls import function_name, mapped, tensors_in
 from search_spaces.ir.pytorch.modules import Example
 from search_spaces.ir.pytorch.recorder import Recorder
-from search_spaces.ir.pytorch.tensors import Derived
+from search_spaces.ir.pytorch.weights import Derived
 
 
 @dataclass
@@ -135,7 +135,7 @@ class LinkedRecorder(Recorder):
             self.params[param.outputs[0]] = x
         return made
 
-    def _handled(
+    def handled(
         self,
         func: Callable[..., Any],
         args: tuple[Any, ...],
@@ -145,7 +145,7 @@ class LinkedRecorder(Recorder):
         if name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
             return self._recurrent_call(func, args, kwargs)
         before = len(self.nodes)
-        made = super()._handled(func, args, kwargs)
+        made = super().handled(func, args, kwargs)
         if name == "batch_norm":
             names = ("input", "running_mean", "running_var")
             arguments = dict(zip(names, args, strict=False)) | kwargs
@@ -163,7 +163,7 @@ class LinkedRecorder(Recorder):
     ) -> Any:
         """Record a call of a recurrent module, and note which of its operators has which weights."""
         before = len(self.nodes)
-        made = super()._handled(func, args, kwargs)
+        made = super().handled(func, args, kwargs)
         nodes = [node for node in self.nodes[before:] if node.op in ("LSTM", "GRU", "RNN")]
         params = args[2]
         num_layers = args[4]

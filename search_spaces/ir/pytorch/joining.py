@@ -187,6 +187,14 @@ def _full_like(
     return torch.full(one_sample, fill_value, dtype=dtype or input.dtype).expand(input.shape)
 
 
+@handles("fill", "zero")
+def _filled(r: Recorder, input: Tensor, value: Tensor | float = 0) -> Tensor:
+    """Fill a tensor in place; nothing of it stays."""
+    if isinstance(value, Tensor):
+        return r.call(Tensor.expand, value, tuple(input.shape))
+    return _full_like(r, input, value)
+
+
 @handles("ones_like")
 def _ones_like(r: Recorder, input: Tensor, **options: Any) -> Tensor:
     return _full_like(r, input, 1, **options)

@@ -9,7 +9,7 @@ While a module runs, three kinds of tensors meet:
 A call is recorded in three steps:
 
 1. `__torch_function__` looks at its tensors. Without a value among them, it computes: a constant, or a
-   weight, whose computation is remembered (`tensors`).
+   weight, whose computation is remembered (`weights`).
 2. With one, the handler of the function runs; `HANDLERS` has them by name. Functions of torch that are
    written in Python need none: the functions that they call are recorded.
 3. The handler calls `add` or `add_node`, which append ONNX operators (`emit`), and returns a new value.
@@ -62,7 +62,8 @@ from search_spaces.ir.pytorch.calls import (
     without_dispatch,
     without_numbers,
 )
-from search_spaces.ir.pytorch.tensors import DerivedWeights, ValueTensors
+from search_spaces.ir.pytorch.tensors import ValueTensors
+from search_spaces.ir.pytorch.weights import DerivedWeights, add_derived
 
 BATCH_SIZE = 9973  # a large prime: sizes that are its multiples contain the batch size
 MAX_WRITTEN_NUMBERS = 64  # longest constant operand that becomes an attribute
@@ -163,9 +164,9 @@ class Recorder(TorchFunctionMode):
             return torch.device("cpu") if name == "device" else func(*args, **kwargs)
 
         # 2. Values make values, weights make weights.
-        tensors = list(tensors_in((args, kwargs)))
+        tensors = [self.weights.current(x) for x in tensors_in((args, kwargs))]
         if any(x in self.values for x in tensors):
-            return self._handled(func, args, kwargs)
+            return self.handled(func, *mapped(self.weights.current, (args, kwargs)))
         if any(self.weights.is_weight(x) for x in tensors):
             return self.weights.derive(func, args, kwargs)
 
@@ -175,7 +176,7 @@ class Recorder(TorchFunctionMode):
             return self._random(name, func, args, kwargs)
         if name in HANDLERS and constants.joins_batch(self.batch, name, func, args, kwargs):
             first, *others = args
-            return self._handled(func, (self.as_value(first), *others), kwargs)
+            return self.handled(func, (self.as_value(first), *others), kwargs)
 
         # 4. Other constants are computed.
         return self._constant(name, func, args, kwargs, tensors)
@@ -187,7 +188,7 @@ class Recorder(TorchFunctionMode):
         """
         return self.__torch_function__(func, (), args, kwargs)
 
-    def _handled(
+    def handled(
         self,
         func: Callable[..., Any],
         args: tuple[Any, ...],
@@ -285,10 +286,13 @@ class Recorder(TorchFunctionMode):
         have_none = [id(x) in self._without_numbers for x in tensors if x.is_meta]
         if have_none and all(have_none):
             self._without_numbers |= {id(x): x for x in tensors_in(made)}
-        if isinstance(made, Tensor):
-            others = [memory(x) for x in tensors if x is not made]
-            if memory(made) in others:
-                self._viewed |= {id(x): x for x in (made, *tensors)}
+        is_one = isinstance(made, Tensor)
+        for i, x in enumerate([made] if is_one else tensors_in(made)):
+            others = [y for y in tensors if y is not x and memory(y) == memory(x)]
+            if others and is_one:
+                self._viewed |= {id(y): y for y in (x, *tensors)}
+            if others and all(x is not y for y in tensors) and memory(x):
+                self.weights.note_view(x, others[0], (func, args, kwargs), None if is_one else i)
         return made
 
     def _separate(self, x: Tensor) -> None:
@@ -553,11 +557,7 @@ class Recorder(TorchFunctionMode):
             return self.tensor(number, tuple(x.shape))
 
         # 2. The operators that compute the weight.
-        func, args, kwargs = derived.call
-        args = mapped(self._derived_value, args)
-        kwargs = mapped(self._derived_value, kwargs)
-        made: Any = self._handled(func, args, kwargs)
-        return made if derived.part is None else made[derived.part]
+        return add_derived(self, derived, self._derived_value)
 
     def _derived_value(self, x: Tensor) -> Tensor:
         """The tensor of the graph for a computed weight.

@@ -60,7 +60,7 @@ from search_spaces.ir.pytorch.modules import (
     unchanged_attributes,
 )
 from search_spaces.ir.pytorch.recorder import BATCH_SIZE, Recorder
-from search_spaces.ir.pytorch.tensors import DerivedWeights
+from search_spaces.ir.pytorch.weights import DerivedWeights
 
 # Even and divisible, unlike the prime `BATCH_SIZE`: what depends on such properties shows
 OTHER_BATCH_SIZE = 9240
@@ -292,7 +292,7 @@ def _graph(recorder: Recorder, result: Any) -> Graph:
     names: dict[int, str] = {}  # by value: equal outputs are one
     for path, x in leaves:
         if isinstance(x, Tensor):
-            names.setdefault(recorder.value(x), ".".join(map(_key, path)))
+            names.setdefault(recorder.value(recorder.weights.current(x)), ".".join(map(_key, path)))
     if not names:
         raise InputError(f"forward returned {type(result).__name__}, which holds no tensor")
     outputs = []
