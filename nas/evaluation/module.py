@@ -306,8 +306,13 @@ def memory_format_of(graph: Graph) -> torch.memory_format:
     for node in graph.nodes:
         if node.op not in CONVOLUTIONS:
             continue
-        conv = convolution(node.attrs, graph.shapes[node.inputs[0]])
-        is_strided = max(conv.kernel) == 1 and max(conv.strides) > 1
-        if is_strided and conv.group == 1 and conv.in_channels < MIN_STRIDED_CHANNELS:
+        attrs: dict[str, Any] = dict(node.attrs)
+        shape = graph.shapes[node.inputs[0]]
+        is_computed = len(node.inputs) > 1  # its weight, from the network's input
+        own = None if is_computed else convolution(node.attrs, shape).weight_shape
+        weight: Any = own or graph.shapes[node.inputs[1]]  # (channels, those of a group, *kernel)
+        _, of_group, *kernel = weight
+        is_strided = set(kernel) == {1} and set(attrs.get("strides", (1,))) != {1}
+        if is_strided and of_group == shape[1] and of_group < MIN_STRIDED_CHANNELS:
             return torch.contiguous_format
     return torch.channels_last

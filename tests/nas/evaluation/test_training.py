@@ -21,6 +21,7 @@ from nas.evaluation.training import DigitsTask, Trained, TrainingTask, train, tr
 from search_spaces import get_space
 from search_spaces.common.errors import InputError
 from search_spaces.ir.builder import Network
+from search_spaces.ir.pytorch import record
 
 SPACE = get_space(
     "nasbench201", channels=8, cells=1, input_shape=(1, 8, 8), num_classes=10, prune=True
@@ -254,3 +255,18 @@ def test_networks_with_few_channels_train_without_writing_beyond_their_memory(
     network = Trainable(net.graph(net.classifier(x)))
     assert (memory_format_of(network.graph) == torch.channels_last) == is_last
     assert 0 <= train(network, digits(), task=TrainingTask(1)).validation[0] <= 100
+
+
+def test_convolutions_whose_weights_depend_on_the_input_are_trained_as_the_others() -> None:
+    class Dynamic(torch.nn.Module):
+        def __init__(self, channels: int) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(channels, channels, 1, 1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            scale = x.mean((0, 2, 3)).view(-1, 1, 1, 1)
+            return torch.nn.functional.conv2d(x, self.weight * scale, stride=2)
+
+    for channels, is_last in ((4, False), (8, True)):
+        graph = record(Dynamic(channels), torch.zeros(1, channels, 8, 8))
+        assert (memory_format_of(graph) == torch.channels_last) == is_last
