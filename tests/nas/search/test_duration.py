@@ -5,11 +5,13 @@ effect on results.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from nas.benchmarks import load_benchmark
 from nas.comparison.runs import Budget, SearchOptions, run_measured_studies, run_studies
@@ -62,16 +64,29 @@ def search(
     return told
 
 
-@pytest.mark.slow
-def test_the_estimate_from_training_steps_is_within_a_factor_of_three(tmp_path: Path) -> None:
-    search(measured(tmp_path, epochs=1), tmp_path / "warm", 1)  # imports and kernels
-    started = time.monotonic()
+@pytest.fixture
+def clock_of_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A clock on which a training step takes one second and nothing else takes time."""
+    seconds = 0.0
+
+    def tick(*_: object) -> None:
+        nonlocal seconds
+        seconds += 1
+
+    hook = register_optimizer_step_post_hook(tick)
+    monkeypatch.setattr(time, "monotonic", lambda: seconds)
+    yield
+    hook.remove()
+
+
+@pytest.mark.usefixtures("clock_of_steps")
+def test_an_estimate_is_the_number_of_training_steps_times_the_time_of_one(tmp_path: Path) -> None:
     before, after = search(measured(tmp_path), tmp_path / "search", 4)
-    seconds = time.monotonic() - started
-    assert before.seconds is not None
-    assert after.seconds is not None
-    assert seconds / 3 < before.seconds < 3 * seconds
-    assert seconds / 3 < after.seconds * 4 / 3 < 3 * seconds
+    task = TrainingTask(epochs=2)
+    images = len(load_dataset("digits").with_validation(task.validation).train)
+    steps_per_training = task.epochs * (images // task.batch)
+    assert before.seconds == 4 * steps_per_training
+    assert after.basis == "as the first"
     assert "4 trainings of 2 epochs, " in before.sentence
     assert "left: 3 of 4 trainings" in after.sentence
     assert before.sentence in (log := (tmp_path / "search" / "nas.log").read_text())
