@@ -27,7 +27,7 @@ from search_spaces.common.errors import describe, unknown
 from search_spaces.ir.fusion import fuse
 from search_spaces.ir.graph import Graph
 from search_spaces.ir.precision import LAYERS, with_precision
-from search_spaces.ir.pytorch.modules import Example, evaluating, plain_attributes, run
+from search_spaces.ir.pytorch.modules import Example, evaluating, plain_attributes, run, unchanged
 from search_spaces.ir.pytorch.recording import example_tensors, record
 from search_spaces.ir.text import compact, write
 from search_spaces.subnetworks.axes import Atom, atoms_of, fix
@@ -143,8 +143,9 @@ class Prunable:
         graph = self.reading.graph
         inputs = importance.inputs[:1] or noisy_inputs(example, graph)
         influence = OutputChange(self.module, inputs)
-        self.stages = find_stages(self.choices.blocks, graph, influence)
-        self.scores = importance.scores(self.module, self.reading, self.coupling, self._members)
+        with unchanged(module):
+            self.stages = find_stages(self.choices.blocks, graph, influence)
+            self.scores = importance.scores(module, self.reading, self.coupling, self._members)
         for atom, score in self.scores.items():
             self.order[atom] = np.argsort(-score, kind="stable")
 

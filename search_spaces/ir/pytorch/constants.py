@@ -17,7 +17,14 @@ from torch.utils._pytree import tree_leaves
 from search_spaces.common.errors import InputError
 from search_spaces.ir.constants import Known, add_buffer, add_constant, add_filled, can_fill
 from search_spaces.ir.graph import Attrs, typed
-from search_spaces.ir.pytorch.calls import element, mapped, one_of_each, tensors_in, without_data
+from search_spaces.ir.pytorch.calls import (
+    element,
+    mapped,
+    memory,
+    one_of_each,
+    tensors_in,
+    without_data,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -219,8 +226,44 @@ def _with_two(batch: int, x: Any) -> Any:
 # --- adding to a graph
 
 
+class ConstantNumbers:
+    """The numbers of a graph's long constants, which are written after the recording.
+
+    The module's code may change a constant in place after an operator has read it.
+
+    Attributes:
+        viewed: constants that share memory with others, by identity.
+    """
+
+    def __init__(self) -> None:
+        self.viewed: dict[int, Tensor] = {}
+        self._held: list[list[Tensor]] = []  # a constant; if it was changed since, a copy of it
+
+    def of(self, x: Tensor) -> Callable[[], Tensor]:
+        """Returns the numbers that a constant has now."""
+        held = [x]
+        self._held.append(held)
+        return lambda: held[0]
+
+    def before_change(self, x: Tensor) -> None:
+        """Copy the numbers of a constant, and of its views, before it is changed in place.
+
+        Each element of an expanded constant gets memory of its own.
+        """
+        for held in self._held:
+            if not x.is_meta and memory(held[0]) == memory(x):
+                held[0] = held[0].clone()
+        is_expanded = one_of_each(x).shape != x.shape
+        if is_expanded and id(x) in self.viewed:
+            raise InputError("a constant of which there are views is changed in place")
+        if is_expanded:
+            x.data = x.contiguous()
+
+
 class Recorder(Protocol):
-    """The methods of `search_spaces.ir.pytorch.recorder.Recorder` that add constants to a graph."""
+    """What `search_spaces.ir.pytorch.recorder.Recorder` has to add constants to a graph."""
+
+    constant_numbers: ConstantNumbers
 
     def emit(self, op: str, inputs: tuple[int, ...], attrs: Attrs) -> int: ...
 
@@ -300,5 +343,5 @@ def _add_for_samples(recorder: Recorder, x: Tensor, batched: list[int]) -> int:
 
 def _add_buffer(recorder: Recorder, x: Tensor, array: np.ndarray | None) -> int:
     """Add a constant that is too long to be written; `array` has its numbers, if it has any."""
-    recorder.keep(lambda: x)
+    recorder.keep(recorder.constant_numbers.of(x))
     return add_buffer(recorder.emit, typed(x.shape, element(x.dtype)), array)

@@ -117,6 +117,64 @@ def unchanged_attributes(module: nn.Module) -> Iterator[None]:
         set_plain_attributes(attributes)
 
 
+def _ignore(_: Tensor) -> None: ...
+
+
+@contextmanager
+def unchanged(
+    module: nn.Module,
+    before_restoring: Callable[[Tensor], None] = _ignore,
+) -> Iterator[None]:
+    """Undo what calls within the block leave in a module: as `unchanged_attributes`, and in buffers.
+
+    Code may count its calls, `self.steps += 1`, or keep a state between them.
+
+    Args:
+        module: the module.
+        before_restoring: called with each tensor that has changed, before it gets its old numbers.
+    """
+    # 1. The registered buffers, and the numbers of all tensors but parameters.
+    registered = []
+    for layer in module.modules():
+        for names in (layer._buffers, layer._non_persistent_buffers_set):
+            registered.append((names, names.copy()))
+    others = [x for _, own in plain_attributes(module) for x in tree_leaves(own)]
+    numbers = {}
+    for x in (*module.buffers(), *others):
+        if type(x) is Tensor and x.layout is torch.strided and not x.is_meta:
+            numbers[id(x)] = x, x.detach().clone()
+
+    # 2. The calls.
+    try:
+        with unchanged_attributes(module):
+            yield
+    finally:
+        # 3. What they have changed.
+        for names, before in registered:
+            names.clear()
+            names.update(before)
+        for x, old in numbers.values():
+            if not _has_numbers(x, old):
+                before_restoring(x)
+                _set_numbers(x, old)
+
+
+def _has_numbers(x: Tensor, old: Tensor) -> bool:
+    if x.shape != old.shape or x.dtype != old.dtype or x.device != old.device:
+        return False
+    if x.is_floating_point() or x.is_complex():
+        return torch.allclose(x, old, rtol=0, atol=0, equal_nan=True)
+    return torch.equal(x, old)
+
+
+def _set_numbers(x: Tensor, old: Tensor) -> None:
+    with torch.no_grad():
+        if x.shape == old.shape and x.dtype == old.dtype and x.device == old.device:
+            x.copy_(old)
+        else:
+            x.data = old
+
+
 # --- modules without weights
 
 _RANDOM = frozenset(

@@ -57,7 +57,6 @@ from search_spaces.ir.pytorch.calls import (
     is_in_place,
     mapped,
     memory,
-    one_of_each,
     tensors_in,
     without_dispatch,
     without_numbers,
@@ -108,6 +107,7 @@ class Recorder(TorchFunctionMode):
             identity.
         constants_as_values: each constant that became a value, and the number of the value, by the
             constant's identity.
+        constant_numbers: of the constants that became values.
         parts: by view that indexing made: the tensor, and the index.
         sizes_read: whether the module's code asked for the sizes of a value.
         precisions: of layers, by the identity of their parameters.
@@ -133,8 +133,8 @@ class Recorder(TorchFunctionMode):
         self.values = ValueTensors()
         self.weights_as_values: dict[int, Tensor] = {}
         self.constants_as_values: dict[int, tuple[Tensor, int]] = {}
+        self.constant_numbers = constants.ConstantNumbers()
         self._without_numbers = {id(x): x for x in buffers}  # constants
-        self._viewed: dict[int, Tensor] = {}  # constants that share memory with others
         self.parts: dict[int, tuple[Tensor, list[Any]]] = {}
         # Who reads which parameter.
         self._uses: Counter[int] = Counter()
@@ -277,10 +277,11 @@ class Recorder(TorchFunctionMode):
         tensors: Sequence[Tensor],
     ) -> Any:
         """Compute a function of constants, and note which of them share memory."""
-        if is_in_place(name) and args and isinstance(args[0], Tensor):
-            is_expanded = one_of_each(args[0]).shape != args[0].shape
-            if is_expanded:
-                self._separate(args[0])
+        changed = kwargs.get("out")
+        if changed is None and args and (is_in_place(name) or kwargs.get("inplace")):
+            changed = args[0]
+        if isinstance(changed, Tensor):
+            self.before_change(changed)
         made = constants.compute(self.batch, name, func, args, kwargs)
         # What is made of a buffer without numbers has none, either.
         have_none = [id(x) in self._without_numbers for x in tensors if x.is_meta]
@@ -290,16 +291,18 @@ class Recorder(TorchFunctionMode):
         for i, x in enumerate([made] if is_one else tensors_in(made)):
             others = [y for y in tensors if y is not x and memory(y) == memory(x)]
             if others and is_one:
-                self._viewed |= {id(y): y for y in (x, *tensors)}
+                self.constant_numbers.viewed |= {id(y): y for y in (x, *tensors)}
             if others and all(x is not y for y in tensors) and memory(x):
                 self.weights.note_view(x, others[0], (func, args, kwargs), None if is_one else i)
         return made
 
-    def _separate(self, x: Tensor) -> None:
-        """Give each element of an expanded constant its own memory, for changes in place."""
-        if id(x) in self._viewed:
-            raise InputError("a constant of which there are views is changed in place")
-        x.data = x.contiguous()
+    def before_change(self, x: Tensor) -> None:
+        """Let the graph keep the numbers of a constant that is about to be changed in place."""
+        self.constant_numbers.before_change(x)
+        for i, (known, _) in list(self.constants_as_values.items()):
+            is_changed = known is x if x.is_meta else memory(known) == memory(x)
+            if is_changed:  # whoever reads it next reads other numbers
+                del self.constants_as_values[i]
 
     # --- the graph
 
@@ -584,7 +587,7 @@ class Recorder(TorchFunctionMode):
             InputError: if `target` is a weight or has another shape, or views of it would not see
                 the change.
         """
-        if self.weights.is_weight(target) or id(target) in self._viewed:
+        if self.weights.is_weight(target) or id(target) in self.constant_numbers.viewed:
             raise InputError(
                 "a weight or view of a constant is changed in place by a value that depends on the "
                 "input"

@@ -57,7 +57,7 @@ from search_spaces.ir.pytorch.modules import (
     evaluating,
     is_lazy,
     run,
-    unchanged_attributes,
+    unchanged,
 )
 from search_spaces.ir.pytorch.recorder import BATCH_SIZE, Recorder
 from search_spaces.ir.pytorch.weights import DerivedWeights
@@ -274,7 +274,8 @@ def _result(
     # 2. The call; a compiled module is called as it was before.
     plain = torch.compiler.set_stance("force_eager")
     tracing = as_while_tracing(module, recorder.is_value)
-    with unchanged_attributes(module), torch.no_grad(), plain, tracing, recorder:
+    before = unchanged(module, recorder.before_change)
+    with before, torch.no_grad(), plain, tracing, recorder:
         return module(*args, **kwargs)
 
 
