@@ -134,7 +134,7 @@ def unchanged(
         before_restoring: called with each tensor that has changed, before it gets its old numbers.
     """
     # 1. The registered buffers, and the numbers of all tensors but parameters.
-    registered = []
+    registered: list[tuple[Any, Any]] = []
     for layer in module.modules():
         for names in (layer._buffers, layer._non_persistent_buffers_set):
             registered.append((names, names.copy()))
