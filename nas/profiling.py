@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nas.evaluation.extremes import largest, smallest
+from nas.evaluation.latency import LatencyTask
 from nas.evaluation.measurement import Measurement, known_metrics
 from nas.evaluation.trainable import Trainable
 from nas.search.objectives import Constraint, ConstraintsLike, parse_constraints
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 COUNTED = ("params", "flops")  # from the graph; everything else is measured or predicted
 MAX_FAILURES = 10  # consecutive networks that cannot be measured, after which a profile ends
 DESIGNS = 4  # networks that the space itself proposes are measured, too
+# Of latencies, the ends and the median of many networks are reported: each may be less certain than
+# in a search, which compares networks with each other.
+BRIEFLY: dict[str, Any] = {"warmup": 3, "runs": 12, "windows": 2}
 
 _log = logging.getLogger(__name__)
 
@@ -122,7 +126,9 @@ def profile(
         metrics: further metrics, such as `"cpu_latency_ms"`; params and flops are always there.
         samples: random networks.
         measured: random networks whose latencies are measured.
-        measurement: how they are measured; its metrics are those of `metrics` and `constraints`.
+        measurement: how they are measured, its metrics apart, which are those of `metrics` and
+            `constraints`; None for latencies from two windows per network, which are less certain
+            than those of a search.
         seed: draws the networks.
 
     Raises:
@@ -164,7 +170,7 @@ def profile(
 
 def _measuring(measurement: Measurement | None, timed: list[str]) -> Measurement:
     """The measurement of these metrics; InputError if one needs a training or is unknown."""
-    base = measurement or Measurement(())
+    base = measurement or Measurement((), latency=LatencyTask(**BRIEFLY))
     known = known_metrics(base.latency, None, base.external_devices)
     for name in timed:
         if name not in known:

@@ -166,6 +166,9 @@ def _of_model(reference: str, input_shape: Any = None, **options: Any) -> Subnet
         example = torch.zeros(1, *sizes)
     if not callable(net) or (inspect.isfunction(net) and _required(net)):
         raise InputError(f"{reference} cannot be the model: give {expected}")
+    if example is None:
+        on_command_line = ", or on the command line --option input_shape=3,32,32"
+        raise no_example(reference, f"{reference.partition(':')[2] or 'net'}.", on_command_line)
     try:
         space = Subnetworks(net, example, name=reference, **options)
     except TypeError as error:

@@ -82,6 +82,7 @@ def profile(
     from nas.evaluation.devices import devices_of
     from nas.evaluation.latency import LatencyTask, check_provider
     from nas.evaluation.measurement import Measurement, metrics_of
+    from nas.profiling import BRIEFLY
     from nas.profiling import profile as profile_of
     from nas.search.objectives import parse_constraints
     from search_spaces.registry import get_space, is_model
@@ -96,7 +97,8 @@ def profile(
     # 2. What is measured.
     if provider is not None:
         check_provider(provider)
-    timing = LatencyTask(**given_only(threads=threads, batch=batch, provider=provider))
+    given = given_only(threads=threads, batch=batch, provider=provider)
+    timing = LatencyTask(**BRIEFLY, **given)
     commands = device_commands(
         given_only(
             latency_command=latency_command,

@@ -228,7 +228,7 @@ def _latency(windows: np.ndarray, inferences: np.ndarray, note: str) -> Latency:
         inferences: (r,) times of the last window's inferences.
         note: what to add to the meaning of the interval.
     """
-    from scipy.stats import norm, t
+    from scipy.special import ndtri, stdtrit  # of scipy.stats, which takes a second to import
 
     median = float(np.median(windows))
     if len(windows) == 1:
@@ -243,7 +243,8 @@ def _latency(windows: np.ndarray, inferences: np.ndarray, note: str) -> Latency:
     # from few, and of the drift, which is known.
     error = between * math.sqrt(math.pi / 2 / len(windows))
     quantile = (1 + COVERAGE) / 2
-    width = math.hypot(t.ppf(quantile, len(windows) - 1) * error, norm.ppf(quantile) * DRIFT)
+    students_t = stdtrit(len(windows) - 1, quantile)
+    width = math.hypot(students_t * error, ndtri(quantile) * DRIFT)
     # 3. A later measurement varies as this one does: their difference has twice its variance.
     width *= math.sqrt(2)
     meaning = (

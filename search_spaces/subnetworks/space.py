@@ -139,7 +139,7 @@ class Subnetworks(TorchSpace):
             getattr(net, "example_input", None) if example_input is None else example_input
         )
         if self.example_input is None:
-            raise no_example(self.name, "net.", ", or the option input_shape=3,32,32")
+            raise no_example(self.name, "net.", ", or as the second argument")
         self._options = {}
         self._last: tuple[Architecture, Graph] | None = None
         self.input_shape = self._shape_of_example()  # type: ignore[assignment]

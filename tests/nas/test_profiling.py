@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 
 import nas
 from nas.evaluation.device_command import DeviceCommand
+from nas.evaluation.latency import Latency, LatencyTask
 from nas.evaluation.measurement import Measurement
 from search_spaces import SearchSpace, Subnetworks, get_space
 from search_spaces.common.errors import InputError
@@ -50,6 +52,24 @@ def test_the_share_is_that_of_random_networks(space: Subnetworks) -> None:
     (limit,) = nas.profile(space, f"params <= {bound}", samples=300).limits
     assert limit.share == np.mean(np.array(params) <= bound)
     assert limit.networks == len(params)
+
+
+def test_latencies_are_measured_briefly_unless_the_user_says_how(
+    space: Subnetworks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks: list[LatencyTask] = []
+
+    def noted(model: Any, task: LatencyTask) -> Latency:
+        tasks.append(task)
+        return Latency(1, 1, 1)
+
+    monkeypatch.setattr("nas.evaluation.measurement.time_model", noted)
+    nas.profile(space, metrics=["cpu_latency_ms"], samples=5, measured=2)
+    assert {task.windows for task in tasks} == {2}
+    tasks.clear()
+    measurement = Measurement((), latency=LatencyTask(threads=2))
+    nas.profile(space, metrics=["cpu_latency_ms"], samples=5, measured=2, measurement=measurement)
+    assert set(tasks) == {LatencyTask(threads=2)}
 
 
 @pytest.mark.usefixtures("brief_clocks")

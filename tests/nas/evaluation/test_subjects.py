@@ -67,7 +67,7 @@ def test_a_model_without_an_example_input_takes_what_a_file_holds(tmp_path: Path
     # A search that goes on opens the space by its options alone.
     assert get_space(model, **space.options).input_shape == (3, 12, 10)
     for unclear in (None, "digits", str(tmp_path / "ids.npz")):
-        with pytest.raises(InputError, match=r"no example input: .* option input_shape=3,32,32"):
+        with pytest.raises(InputError, match=r"no example input: .* --option input_shape=3,32,32"):
             open_space(model, {"start": "fresh"}, unclear)
 
 

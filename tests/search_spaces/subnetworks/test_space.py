@@ -367,7 +367,7 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> N
 
 
 def test_a_model_without_an_example_is_refused() -> None:
-    with pytest.raises(InputError, match="example_input"):
+    with pytest.raises(InputError, match=r"such as `net\.example_input = .*, or as the second arg"):
         Subnetworks(net())
 
 
