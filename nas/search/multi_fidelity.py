@@ -39,7 +39,7 @@ from nas.search.halving import Halving, Hyperband, best_order
 from nas.search.initial_design import initial_design
 from nas.search.pareto import hypervolume, infer_reference_point, non_dominated
 from nas.search.samplers import is_guided
-from nas.search.shortlist import Shortlist, learned_of_measured
+from nas.search.surrogate import learned_of_measured
 from nas.search.trainings import NEW, Fidelities, Job, Run, Runs, extrapolated
 from predictors import create, list_predictors
 from predictors.metrics import Metric, at_fidelity
@@ -47,9 +47,10 @@ from search_spaces.common import plug_ins
 from search_spaces.common.errors import unknown
 
 if TYPE_CHECKING:
+    from nas.search.shortlist import Shortlist
     from nas.search.study.trials import TrialReader
     from predictors import Predictor
-    from search_spaces import Architecture, SearchSpace
+    from search_spaces import Architecture
 
 BASELINES = ("asha", "hyperband", "random")  # random: full trainings of random networks
 
@@ -104,7 +105,6 @@ def _own_policy(name: str) -> Callable[..., Policy] | None:
 
 def make_policy(
     name: str,
-    space: SearchSpace,
     reader: TrialReader,
     trained: Sequence[str],
     fidelities: Fidelities,
@@ -115,8 +115,7 @@ def make_policy(
 
     Args:
         name: name of a predictor or of a baseline, or `FILE.py:CLASS` of a predictor or a policy.
-        space: search space of new networks.
-        reader: reader of the study's metrics.
+        reader: reads the study; new networks are of its space.
         trained: metrics that need training.
         fidelities: epochs at which trainings may pause.
         seed: seed of all random choices.
@@ -127,24 +126,23 @@ def make_policy(
     """
     check_policy(name)
     if name == "hyperband":
-        return Hyperband(space, fidelities, seed)
+        return Hyperband(reader.space, fidelities, seed)
     if name == "asha":
-        return Halving(space, fidelities, seed)
+        return Halving(reader.space, fidelities, seed)
     if name == "random":
-        return Halving(space, fidelities, seed, first=len(fidelities.levels) - 1)
+        return Halving(reader.space, fidelities, seed, first=len(fidelities.levels) - 1)
     if own := _own_policy(name):
-        return own(space, reader, fidelities, seed)
+        return own(reader.space, reader, fidelities, seed)
     create_predictor = predictor or partial(create, name)
-    return ImprovementPerCost(space, create_predictor, reader, trained, fidelities, seed)
+    return ImprovementPerCost(create_predictor, reader, trained, fidelities, seed)
 
 
 class ImprovementPerCost:
     """Policy that decides by predicted learning curves.
 
     Args:
-        space: search space of new networks.
         predictor: makes an unfitted predictor for each fit.
-        reader: reader of the study's metrics.
+        reader: reads the study; new networks are of its space.
         trained: metrics that need training. The others are known of every network whose training
             has started.
         fidelities: epochs at which trainings pause.
@@ -153,14 +151,13 @@ class ImprovementPerCost:
 
     def __init__(
         self,
-        space: SearchSpace,
         predictor: Callable[[], Predictor],
         reader: TrialReader,
         trained: Sequence[str],
         fidelities: Fidelities,
         seed: int,
     ) -> None:
-        self.space = space
+        self.space = reader.space
         self.predictor = predictor
         self.reader = reader
         self.trained = tuple(trained)
@@ -176,7 +173,7 @@ class ImprovementPerCost:
         self._initial_design: list[Architecture] | None = None
         self._jobs: deque[Job] = deque()  # the rest of the last plan
         self._candidates: list[Architecture] = []  # stored, best first
-        self._texts = Texts(space)
+        self._texts = Texts(self.space)
         self._feasibility = Feasibility(self._texts)
         # Measures cheap metrics before a choice; the planner of a search sets it.
         self.shortlist: Shortlist | None = None

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from nas.search.history import History
     from nas.search.settings import SearchSettings
     from nas.search.study.workers import Worker
-    from search_spaces import Architecture, SearchSpace
+    from search_spaces import Architecture
 
 log = logging.getLogger(__name__)
 MAX_REPEATS = 50  # after so many repeated architectures in a row, a random new one is evaluated
@@ -172,20 +172,15 @@ class SamplerPlanner(Planner):
     """Trials of an ordinary search: a sampler proposes networks.
 
     Args:
-        space, reader, evaluator, settings: of the search.
+        reader, evaluator, settings: of the search.
 
     Attributes:
         until: time after which no evaluation starts, in seconds since 1970.
     """
 
-    def __init__(
-        self,
-        space: SearchSpace,
-        reader: TrialReader,
-        evaluator: Evaluator,
-        settings: SearchSettings,
-    ) -> None:
+    def __init__(self, reader: TrialReader, evaluator: Evaluator, settings: SearchSettings) -> None:
         super().__init__()
+        self.space = reader.space
         # 1. The sampler, and what the study stores about it.
         sampler, seed, measure = settings.sampler, settings.seed, settings.measure
         options = dict(settings.sampler_options or {})
@@ -195,7 +190,12 @@ class SamplerPlanner(Planner):
             self.settings["measure"] = measure
         if isinstance(sampler, str):
             sampler = create_sampler(
-                sampler, space, reader.objectives, seed, constraints=reader.constraints, **options
+                sampler,
+                self.space,
+                reader.objectives,
+                seed,
+                constraints=reader.constraints,
+                **options,
             )
         check_objectives(sampler, len(reader.objectives))
 
@@ -205,14 +205,13 @@ class SamplerPlanner(Planner):
             sampler.shortlist = self.shortlist
         else:
             refuse_measure(measure, name)
-        self.sampler = sampler_of_rows(sampler, space, seed)
+        self.sampler = sampler_of_rows(sampler, self.space, seed)
 
         # 3. When the search ends.
         self.evaluations = settings.evaluations
         self.patience = settings.patience
         self.until = math.inf if settings.prepares else time.time() + settings.seconds
 
-        self.space = space
         self.rng = np.random.default_rng(seed)
         self._ended = False  # True if there is nothing new to evaluate
         self._networks = 0  # in the history after the last step

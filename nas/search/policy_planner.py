@@ -61,19 +61,13 @@ class PolicyPlanner(Planner):
     A policy starts, continues and stops trainings until the budget is spent.
 
     Args:
-        space, reader, evaluator, settings: of the search.
+        reader, evaluator, settings: of the search.
 
     Raises:
         InputError: the sampler has no name, or budget or cost are invalid.
     """
 
-    def __init__(
-        self,
-        space: SearchSpace,
-        reader: TrialReader,
-        evaluator: Evaluator,
-        settings: SearchSettings,
-    ) -> None:
+    def __init__(self, reader: TrialReader, evaluator: Evaluator, settings: SearchSettings) -> None:
         super().__init__()
         # 1. Fidelities, budget and cost.
         name, seed, measure = settings.sampler, settings.seed, settings.measure
@@ -100,7 +94,7 @@ class PolicyPlanner(Planner):
         if measure is not None:
             self.settings["measure"] = measure
         self.policy = make_policy(
-            name, space, reader, evaluator.trained, self.fidelities, seed, settings.predictor
+            name, reader, evaluator.trained, self.fidelities, seed, settings.predictor
         )
         self.sampler = RandomSampler(seed)  # never asked: all choices are the policy's
 
@@ -259,7 +253,9 @@ def read_runs(result: SearchResult) -> Runs:
     """The trainings of a search with fidelities."""
     stopped = SearchAttributes.of(result.study).stopped
     trials = result.study.get_trials(deepcopy=False)
-    return Runs(_reader(result), _fidelities(result), _trained(result), trials, stopped)
+    return Runs(
+        _reader(result, result.space), _fidelities(result), _trained(result), trials, stopped
+    )
 
 
 def next_jobs(result: SearchResult, space: SearchSpace, count: int) -> list[Job]:
@@ -282,8 +278,7 @@ def _jobs(result: SearchResult, space: SearchSpace) -> Iterator[Job]:
     runs = read_runs(result)
     policy = make_policy(
         settings["sampler"],
-        space,
-        _reader(result),
+        _reader(result, space),
         _trained(result),
         _fidelities(result),
         settings["seed"],
@@ -297,10 +292,9 @@ def _jobs(result: SearchResult, space: SearchSpace) -> Iterator[Job]:
             yield job
 
 
-def _reader(result: SearchResult) -> TrialReader:
-    return TrialReader(
-        result.space, result.objectives, parse_constraints(result.settings["constraints"])
-    )
+def _reader(result: SearchResult, space: SearchSpace) -> TrialReader:
+    constraints = parse_constraints(result.settings["constraints"])
+    return TrialReader(space, result.objectives, constraints)
 
 
 def _fidelities(result: SearchResult) -> Fidelities:

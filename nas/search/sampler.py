@@ -31,7 +31,6 @@ from nas.search.objectives import (
 )
 from nas.search.pareto import constrained_ranks, infer_reference_point, non_dominated
 from nas.search.replay import ReplaySampler
-from nas.search.shortlist import Shortlist, learned_of_measured
 from nas.search.study.schema import (
     CHOICES_KEY,
     PREDICTED_KEY,
@@ -41,7 +40,7 @@ from nas.search.study.schema import (
 )
 from nas.search.study.storage import set_system_attr, stored_trials
 from nas.search.study.trials import TrialReader
-from nas.search.surrogate import Surrogate
+from nas.search.surrogate import Surrogate, learned_of_measured
 from predictors.metrics import Metric
 from search_spaces.common.errors import InputError, unknown
 
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from optuna import Study
     from optuna.trial import FrozenTrial
 
+    from nas.search.shortlist import Shortlist
     from predictors import Predictor
     from search_spaces import Architecture, SearchSpace
 

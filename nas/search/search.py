@@ -140,21 +140,16 @@ def run_search(
 
     # 2. What decides which network is next, and when the search ends.
     if settings.fidelities is None:
-        planner: Planner = SamplerPlanner(space, reader, evaluator, settings)
+        planner: Planner = SamplerPlanner(reader, evaluator, settings)
     else:
-        planner = PolicyPlanner(space, reader, evaluator, settings)
+        planner = PolicyPlanner(reader, evaluator, settings)
 
     # 3. The study, which remembers all that its values depend on.
-    storage, name = settings.storage, settings.name
-    if storage is not None:
-        note_unknown(space, evaluator)
-    provenance = provenance_of(
-        space, reader.objectives, reader.constraints, evaluator, settings.depends
-    )
+    if settings.storage is not None:
+        note_unknown(reader.space, evaluator)
+    provenance = provenance_of(reader, evaluator, settings.depends)
     provenance["settings"] |= planner.settings
-    study = open_study(
-        storage, name, reader.objectives, planner.sampler, provenance, settings.joins
-    )
+    study = open_study(settings, reader.objectives, planner.sampler, provenance)
     if settings.prior:
         add_prior_observations(study, reader, settings.prior, evaluator.metrics, evaluator)
     if not settings.joins:
@@ -168,12 +163,10 @@ def run_search(
 
     # 4. The loop of this process, beside those of helpers and of workers elsewhere.
     weights = WeightFolder(Path(settings.weights)) if settings.weights else None
-    depends = provenance["identity"]["depends"]
-    others = helpers(settings.jobs - 1, evaluator, storage, name, share, depends)
-    with others, Worker(study) as worker:
+    with helpers(settings, evaluator, share), Worker(study) as worker:
         loop = _Loop(study, reader, evaluator, planner, worker, weights, callbacks)
         # In memory, nobody else finishes anything.
-        shared = progress if storage is not None else None
+        shared = progress if settings.storage is not None else None
         with watched(shared, loop.look) as report:
             loop.run(report or progress, share or Share())
     return SearchResult.of_study(study, reader)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,7 +78,7 @@ class SearchSettings:
     weights: str | Path | None = None
     jobs: int = 1
     joins: bool = False
-    depends: Iterable[str | Path] = ()
+    depends: Sequence[str | Path] = ()
     measure: int | None = None
 
     @property

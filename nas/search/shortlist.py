@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from optuna import TrialPruned
@@ -56,9 +56,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_SHORTLIST = 50  # networks that are measured before a batch is chosen
-# Up to so many examples, a fit learns from measured networks that were not trained, too.
-MAX_PARTIAL_EXAMPLES = 500
-T = TypeVar("T")
 # Measuring pays for itself if it takes at most this part of the time of the trainings.
 MEASURING_SHARE = 0.2
 MIN_TIMED = 3  # trainings whose seconds decide about the default
@@ -78,20 +75,6 @@ def check_per_training(per_training: int | None) -> None:
     """Raise InputError for a negative number of measured networks per training."""
     if per_training is not None and per_training < 0:
         raise InputError(f"measure {per_training}: give a number of networks per training, from 0")
-
-
-def learned_of_measured(measured: Sequence[T], examples: int) -> Sequence[T]:
-    """The networks that were only measured and that a fit learns from, beside its examples.
-
-    They are the latest ones, as long as all together are at most `MAX_PARTIAL_EXAMPLES`.
-
-    Args:
-        measured: networks that were only measured, in their order.
-        examples: number of networks that were trained.
-    """
-    space_left = max(0, MAX_PARTIAL_EXAMPLES - examples)
-    first = max(0, len(measured) - space_left)
-    return measured[first:]
 
 
 class Shortlist:

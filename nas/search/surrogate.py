@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -220,3 +220,24 @@ class Surrogate:
         rows = np.array([self._exact[text] for text in texts])
         columns = rows.reshape(len(texts), len(self.given)).T
         return dict(zip(self.given, columns, strict=True))
+
+
+# --- what a fit learns from
+
+# Up to so many examples, a fit learns from measured networks that were not trained, too.
+MAX_PARTIAL_EXAMPLES = 500
+T = TypeVar("T")
+
+
+def learned_of_measured(measured: Sequence[T], examples: int) -> Sequence[T]:
+    """The networks that were only measured and that a fit learns from, beside its examples.
+
+    They are the latest ones, as long as all together are at most `MAX_PARTIAL_EXAMPLES`.
+
+    Args:
+        measured: networks that were only measured, in their order.
+        examples: number of networks that were trained.
+    """
+    space_left = max(0, MAX_PARTIAL_EXAMPLES - examples)
+    first = max(0, len(measured) - space_left)
+    return measured[first:]

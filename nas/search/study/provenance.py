@@ -42,10 +42,10 @@ from search_spaces.ir.text import TEXT_VERSION, fingerprint
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
-    from optuna.storages import BaseStorage
 
     from nas.search.evaluators import Evaluator
-    from nas.search.objectives import Constraint
+    from nas.search.settings import SearchSettings
+    from nas.search.study.trials import TrialReader
     from predictors.metrics import Metric
     from search_spaces import SearchSpace
 
@@ -67,16 +67,13 @@ Source = Mapping[str, Any]
 
 
 def provenance_of(
-    space: SearchSpace,
-    objectives: Sequence[Metric],
-    constraints: Sequence[Constraint],
-    evaluator: Evaluator,
-    depends: Iterable[str | Path] = (),
+    reader: TrialReader, evaluator: Evaluator, depends: Iterable[str | Path] = ()
 ) -> dict[str, dict[str, Any]]:
     """Everything that the values of a search depend on.
 
     Args:
-        space, objectives, constraints, evaluator: of the search.
+        reader: has the search's space, objectives and constraints.
+        evaluator: of the search.
         depends: files and folders whose contents are compared, too.
 
     Returns:
@@ -85,12 +82,13 @@ def provenance_of(
         command. `networks` are fingerprint pairs (choices, text) of up to `SAMPLED_NETWORKS` random
         architectures, the same ones in every process; a slow space has fewer.
     """
+    space = reader.space
     return {
         "settings": {
             "space": space.reference,
             "space_options": space.options,
-            "objectives": [str(objective) for objective in objectives],
-            "constraints": [str(constraint) for constraint in constraints],
+            "objectives": [str(objective) for objective in reader.objectives],
+            "constraints": [str(constraint) for constraint in reader.constraints],
         },
         "source": evaluator.source,
         "identity": {
@@ -214,32 +212,30 @@ class Difference(NamedTuple):
 
 
 def open_study(
-    storage: str | Path | BaseStorage | None,
-    name: str,
+    settings: SearchSettings,
     objectives: Sequence[Metric],
     sampler: BaseSampler,
     provenance: dict[str, Any],
-    joins: bool,
 ) -> optuna.Study:
     """Load the study of a search, or create it with its provenance.
 
     Args:
-        storage: see `nas.search.study.storage.open_storage`.
-        name: the study's name in the storage.
+        settings: name the study and its storage, and tell if this process joins the search of
+            another one.
         objectives: m objectives, which give the study its directions and names of metrics.
         sampler: of a new study, and of this process.
         provenance: settings, source and identity of this run, see `provenance_of`.
-        joins: this process joins a search that another one started.
 
     Raises:
         InputError: the stored study is already in use with another provenance, or was not made by a
             search.
     """
+    where = address(settings.storage)
     directions = [objective.direction for objective in objectives]
     study = optuna.create_study(
-        storage=open_storage(storage),
+        storage=open_storage(settings.storage),
         sampler=sampler,
-        study_name=name,
+        study_name=settings.name,
         directions=directions,
         load_if_exists=True,
     )
@@ -252,7 +248,7 @@ def open_study(
     has_other_directions = [d.name.lower() for d in study.directions] != directions
     if stored["settings"] is None and (has_other_directions or study.get_trials(deepcopy=False)):
         raise InputError(
-            f"study {name!r} in {address(storage)} was not made by a search: give another name or "
+            f"study {settings.name!r} in {where} was not made by a search: give another name or "
             "storage"
         )
 
@@ -261,8 +257,8 @@ def open_study(
     #    error here, since only the settings of the two sides differ.
     is_same_kind = (stored["source"] or {}).keys() == provenance["source"].keys()
     has_changed = stored["settings"] not in (None, provenance["settings"])
-    if has_changed and is_same_kind and not joins and is_unused(study):
-        check_same(address(storage), {**provenance, "settings": stored["settings"]}, provenance)
+    if has_changed and is_same_kind and not settings.joins and is_unused(study):
+        check_same(where, {**provenance, "settings": stored["settings"]}, provenance)
         for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             fail_trial(study, trial)
         stored["settings"] = None
@@ -274,12 +270,8 @@ def open_study(
             study.set_user_attr(key, provenance[part])
         name_metrics(study, [objective.name for objective in objectives])
     else:
-        check_same(
-            address(storage),
-            {part: value or {} for part, value in stored.items()},
-            provenance,
-            joins,
-        )
+        complete = {part: value or {} for part, value in stored.items()}
+        check_same(where, complete, provenance, is_worker=settings.joins)
     return study
 
 

@@ -318,25 +318,20 @@ def check_jobs(settings: SearchSettings, evaluator: Evaluator) -> None:
 
 @contextmanager
 def helpers(
-    count: int,
-    evaluator: Evaluator,
-    storage: object,
-    name: str,
-    share: Share | None = None,
-    depends: Iterable[str] = (),
+    settings: SearchSettings, evaluator: Evaluator, share: Share | None = None
 ) -> Iterator[None]:
-    """A context in which `count` further processes work on a stored study.
+    """A context in which further processes work on a stored study, `settings.jobs` in all.
 
     On exit it waits until they reach the search's own limits. They end at once if an exception
     leaves the context or if this process dies. GPUs are assigned in turn; this process has the
-    first one. Each gets an equal part of the share that this process has. `depends` are paths on
-    this machine of files that the search depends on.
+    first one. Each gets an equal part of the share that this process has.
     """
+    count = settings.jobs - 1
     join = {
-        "storage": str(storage),
-        "name": name,
+        "storage": str(settings.storage),
+        "name": settings.name,
         "device": evaluator.device,
-        "depends": [*depends],
+        "depends": [str(Path(path).absolute()) for path in settings.depends],
     }
     if evaluator.checkpoints:
         join["checkpoints"] = str(evaluator.checkpoints)

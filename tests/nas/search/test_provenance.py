@@ -23,6 +23,7 @@ from nas.search.study import provenance
 from nas.search.study.load import read_search
 from nas.search.study.provenance import check_same, command, provenance_of
 from nas.search.study.schema import IDENTITY_KEY
+from nas.search.study.trials import TrialReader
 from search_spaces import SearchSpace, get_space
 from search_spaces.common.errors import InputError
 
@@ -138,9 +139,8 @@ def test_a_space_that_fails_for_some_choices_has_a_fingerprint(switches: SearchS
 
     def networks() -> Any:
         space = Picky()
-        return provenance_of(space, parse_objectives("params"), (), as_evaluator(Params(space)))[
-            "identity"
-        ]["networks"]
+        reader = TrialReader(space, parse_objectives("params"), ())
+        return provenance_of(reader, as_evaluator(Params(space)))["identity"]["networks"]
 
     assert networks() == networks()
     assert len({text for _, text in networks()}) > 2
