@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -120,25 +121,30 @@ def compare(
 
 
 def _print_compared(result: Compared) -> None:
+    """Print the means of all seeds, a row per predictor and size, then which differences are real."""
     comparison = result.comparison
-    labels = {"tau": "τ", "tau_top": "τ, best"}
-    shown = [
-        {
-            "predictor": r["predictor"],
-            "N": r["size"],
-            **{
-                label: f"{r[name]:.3f}±{r[f'{name}_std']:.3f}".replace("0.", ".")
-                for name, label in labels.items()
-            },
-            "best 10": f"{r['top10']:.4g}±{r['top10_std']:.2g}",
-            "regret": f"{r['regret']:.2g}±{r['regret_std']:.2g}",
-            "50/90 %": f"{100 * r['cover50']:.0f}/{100 * r['cover90']:.0f}",
-            "s": f"{r['fit_seconds']:.0f}+{r['predict_seconds']:.0f}",
-        }
-        for r in result.rows()
-    ]
-    numbers = f"seeds {comparison.first_seed} to {comparison.first_seed + comparison.seeds - 1}"
+    last_seed = comparison.first_seed + comparison.seeds - 1
+    seeds = f"seeds {comparison.first_seed} to {last_seed}"
     metrics = f"{comparison.train_metric} → {comparison.test_metric}"
-    print_table(f"{metrics} on {comparison.benchmark}, {numbers} (mean ± std)", shown)
+    title = f"{metrics} on {comparison.benchmark}, {seeds} (mean ± std)"
+    print_table(title, [_printed(row) for row in result.rows()])
     for pair in result.pairs():
         print(f"N = {pair['size']}: {pair['sentence']}")
+
+
+def _printed(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of the printed table, from a row of `Compared.rows`."""
+
+    def spread(name: str, mean_format: str, deviation_format: str) -> str:
+        return f"{row[name]:{mean_format}}±{row[f'{name}_std']:{deviation_format}}"
+
+    return {
+        "predictor": row["predictor"],
+        "N": row["size"],
+        "τ": spread("tau", ".3f", ".3f").replace("0.", "."),
+        "τ, best": spread("tau_top", ".3f", ".3f").replace("0.", "."),
+        "best 10": spread("top10", ".4g", ".2g"),
+        "regret": spread("regret", ".2g", ".2g"),
+        "50/90 %": f"{100 * row['cover50']:.0f}/{100 * row['cover90']:.0f}",
+        "s": f"{row['fit_seconds']:.0f}+{row['predict_seconds']:.0f}",
+    }

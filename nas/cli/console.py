@@ -7,6 +7,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,17 +26,24 @@ def print_table(title: str, rows: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    values = [[row.get(name, "") for name in names] for row in rows]
-    lines = [names, *([_cell(value) for value in row] for row in values)]
+    # 1. A heading and a line of cells per row. Rows may lack some of the columns.
+    heading = list(dict.fromkeys(chain.from_iterable(rows)))
+    lines = [heading]
+    for row in rows:
+        lines.append([_cell(row.get(name, "")) for name in heading])
+
+    # 2. The same with rows as columns, if that is narrower and the table is too wide.
     console = Console(markup=False, emoji=False)  # names of metrics may have brackets and colons
-    turned = [list(column) for column in zip(*lines, strict=True)]
-    if _width(lines) > max(console.width, _width(turned)):
-        lines = turned
+    transposed = [list(column) for column in zip(*lines, strict=True)]
+    if _width(lines) > max(console.width, _width(transposed)):
+        lines = transposed
+
+    # 3. Print it.
+    heading, *body = lines
     table = Table(title=title, title_justify="left")
-    for name in lines[0]:
+    for name in heading:
         table.add_column(name, overflow="fold")
-    for line in lines[1:]:
+    for line in body:
         table.add_row(*line)
     console.print(table)
 
@@ -84,15 +92,19 @@ def with_arrows(row: dict[str, Any], objectives: Iterable[Metric]) -> dict[str, 
 
     ↑ stands for a maximized objective, ↓ for a minimized one.
     """
-    arrows = {o.name: f"{o.name} {'↑' if o.direction == 'maximize' else '↓'}" for o in objectives}
-    return {arrows.get(name, name): value for name, value in row.items()}
+    names = {}
+    for objective in objectives:
+        arrow = "↑" if objective.direction == "maximize" else "↓"
+        names[objective.name] = f"{objective.name} {arrow}"
+    return {names.get(name, name): value for name, value in row.items()}
 
 
 def _cell(value: Any) -> str:
     """Format a value: four significant digits, or all digits of an integer that is not huge."""
-    if isinstance(value, float):
-        return f"{value:,.0f}" if value.is_integer() and abs(value) < MAX_SHOWN else f"{value:.4g}"
-    return str(value)
+    if not isinstance(value, float):
+        return str(value)
+    is_exact = value.is_integer() and abs(value) < MAX_SHOWN
+    return f"{value:,.0f}" if is_exact else f"{value:.4g}"
 
 
 def _width(lines: list[list[str]]) -> int:

@@ -52,6 +52,7 @@ from search_spaces.common.seeds import check_seed
 
 if TYPE_CHECKING:
     from nas.search.own_evaluator import FunctionEvaluator
+    from nas.search.prior import PriorObservations
 
 log = logging.getLogger(__name__)
 
@@ -113,11 +114,11 @@ class SearchOptions(NamedTuple):
         """True if searches are only stored, for workers."""
         return self.seconds <= 0
 
-    def kept(self, folder: Path, sampler: str, seed: int) -> tuple[str | Path, str]:
-        """Storage and study name of a search."""
+    def kept(self, folder: Path, label: str) -> tuple[str | Path, str]:
+        """Storage and study name of the search `SAMPLER-SEED`."""
         if self.storage is None:
-            return folder / "studies" / f"{sampler}-{seed}.journal", "search"
-        return self.storage, f"{self.study}-{sampler}-{seed}"
+            return folder / "studies" / f"{label}.journal", "search"
+        return self.storage, f"{self.study}-{label}"
 
 
 DEFAULT_OPTIONS = SearchOptions()
@@ -169,27 +170,17 @@ def run_studies(
         InputError: an argument is invalid, or the folder holds other searches.
     """
     table = load_benchmark(benchmark) if isinstance(benchmark, str) else benchmark
-    goal = _Goal.parse(objectives, constraints)
+    reader = _reader(table.space, objectives, constraints)
     paid = options.budget.metrics if options.budget else []
-    metrics = list(dict.fromkeys([*goal.metrics, *paid]))
+    metrics = list(dict.fromkeys([*reader.metrics, *paid]))
     evaluator = TableEvaluator(table, metrics, options.cheap)
-    reference = _truth(table, goal.objectives, goal.constraints)
+    reference = _truth(table, reader.objectives, reader.constraints)
     if table.header.by_text and table.header.is_whole:
         # Networks are looked up by text; the first time, all texts take half a minute
         table.load_texts(progress)
-    results = _run_all(
-        table.space,
-        goal,
-        evaluator,
-        samplers,
-        evaluations,
-        seeds,
-        folder,
-        progress,
-        options,
-        sampler_options,
-    )
-    return Studies(goal.objectives, reference, results, table)
+    searches = _Searches(reader, evaluator, evaluations, folder, options, sampler_options)
+    results = _run_all(searches, samplers, seeds, progress)
+    return Studies(reader.objectives, reference, results, table)
 
 
 def run_measured_studies(
@@ -219,15 +210,13 @@ def run_measured_studies(
         InputError: an argument is invalid, the folder's searches were begun with other settings, or
             no network has finite values.
     """
-    goal = _Goal.parse(objectives, constraints)
-    if point is not None and len(point) != len(goal.objectives):
+    reader = _reader(evaluator.space, objectives, constraints)
+    if point is not None and len(point) != len(reader.objectives):
         raise InputError(
-            f"the reference point has {len(point)} values for {len(goal.objectives)} objectives"
+            f"the reference point has {len(point)} values for {len(reader.objectives)} objectives"
         )
-    results = _run_all(
-        evaluator.space, goal, evaluator, samplers, evaluations, seeds, folder, progress, options
-    )
-    return _against_best(results, point)
+    searches = _Searches(reader, evaluator, evaluations, folder, options)
+    return _against_best(_run_all(searches, samplers, seeds, progress), point)
 
 
 def run_predicted_studies(
@@ -250,12 +239,14 @@ def run_predicted_studies(
 
     All other arguments are as in `run_studies`.
     """
-    goal = _Goal.parse(objectives, constraints)
-    evaluator = PredictionEvaluator.load(checkpoint, space, goal.metrics)
-    results = _run_all(
-        space, goal, evaluator, samplers, evaluations, seeds, folder, progress, options
-    )
-    return _against_best(results)
+    reader = _reader(space, objectives, constraints)
+    evaluator = PredictionEvaluator.load(checkpoint, space, reader.metrics)
+    searches = _Searches(reader, evaluator, evaluations, folder, options)
+    return _against_best(_run_all(searches, samplers, seeds, progress))
+
+
+def _reader(space: SearchSpace, objectives: str, constraints: Sequence[str]) -> TrialReader:
+    return TrialReader(space, parse_objectives(objectives), parse_constraints(constraints))
 
 
 def open_studies(
@@ -402,24 +393,151 @@ def _against_best(
     )
 
 
-@dataclass(frozen=True)
-class _Goal:
-    """Objectives and constraints of a search."""
+# --- searches one after the other
 
-    objectives: tuple[Metric, ...]
-    constraints: tuple[Constraint, ...]
 
-    @classmethod
-    def parse(cls, objectives: str, constraints: Sequence[str]) -> _Goal:
-        return cls(parse_objectives(objectives), parse_constraints(constraints))
+class _Task(NamedTuple):
+    """One search: a sampler, its name in results, and a seed."""
+
+    sampler: str
+    name: str
+    seed: int
 
     @property
-    def metrics(self) -> list[str]:
-        return list(
-            dict.fromkeys(
-                [*(o.name for o in self.objectives), *(c.metric for c in self.constraints)]
-            )
+    def label(self) -> str:
+        return f"{self.name}-{self.seed}"
+
+
+@dataclass(frozen=True)
+class _Searches:
+    """What all searches of a command have in common.
+
+    Attributes:
+        reader: has the space, objectives and constraints.
+        evaluator: gives their values.
+        evaluations: number of evaluations of each search.
+        folder: result folder.
+        options: of each search.
+        sampler_options: of samplers with a predictor.
+    """
+
+    reader: TrialReader
+    evaluator: Evaluator
+    evaluations: int
+    folder: Path
+    options: SearchOptions
+    sampler_options: Mapping[str, Any] | None = None
+
+    def settings(self, task: _Task, prior: PriorObservations | None) -> SearchSettings:
+        """The settings of one search."""
+        options = self.options
+        storage, study = options.kept(self.folder, task.label)
+        weights = None
+        if self.evaluator.keeps_weights:
+            weights = self.folder / "studies" / "weights" / task.label
+        guided = is_guided(task.sampler)
+        return SearchSettings(
+            sampler=task.sampler,
+            seed=task.seed,
+            sampler_options=self.sampler_options if guided else None,
+            evaluations=self.evaluations,
+            **(options.budget._asdict() if options.budget else {}),
+            seconds=0 if options.prepares else options.seconds,
+            patience=options.patience,
+            storage=storage,
+            name=study,
+            jobs=options.jobs,
+            prior=prior,
+            weights=weights,
+            depends=options.depends,
+            measure=options.measure if guided else None,
         )
+
+    def forecasts(self, tasks: Sequence[_Task]) -> list[DurationForecast]:
+        """Forecasts that announce how long the searches will take, after a first estimate.
+
+        There are none if the searches are only prepared, or if their budget says it.
+        """
+        options = self.options
+        budget = options.budget
+        work = workload(
+            self.evaluator,
+            len(tasks),
+            self.evaluations,
+            budget.budget if budget else None,
+            budget.cost if budget else EPOCHS,
+            jobs=options.jobs,
+            limit=options.seconds,
+            confirm=options.confirm,
+        )
+        if work is None or options.prepares:
+            return []
+        forecast = DurationForecast(self.evaluator, work, options.announce)
+        studies = [options.kept(self.folder, task.label) for task in tasks]
+        forecast.begin(studies, self.reader.space)
+        return [forecast]
+
+
+def _run_all(
+    searches: _Searches, samplers: Sequence[str], seeds: Iterable[int], progress: Progress | None
+) -> dict[str, list[SearchResult]]:
+    """Run every sampler with every seed, and log trials in `nas.log` of the result folder.
+
+    Returns:
+        Results by the sampler's name, in the order of the seeds.
+    """
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    reader, evaluator = searches.reader, searches.evaluator
+    options, folder = searches.options, searches.folder
+
+    # 1. Whatever can be wrong is refused before a folder is made.
+    names = _labels(samplers, options.budget is not None, len(reader.objectives))
+    tasks = []
+    for seed in seeds:
+        for sampler, name in zip(samplers, names, strict=True):
+            tasks.append(_Task(sampler, name, check_seed(seed)))
+    check_trackers(options.track)
+    check_confirm(evaluator, options.confirm)
+    prior = None
+    if options.prior:
+        prior = read_prior_observations(
+            options.prior, reader.space, evaluator.metrics, evaluator.measured
+        )
+
+    # 2. The folder, unless it holds other searches.
+    origin = provenance_of(reader, evaluator, options.depends)
+    claim(folder, [task.label for task in tasks], origin, options.arguments)
+
+    # 3. One search after the other.
+    results: dict[str, list[SearchResult]] = {name: [] for name in names}
+    with log_to(folder / LOG_NAME):
+        log.info("%s", origin["identity"]["command"])
+        forecasts = searches.forecasts(tasks)
+        for number, task in enumerate(tasks):
+            shown = labelled(progress, f"{task.name}, seed {task.seed}", number, len(tasks))
+            run_name = f"{folder.resolve().name}-{task.label}"  # of the trackers
+            with tracking(options.track, run_name, reader) as trackers:
+                result = run_search(
+                    reader.space,
+                    reader.objectives,
+                    evaluator,
+                    searches.settings(task, prior),
+                    constraints=reader.constraints,
+                    progress=shown,
+                    callbacks=[*trackers, *(forecast.note for forecast in forecasts)],
+                )
+            log_missing(folder / LOG_NAME, task.label, result.study, reader)
+            if not options.prepares:
+                result = confirm_front(result, evaluator, options.confirm, progress)
+            results[task.name].append(result)
+
+    # 4. Searches that were only prepared have no result yet.
+    every = [result for group in results.values() for result in group]
+    if not any(result.evaluated.architectures for result in every):
+        if options.prepares:
+            raise Prepared([options.kept(folder, task.label) for task in tasks])
+        raise InputError(_why_nothing(every))
+    return results
 
 
 def _labels(samplers: Sequence[str], by_cost: bool, objectives: int) -> list[str]:
@@ -438,113 +556,3 @@ def _labels(samplers: Sequence[str], by_cost: bool, objectives: int) -> list[str
             f"sampler {repeated!r} is given twice: name each once, and give files different names"
         )
     return names
-
-
-def _run_all(
-    space: SearchSpace,
-    goal: _Goal,
-    evaluator: Evaluator,
-    samplers: Sequence[str],
-    evaluations: int,
-    seeds: Iterable[int],
-    folder: Path,
-    progress: Progress | None,
-    options: SearchOptions,
-    sampler_options: Mapping[str, Any] | None = None,
-) -> dict[str, list[SearchResult]]:
-    """Run every sampler with every seed, and log trials in `folder/nas.log`."""
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    names = _labels(samplers, options.budget is not None, len(goal.objectives))
-    tasks = [
-        (sampler, name, seed)
-        for seed in seeds
-        for sampler, name in zip(samplers, names, strict=True)
-    ]
-    for *_, seed in tasks:
-        check_seed(seed)
-    check_trackers(options.track)
-    check_confirm(evaluator, options.confirm)
-    prior = (
-        read_prior_observations(options.prior, space, evaluator.metrics, evaluator.measured)
-        if options.prior
-        else None
-    )
-    origin = provenance_of(space, goal.objectives, goal.constraints, evaluator, options.depends)
-    claim(folder, [f"{name}-{seed}" for _, name, seed in tasks], origin, options.arguments)
-    results: dict[str, list[SearchResult]] = {name: [] for name in names}
-    trains = evaluator.keeps_weights
-    with log_to(folder / LOG_NAME):
-        log.info("%s", origin["identity"]["command"])
-        forecasts = _forecast(space, evaluator, evaluations, tasks, folder, options)
-        for number, (sampler, name, seed) in enumerate(tasks):
-            storage, study = options.kept(folder, name, seed)
-            weights = folder / "studies" / "weights" / f"{name}-{seed}" if trains else None
-            shown = labelled(progress, f"{name}, seed {seed}", number, len(tasks))
-            reader = TrialReader(space, goal.objectives, goal.constraints)
-            label = f"{folder.resolve().name}-{name}-{seed}"
-            with tracking(options.track, label, reader) as trackers:
-                settings = SearchSettings(
-                    sampler=sampler,
-                    evaluations=evaluations,
-                    **(options.budget._asdict() if options.budget else {}),
-                    seed=seed,
-                    sampler_options=sampler_options if is_guided(sampler) else None,
-                    storage=storage,
-                    name=study,
-                    prior=prior,
-                    seconds=0 if options.prepares else options.seconds,
-                    patience=options.patience,
-                    jobs=options.jobs,
-                    weights=weights,
-                    depends=options.depends,
-                    measure=options.measure if is_guided(sampler) else None,
-                )
-                searched = run_search(
-                    space,
-                    goal.objectives,
-                    evaluator,
-                    settings,
-                    constraints=goal.constraints,
-                    progress=shown,
-                    callbacks=[*trackers, *(forecast.note for forecast in forecasts)],
-                )
-            log_missing(folder / LOG_NAME, f"{name}-{seed}", searched.study, reader)
-            if not options.prepares:
-                searched = confirm_front(searched, evaluator, options.confirm, progress)
-            results[name].append(searched)
-    if not any(result.evaluated.architectures for group in results.values() for result in group):
-        if options.prepares:
-            raise Prepared([options.kept(folder, name, seed) for _, name, seed in tasks])
-        raise InputError(_why_nothing([result for group in results.values() for result in group]))
-    return results
-
-
-def _forecast(
-    space: SearchSpace,
-    evaluator: Evaluator,
-    evaluations: int,
-    tasks: Sequence[tuple[str, str, int]],
-    folder: Path,
-    options: SearchOptions,
-) -> list[DurationForecast]:
-    """Forecasts that announce how long the searches (sampler, name, seed) will take.
-
-    They do so after a first estimate. There are none if the searches are only prepared, or if
-    their budget says it.
-    """
-    budget = options.budget
-    work = workload(
-        evaluator,
-        len(tasks),
-        evaluations,
-        budget.budget if budget else None,
-        budget.cost if budget else EPOCHS,
-        jobs=options.jobs,
-        limit=options.seconds,
-        confirm=options.confirm,
-    )
-    if work is None or options.prepares:
-        return []
-    forecast = DurationForecast(evaluator, work, options.announce)
-    forecast.begin([options.kept(folder, name, seed) for _, name, seed in tasks], space)
-    return [forecast]

@@ -54,47 +54,63 @@ def page_data(studies: Studies, models: Path, prospects: Prospects) -> dict[str,
         models: folder of ONNX models beside the page.
         prospects: what to expect of the front and of further evaluations.
     """
+    # 1. The networks of all searches, then proposals. Those of the front come first.
     networks = [*collect(studies), *propose(studies)]
-    for network, expected in zip(networks, prospects.expected, strict=False):  # the front is first
+    for network, expected in zip(networks, prospects.expected, strict=False):
         network.expected = expected
     metrics = _metrics(studies.objectives, networks)
     names = [metric.name for metric in metrics]
     links = _model_links(models)
-    settings = studies.first.study.user_attrs.get(SETTINGS_KEY, {})
-    space = studies.first.space.name
-    searched = studies.benchmark.name if studies.benchmark else without_folder(space)
+
+    # 2. What each search has beside evaluated networks.
     searches = list(labelled(studies))
-    data = {
-        "searched": searched or studies.first.study.study_name,
-        "has_space": bool(space),
-        "searches": [label for label, _ in searches],
-        "objectives": len(studies.objectives),
-        "origin_columns": ORIGIN_COLUMNS,
-        "metrics": [_described(metric) for metric in metrics],
-        "prospects": prospects.sentences,
-        "constraints": [
-            {"metric": c.metric, "sign": 1 if c.op == "<=" else -1, "bound": c.bound}
-            for c in parse_constraints(settings.get("constraints"))
-        ],
-        "networks": [_network(network, names, links) for network in networks],
-        "not_built": studies.not_built,
-        "failures": [
-            {"search": label, **failure}
-            for label, result in searches
-            for failure in result.failures
-        ],
-        "paused": [row for label, result in searches for row in _paused(label, result, names)],
-        "yardstick": "true front" if studies.benchmark else "best front of all searches here",
-        "true_front": _true_front(studies),
-        "samplers": studies.table(),
-        "curves": _curves(studies),
-        "runtimes": compare_runtimes(networks),
-        "agreement": [_agreement(name, values) for name, values in studies.first.predicted.items()],
-        "made": [
-            {"title": title, "rows": list(_rows(value))} for title, value in _made(studies).items()
-        ],
-    }
-    return _plain(data)
+    failures: list[dict[str, Any]] = []
+    paused: list[dict[str, Any]] = []
+    for label, result in searches:
+        failures += [{"search": label, **failure} for failure in result.failures]
+        paused += _paused(label, result, names)
+
+    # 3. The page, from its title to the settings at its end.
+    return _plain(
+        {
+            "searched": _searched(studies),
+            "has_space": bool(studies.first.space.name),
+            "searches": [label for label, _ in searches],
+            "objectives": len(studies.objectives),
+            "origin_columns": ORIGIN_COLUMNS,
+            "metrics": [_described(metric) for metric in metrics],
+            "prospects": prospects.sentences,
+            "constraints": _constraints(studies),
+            "networks": [_network(network, names, links) for network in networks],
+            "not_built": studies.not_built,
+            "failures": failures,
+            "paused": paused,
+            "yardstick": "true front" if studies.benchmark else "best front of all searches here",
+            "true_front": _true_front(studies),
+            "samplers": studies.table(),
+            "curves": _curves(studies),
+            "runtimes": compare_runtimes(networks),
+            "agreement": [_agreement(*predicted) for predicted in studies.first.predicted.items()],
+            "made": _made(studies),
+        }
+    )
+
+
+def _searched(studies: Studies) -> str:
+    """What was searched: a table or a space; the study's name if it names neither."""
+    if studies.benchmark:
+        return studies.benchmark.name
+    return without_folder(studies.first.space.name) or studies.first.study.study_name
+
+
+def _constraints(studies: Studies) -> list[dict[str, Any]]:
+    """Constraints; `sign` is 1 for an upper bound, -1 for a lower one."""
+    settings = studies.first.study.user_attrs.get(SETTINGS_KEY, {})
+    constraints = []
+    for constraint in parse_constraints(settings.get("constraints")):
+        sign = 1 if constraint.op == "<=" else -1
+        constraints.append({"metric": constraint.metric, "sign": sign, "bound": constraint.bound})
+    return constraints
 
 
 def _metrics(objectives: Sequence[Metric], networks: Sequence[Network]) -> list[Metric]:
@@ -280,39 +296,46 @@ def compare_runtimes(networks: Sequence[Network]) -> list[dict[str, Any]]:
     return rows
 
 
-def _made(studies: Studies) -> dict[str, Any]:
-    """Settings and times of the first search, from its study."""
+def _made(studies: Studies) -> list[dict[str, Any]]:
+    """Settings and times of the first search, from its study: sections with titles and rows."""
     study = studies.first.study
     attributes = study.user_attrs
 
     # 1. Times and states of the trials.
     trials = study.get_trials(deepcopy=False)
-    stamps = [
-        stamp for trial in trials for stamp in (trial.datetime_start, trial.datetime_complete)
-    ]
-    times = [stamp for stamp in stamps if stamp is not None]
+    times = []
+    for trial in trials:
+        stamps = (trial.datetime_start, trial.datetime_complete)
+        times += [stamp for stamp in stamps if stamp is not None]
     states = Counter(trial.state.name.lower() for trial in trials)
 
     # 2. What the search stored, without the fingerprints of networks, and what the user did.
     identity = dict(attributes.get(IDENTITY_KEY, {}))
     identity.pop("networks", None)
     own = {key: value for key, value in attributes.items() if not key.startswith("nas:")}
-    made = {
+    prices = {}
+    for objective in studies.objectives:
+        prices[metric_label(objective.name, unit=objective.unit)] = PRICES[price(objective)]
+
+    # 3. The sections that are not empty.
+    sections = {
         "Study": {
             "name": study.study_name,
             "began": f"{min(times):%Y-%m-%d %H:%M}" if times else "",
             "last change": f"{max(times):%Y-%m-%d %H:%M}" if times else "",
             "trials": dict(states),
         },
-        "Price of the metrics": {
-            metric_label(o.name, unit=o.unit): PRICES[price(o)] for o in studies.objectives
-        },
+        "Price of the metrics": prices,
         "Command, machine and versions": identity,
         "Search": attributes.get(SETTINGS_KEY, {}),
         "Where values come from": used_settings(attributes.get(SOURCE_KEY, {})),
         "Attributes of the study": own,
     }
-    return {title: value for title, value in made.items() if value}
+    return [
+        {"title": title, "rows": list(_rows(section))}
+        for title, section in sections.items()
+        if section
+    ]
 
 
 def _rows(value: Any, name: str = "") -> Iterator[list[str]]:
