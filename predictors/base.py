@@ -26,8 +26,8 @@ from predictors.features import with_exact_costs
 from predictors.metrics import EXACT, MAX_VALUE, MIN_RANGE
 from search_spaces import Architecture, to_text
 from search_spaces.common.errors import InputError, unknown
+from search_spaces.common.process import with_few_threads
 from search_spaces.common.seeds import check_seed
-from search_spaces.common.threads import with_few_threads
 
 if TYPE_CHECKING:
     import onnx
@@ -97,7 +97,7 @@ class Predictor(ABC):
     A predictor learns metrics from architectures and ignores which direction is better. The same
     seed and inputs give the same predictions. Methods use one thread, which is faster for inputs as
     small as these, unless the user has chosen a number
-    (`search_spaces.common.threads.few_threads`).
+    (`search_spaces.common.process.few_threads`).
 
     Args:
         seed: seed of training and sampling, at least 0.

@@ -15,7 +15,6 @@ import numpy as np
 
 from search_spaces import choosers
 from search_spaces.choosers import Chooser, Questions, Trial
-from search_spaces.common.collecting import collection_paused
 from search_spaces.common.errors import (
     Infeasible,
     InputError,
@@ -24,6 +23,7 @@ from search_spaces.common.errors import (
     exits_as_errors,
     where,
 )
+from search_spaces.common.process import collection_paused
 from search_spaces.domains import Choice, count
 from search_spaces.ir.builder import Network, Tensor
 from search_spaces.ir.costs import graph_flops, graph_params

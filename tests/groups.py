@@ -61,11 +61,11 @@ GROUPS: Mapping[str, Mapping[str, int]] = {
         "nas/search/test_workers.py::test_workers_of_many_machines_reclaim_what_vanished_ones_left_in_a_database": 0,
         "nas/report/test_page.py::test_the_page_fits_wide_and_narrow_screens_in_light_and_dark": 1,
         "nas/report/test_page.py::test_the_page_has_no_accessibility_violations": 1,
-        "search_spaces/common/test_threads.py::test_the_command_line_uses_one_thread_unless_the_user_says_"
+        "search_spaces/common/test_process.py::test_the_command_line_uses_one_thread_unless_the_user_says_"
         "otherwise": 1,
-        "search_spaces/common/test_threads.py::test_libraries_that_a_comparison_loads_for_its_first_score_use_one_"
+        "search_spaces/common/test_process.py::test_libraries_that_a_comparison_loads_for_its_first_score_use_one_"
         "thread_too": 1,
-        "search_spaces/common/test_threads.py::test_a_number_that_the_user_has_set_is_kept_in_python": 1,
+        "search_spaces/common/test_process.py::test_a_number_that_the_user_has_set_is_kept_in_python": 1,
     },
     "every sampler": {
         "nas/search/test_dependent_options.py::test_every_sampler_evaluates_the_whole_space": 5,

@@ -1,6 +1,6 @@
 """The command line `nas`: a file for each command."""
 
-from search_spaces.common.threads import set_default_threads
+from search_spaces.common.process import set_default_threads
 
 set_default_threads()  # before anything imports numpy or torch
 

@@ -24,9 +24,9 @@ from nas.evaluation.journal import Journal
 from predictors.metrics import Metric
 from predictors.registry import version
 from search_spaces.common.errors import InputError, unknown, user_errors_as_input
+from search_spaces.common.process import one_thread
 from search_spaces.common.progress import Progress
 from search_spaces.common.seeds import check_seed
-from search_spaces.common.threads import one_thread
 
 if TYPE_CHECKING:
     from nas.benchmarks import Benchmark

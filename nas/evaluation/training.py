@@ -44,8 +44,8 @@ from nas.evaluation.tasks import (
 from nas.evaluation.trainable import State, Trainable
 from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
+from search_spaces.common.process import threads_for
 from search_spaces.common.progress import Progress
-from search_spaces.common.threads import threads_for
 from search_spaces.ir.costs import graph_flops
 from search_spaces.ir.graph import Graph
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from nas.search.study.interrupts import SIGNALS
 from search_spaces.common.errors import NasError
-from search_spaces.common.threads import set_default_threads
+from search_spaces.common.process import set_default_threads
 
 INTERRUPT_SECONDS = 30.0  # between two interrupts; enqueueing a trial again takes less
 

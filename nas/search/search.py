@@ -62,7 +62,7 @@ from search_spaces.common.errors import (
     StorageError,
     describe,
 )
-from search_spaces.common.threads import with_few_threads
+from search_spaces.common.process import with_few_threads
 from search_spaces.space import check_repeatable
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
 
-from search_spaces.common.collecting import collection_paused
+from search_spaces.common.process import collection_paused
 from search_spaces.ir.graph import Graph, Value
 from search_spaces.ir.text.canonical import CanonicalBlock, NotConvexError, RawBlock, canonical
 from search_spaces.ir.text.program import Block, ItemAttrs, Program, Ref, new_item

@@ -1,20 +1,28 @@
-"""Claims about threads: one by default, more for a large training, and the user's own number has
-priority.
+"""Claims about what work sets in its process: one thread by default, more for a large training, and
+the user's own number has priority; the garbage collector is off for a short time only.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 import threading
+import weakref
+from collections.abc import Iterator
 
 import pytest
 import torch
 from threadpoolctl import threadpool_info
 
-from search_spaces.common import threads
-from search_spaces.common.threads import MULTIPLY_ADDS_PER_THREAD, one_thread, threads_for
+from search_spaces.common import process
+from search_spaces.common.process import (
+    MULTIPLY_ADDS_PER_THREAD,
+    collection_paused,
+    one_thread,
+    threads_for,
+)
 
 SHOW = "import nas.cli, os, torch; print(os.environ['OMP_WAIT_POLICY'], torch.get_num_threads())"
 
@@ -49,12 +57,12 @@ def test_a_large_training_step_gets_more_threads_and_a_small_one_a_single_one(
 
     before = torch.get_num_threads()
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    monkeypatch.delenv(threads.VARIABLE, raising=False)
+    monkeypatch.delenv(process.VARIABLE, raising=False)
     assert [used(n * MULTIPLY_ADDS_PER_THREAD) for n in (0.01, 1.5, 3, 99)] == [1, 1, 3, 4]
-    monkeypatch.setenv(threads.VARIABLE, "1")  # by `nas` itself
-    monkeypatch.setenv(threads._CHOSEN, "1")
+    monkeypatch.setenv(process.VARIABLE, "1")  # by `nas` itself
+    monkeypatch.setenv(process._CHOSEN, "1")
     assert used(3 * MULTIPLY_ADDS_PER_THREAD) == 3
-    monkeypatch.delenv(threads._CHOSEN)  # by the user
+    monkeypatch.delenv(process._CHOSEN)  # by the user
     assert used(3 * MULTIPLY_ADDS_PER_THREAD) == before == torch.get_num_threads()
 
 
@@ -73,7 +81,7 @@ def test_a_comparison_computes_with_one_thread_whatever_is_set() -> None:
 LATE = """
 import sys
 import threading
-from search_spaces.common.threads import one_thread
+from search_spaces.common.process import one_thread
 with one_thread():
     print(sorted({"torch", "scipy", "sklearn"} & set(sys.modules)))
     import scipy.linalg, sklearn.ensemble, sklearn.gaussian_process, torch, threadpoolctl
@@ -182,33 +190,105 @@ def test_a_number_that_the_user_has_set_is_kept_in_python(
 def test_blocks_in_several_threads_end_with_the_numbers_from_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in (threads.VARIABLE, *threads._OVERRIDING):
+    for name in (process.VARIABLE, *process._OVERRIDING):
         monkeypatch.delenv(name, raising=False)
     before, cores = torch.get_num_threads(), max(2, os.cpu_count() or 1)
-    monkeypatch.setattr(threads, "_default_numbers", lambda: {cores})
+    monkeypatch.setattr(process, "_default_numbers", lambda: {cores})
     torch.set_num_threads(cores)
     outside = threadpool_info()
     entered, left, seen = threading.Event(), threading.Event(), []
 
     def other() -> None:
-        with threads.few_threads():
+        with process.few_threads():
             entered.set()
             left.wait(30)
             seen.append(torch.get_num_threads())
 
     try:
         thread = threading.Thread(target=other)
-        with threads.few_threads():
+        with process.few_threads():
             thread.start()
             entered.wait(30)
-            with threads.few_threads():
+            with process.few_threads():
                 assert {pool["num_threads"] for pool in threadpool_info()} == {1}
         left.set()
         thread.join()
         assert torch.get_num_threads() == cores
         assert threadpool_info() == outside
-        with pytest.raises(KeyError), threads.few_threads():
+        with pytest.raises(KeyError), process.few_threads():
             raise KeyError
         assert torch.get_num_threads() == cores
     finally:
         torch.set_num_threads(before)
+
+
+# --- the garbage collector
+
+MANY = 20_000  # objects, many more than the collector lets pass
+
+
+@pytest.fixture
+def collections() -> Iterator[list[str]]:
+    """The collections that ran, as they run."""
+    found: list[str] = []
+
+    def note(phase: str, _: dict[str, int]) -> None:
+        found.append(phase)
+
+    gc.collect()
+    gc.callbacks.append(note)
+    yield found
+    gc.callbacks.remove(note)
+
+
+def test_nothing_is_collected_in_the_block_or_right_after_it(collections: list[str]) -> None:
+    with collection_paused():
+        kept = [[number] for number in range(MANY)]
+    after = [[number] for number in range(10)]
+    assert collections == []
+    assert len(kept) + len(after) == MANY + 10
+
+
+def test_collection_goes_on_after_the_block(collections: list[str]) -> None:
+    with collection_paused():
+        pass
+    kept = [[number] for number in range(MANY)]
+    assert collections
+    assert len(kept) == MANY
+
+
+class Link:
+    """An object that refers to itself."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_a_cycle_that_was_made_in_the_block_is_found_later() -> None:
+    with collection_paused():
+        left = weakref.ref(Link())
+    gc.collect()
+    assert left() is None
+
+
+def test_frozen_objects_stay_frozen() -> None:
+    link = Link()
+    assert any(found is link for found in gc.get_objects())
+    gc.freeze()
+    try:
+        with collection_paused():
+            pass
+        assert gc.get_freeze_count() > 0
+        assert not any(found is link for found in gc.get_objects())  # which leaves out frozen ones
+    finally:
+        gc.unfreeze()
+
+
+def test_a_collector_that_was_off_stays_off() -> None:
+    gc.disable()
+    try:
+        with collection_paused():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
