@@ -99,26 +99,34 @@ def search(
             another sampler (nsga2, nsga3, tpe, optuna-gp, random), or any Optuna sampler; with
             fidelities of a predictor, asha, hyperband, random, or `FILE.py:CLASS` of a policy
             (`nas.search.multi_fidelity.Policy`).
-        evaluations: number of distinct networks to evaluate, `DEFAULT_EVALUATIONS` by default.
-        seed: seed of all random choices.
+        evaluations: number of distinct networks to evaluate, `DEFAULT_EVALUATIONS` by default; prior
+            observations do not count. Processes that ask at the same moment for the last one may
+            each evaluate one.
+        seed: seed of all random choices, except for those of a given Optuna sampler.
         fidelities: rising epochs at which trainings may pause; the last is the full training. Needs
             `budget`.
         budget: total cost of a search with fidelities, in the unit of `cost`, instead of
-            `evaluations`.
-        cost: "epochs", "seconds", or a metric that is the cost of an epoch.
+            `evaluations`. No training starts or goes on that would exceed it at the mean cost of an
+            epoch so far, but each further process may add one.
+        cost: "epochs", "seconds" (of training, as measured), or a metric that is the cost of an
+            epoch.
         storage: None (in memory), a path (journal file), a database URL or an Optuna storage.
         out: folder for the result, with the study's journal (unless a storage is given), the
             front's networks and CSV files. The same search resumes there.
         name: the study's name in the storage.
         jobs: processes that share the search. More than one needs a storage or `out`, a sampler
             given by name, and an evaluation that another process can open (`FILE.py:FUNCTION`).
+            GPUs are assigned to them in turn.
         known: prior observations, or their CSV file. They come first and do not count. What needs no
             training may be missing: it is measured, so that accuracies serve on a new device, too.
-        seconds: time limit, after which no evaluation starts.
-        patience: the search ends after so many evaluations in a row that do not improve the front.
+        seconds: time limit, after which no evaluation starts; not with fidelities. With 0, the search
+            is only stored, for workers.
+        patience: the search ends after so many evaluations in a row that do not improve the front;
+            not with fidelities.
         weights: folder for the trained weights of the front; in `out` by default.
         sampler_options: further options of a sampler given by name (`nas.PredictorSampler`).
-        predictor: makes the predictor of each fit of a search with fidelities.
+        predictor: makes the predictor of each fit of a search with fidelities; by default a new one of
+            the sampler's name.
         progress: called with the progress at the start and after each evaluation.
         callbacks: called with the study and each finished trial, as in Optuna's `Study.optimize`.
         depends: files and folders that the evaluation or `build` reads, such as a configuration.
@@ -165,22 +173,22 @@ def search(
         )
     settings = SearchSettings(
         sampler=sampler,
+        sampler_options=sampler_options,
+        predictor=predictor,
+        seed=seed,
+        measure=measure,
+        prior=_prior(known, problem),
         evaluations=DEFAULT_EVALUATIONS if evaluations is None else evaluations,
         fidelities=fidelities,
         budget=budget or 0.0,
         cost=cost,
-        predictor=predictor,
-        seed=seed,
-        sampler_options=sampler_options,
-        storage=storage,
-        name=name,
-        prior=_prior(known, problem),
         seconds=seconds,
         patience=patience,
+        storage=storage,
+        name=name,
         weights=weights,
         jobs=jobs,
         depends=depends,
-        measure=measure,
     )
     result = run_search(
         problem.space,

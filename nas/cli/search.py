@@ -344,43 +344,20 @@ def search(
     from search_spaces.registry import SUPERNET
 
     set_timeout(storage_timeout)
+    samplers = split_names(sampler)
+    constraints = constraint or []
+    all_seeds = range(seed, seed + seeds)
+
+    # 1. When the searches end.
     seconds = None if hours is None else 3600 * hours
     if prepare:
         seconds = 0.0
     if seconds == 0 and jobs > 1:
         raise InputError(f"--prepare evaluates nothing: give --jobs {jobs} to nas worker")
-    limited = given_only(seconds=seconds, patience=patience)
-    fixed_options = {
-        name: value for name, value in context.params.items() if name not in CHANGEABLE_OPTIONS
-    }
-    arguments = {name: str(value) for name, value in fixed_options.items() if value is not None} | {
-        "storage": address(storage)
-    }
-    spending = _budget(fidelities, budget, cost)
-    _check_limits(context, spending is not None)
-    durations: list[Duration] = []
+    by_cost = _budget(fidelities, budget, cost)
+    _check_limits(context, by_cost is not None)
 
-    def announce(duration: Duration) -> None:
-        durations.append(duration)
-        if not quiet:
-            print(f"nas: {duration.sentence}", file=sys.stderr)
-
-    options = SearchOptions(
-        known,
-        **limited,
-        budget=spending,
-        storage=storage,
-        study=study,
-        jobs=jobs,
-        track=tuple(track or ()),
-        arguments=arguments,
-        depends=tuple(depends or ()),
-        confirm=confirm,
-        measure=measure,
-        cheap=None if cheap is None else tuple(split_names(cheap)),
-        announce=announce,
-    )
-    samplers, limits, numbers = split_names(sampler), constraint or [], range(seed, seed + seeds)
+    # 2. Where values come from. The sub-networks of a model are a space, with options of its own.
     if model is None and start is not None and start.endswith(SUPERNET):
         option, start = [*(option or ()), f"start={start!r}"], None
     of_model = model_options(
@@ -400,65 +377,72 @@ def search(
         objectives = declare_objectives(objectives, device_commands(measured))
     _check_source(benchmark, space, predictor, measured)
     _check_measure(measure, cheap, samplers, benchmark, predictor)
+
+    # 3. What applies to each search, and what its folder records.
+    arguments = {}
+    for name, value in context.params.items():
+        if name not in CHANGEABLE_OPTIONS and value is not None:
+            arguments[name] = str(value)
+    arguments["storage"] = address(storage)  # without a password
+    durations: list[Duration] = []
+
+    def announce(duration: Duration) -> None:
+        durations.append(duration)
+        if not quiet:
+            print(f"nas: {duration.sentence}", file=sys.stderr)
+
+    options = SearchOptions(
+        known,
+        **given_only(seconds=seconds, patience=patience),
+        budget=by_cost,
+        storage=storage,
+        study=study,
+        jobs=jobs,
+        track=tuple(track or ()),
+        arguments=arguments,
+        depends=tuple(depends or ()),
+        confirm=confirm,
+        measure=measure,
+        cheap=None if cheap is None else tuple(split_names(cheap)),
+        announce=announce,
+    )
+
+    # 4. The result folder.
     if new and storage:
         raise InputError(
             "--new starts a new folder: with --storage, choose another --study instead"
         )
-    names = [sampler_label(one) for one in samplers]
-    searches = [f"{name}-{seed}" for seed in numbers for name in names]
+    labels = [sampler_label(one) for one in samplers]
+    searches = [f"{label}-{number}" for number in all_seeds for label in labels]
     chosen = _result_folder(out, new, str(benchmark or space), objectives, arguments, searches)
     warn_of_directions(objectives)
+
+    # 5. The searches, their results, and the file that repeats them.
     with chosen as folder, progress_bar("searching", quiet) as bar, ending_prepared(as_json):
+        common = (objectives, samplers, evaluations, all_seeds, folder, constraints, bar)
         if benchmark is not None:
             warn_if_seen(benchmark, samplers)
             table = load_benchmark(benchmark, space, parse_settings(option, "--option"))
-            studies = run_studies(
-                table,
-                objectives,
-                samplers,
-                evaluations,
-                numbers,
-                folder,
-                limits,
-                bar,
-                options=options,
-            )
+            studies = run_studies(table, *common, options=options)
         elif predictor is not None:
             opened = get_space(str(space), **parse_settings(option, "--option"))
-            studies = run_predicted_studies(
-                opened,
-                predictor,
-                objectives,
-                samplers,
-                evaluations,
-                numbers,
-                folder,
-                limits,
-                bar,
-                options,
-            )
+            studies = run_predicted_studies(opened, predictor, *common, options=options)
         else:
-            measuring = open_measured(str(space), objectives, limits, measured, folder, spending)
+            measuring = open_measured(
+                str(space), objectives, constraints, measured, folder, by_cost
+            )
             if isinstance(measuring.space, Subnetworks) and not quiet:
                 print(f"nas: {model}: {measuring.space.summary}", file=sys.stderr)
             point = None if reference is None else parse_numbers(reference, "--reference")
-            studies = run_measured_studies(
-                measuring,
-                objectives,
-                samplers,
-                evaluations,
-                numbers,
-                folder,
-                limits,
-                bar,
-                point,
-                options,
-            )
+            studies = run_measured_studies(measuring, *common, point=point, options=options)
         prospects = save_studies(folder, studies)
         with replacing(folder / REPEATS) as file:
             file.write_text(written(context), encoding="utf-8")
+
+    # 6. What the user sees.
     warn_of_missing_weights(studies, folder)
-    show_search(studies, limits, f"{objectives} on {benchmark or space}", as_json, durations)
+    title = f"{objectives} on {benchmark or space}"
+    show_search(studies, constraints, title, as_json, durations)
     for sentence in prospects.sentences:
         print_sentence(sentence)
     print(f"written to {folder}")

@@ -188,15 +188,20 @@ class Measurement:
             The values; scores are NaN if a training diverged.
         """
         values: dict[str, Measured] = {}
-        timed = self._timed(network, cache(model) if callable(model) else lambda: model)
-        # Short measurements come first, so that an unreachable device is noticed before a training.
-        for metric in [name for name in self.metrics if name in timed]:
+        # 1. Short measurements come first, so that an unreachable device is noticed before a training.
+        make_model = cache(model) if callable(model) else lambda: model
+        measurements = self._without_training(network, make_model)
+        for metric in self.metrics:
+            if metric not in measurements:
+                continue
             if progress:
                 progress(metric, 0, 1)
-            values[metric] = timed[metric]()
-        del timed  # and the model: a training needs the memory
+            values[metric] = measurements[metric]()
+        del make_model, measurements  # and with them the model: a training needs the memory
         if values.keys() == {*self.metrics} or self.data is None:
             return Measurements(values)
+
+        # 2. The training, and its scores after quantization.
         trained = self._trained(
             Measurements(values), network, self.data, checkpoint, progress, report, until
         )
@@ -204,8 +209,10 @@ class Measurement:
             if progress:
                 progress("quantization", 0, 1)
             trained = self._quantized(trained, network, self.data)
-        ordered = {metric: trained.values[metric] for metric in self.metrics}
-        return replace(trained, values=ordered | trained.values)
+
+        # 3. The requested metrics in their order, then the others.
+        requested = {metric: trained.values[metric] for metric in self.metrics}
+        return replace(trained, values=requested | trained.values)
 
     @property
     def timed_here(self) -> tuple[str, ...]:
@@ -227,58 +234,71 @@ class Measurement:
         """
         values: list[dict[str, Measured]] = [{} for _ in models]
         for metric in self.timed_here:
-            is_int8 = metric == int8.LATENCY
-            serialized = [
-                int8.quantize(model(), self._calibration)
-                if is_int8
-                else model().SerializeToString()
-                for model in models
-            ]
-            task = replace(self.latency, provider=CPU) if is_int8 else self.latency
+            if metric == int8.LATENCY:
+                files = [int8.quantize(model(), self._calibration) for model in models]
+                task = self._int8_latency
+            else:
+                files = [model().SerializeToString() for model in models]
+                task = self.latency
 
             def advance(_: str, done: int, total: int, metric: str = metric) -> None:
                 if progress:
                     progress(f"{metric}, measured together", done, total)
 
-            for row, latency in zip(
-                values, time_serialized(serialized, task, advance), strict=True
-            ):
-                row[metric] = Measured(*latency)
+            latencies = time_serialized(files, task, advance)
+            for of_network, latency in zip(values, latencies, strict=True):
+                of_network[metric] = Measured(*latency)
         return values
+
+    @property
+    def _int8_latency(self) -> LatencyTask:
+        """How quantized networks are timed: on the CPU, whose integer operators they use."""
+        return replace(self.latency, provider=CPU)
 
     @property
     def _calibration(self) -> int8.Samples | None:
         """The user's calibration inputs, if there are any."""
         return self.calibration.samples if self.calibration else None
 
-    def _timed(
+    def _without_training(
         self, network: Trainable, model: Callable[[], onnx.ModelProto]
     ) -> dict[str, Callable[[], Measured]]:
-        """Measurements that need no training, by metric."""
-        batch, threads = self.latency.batch, self.latency.threads
-
-        def peak_memory() -> Measured:
-            return _exact(memory.measure_memory(model(), batch=batch, threads=threads))
-
-        def int8_latency() -> Measured:
-            quantized = int8.quantize(model(), self._calibration)
-            (latency,) = time_serialized([quantized], replace(self.latency, provider=CPU))
-            return Measured(*latency)
-
+        """Measurements that need no training, by metric. Each is made when it is called."""
         return {
-            # 1. Counted from the graph and from the file.
             "params": lambda: _exact(graph_params(network.graph)),
             "flops": lambda: _exact(graph_flops(network.graph)),
             SIZE: lambda: _exact(model().ByteSize() / 1e6),
-            # 2. In ONNX Runtime, on this machine.
-            self.latency.metric: lambda: Measured(*time_model(model(), self.latency)),
-            int8.LATENCY: int8_latency,
-            memory.METRIC: peak_memory,
-            energy.METRIC: lambda: Measured(*energy.measure_energy(model(), self.latency)),
-            # 3. Elsewhere.
+            **self._in_onnx_runtime(model),
             **self._of_language(network),
             **self._in_runtimes(model),
             **self._on_devices(network, model),
+        }
+
+    def _in_onnx_runtime(
+        self, model: Callable[[], onnx.ModelProto]
+    ) -> dict[str, Callable[[], Measured]]:
+        """Measurements in ONNX Runtime, on this machine."""
+
+        def latency() -> Measured:
+            return Measured(*time_model(model(), self.latency))
+
+        def int8_latency() -> Measured:
+            quantized = int8.quantize(model(), self._calibration)
+            (of_network,) = time_serialized([quantized], self._int8_latency)
+            return Measured(*of_network)
+
+        def peak_memory() -> Measured:
+            batch, threads = self.latency.batch, self.latency.threads
+            return _exact(memory.measure_memory(model(), batch=batch, threads=threads))
+
+        def energy_of_inference() -> Measured:
+            return Measured(*energy.measure_energy(model(), self.latency))
+
+        return {
+            self.latency.metric: latency,
+            int8.LATENCY: int8_latency,
+            memory.METRIC: peak_memory,
+            energy.METRIC: energy_of_inference,
         }
 
     def _on_devices(
