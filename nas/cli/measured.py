@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from nas.comparison.runs import Budget
     from nas.comparison.studies import Studies
     from nas.evaluation.device_command import DeviceCommand
+    from nas.evaluation.devices import PredictedDevice
     from nas.evaluation.int8 import Calibration
     from nas.search.measured_evaluator import MeasuredEvaluator
     from nas.search.own_evaluator import FunctionEvaluator
@@ -55,60 +56,63 @@ def open_measured(
 
     if "provider" in given:
         check_provider(given["provider"])
-    asked = [objective.name for objective in parse_objectives(objectives)]
-    metrics = tuple(
-        dict.fromkeys(
-            [*asked, *(constraint.metric for constraint in parse_constraints(constraints))]
-        )
-    )
-    metrics = tuple(dict.fromkeys([*metrics, *(budget.metrics if budget else ())]))
+
+    # 1. The metrics of objectives, constraints and cost, and what can measure them.
+    names = [objective.name for objective in parse_objectives(objectives)]
+    names += [constraint.metric for constraint in parse_constraints(constraints)]
+    names += budget.metrics if budget else []
+    metrics = tuple(dict.fromkeys(names))
     timing = LatencyTask(**pick(given, "threads", "batch", "provider"))
     commands = device_commands(given)
     devices = devices_of(metrics, metrics_of(commands))
-    settings = {**parse_settings(given.get("training"), "--training"), **pick(given, "epochs")}
-    options = parse_settings(given.get("option"), "--option")
-    device = given.get("device", "cpu")
-    states = folder / "studies" / "training"
-    if "evaluator" not in given:
-        if budget:
-            settings.setdefault("epochs", budget.fidelities[-1])
-        source = (
-            given.get("dataset", "digits")
-            if trains(metrics, timing, (*commands, *devices))
-            else None
-        )
-        opened, data = open_space(space, options, source)
-        calibration = calibration_inputs(
-            given.get("calibration"), metrics, commands, opened.input_shape
-        )
-        seeds = tuple(range(given.get("trainings", 1)))
-        measurement = Measurement(
-            metrics, data, seeds, training_task(settings), timing, device, commands, devices,
-            calibration,
-        )  # fmt: skip
-        return MeasuredEvaluator(opened, measurement, states)
-    if strange := [name for name in _BUILT_IN_ONLY if name in given]:
+    elsewhere: tuple[DeviceCommand | PredictedDevice, ...] = (*commands, *devices)
+
+    # 2. The user's function, if there is one, returns what is not measured and trains by itself.
+    has_function = "evaluator" in given
+    if has_function and (strange := [name for name in _BUILT_IN_ONLY if name in given]):
         raise InputError(
             f"--{strange[0]} applies to the built-in training only: the function of --evaluator "
             "trains"
         )
-    measured = tuple(
-        metric for metric in metrics if metric in known_metrics(timing, None, (*commands, *devices))
+    settings = {**parse_settings(given.get("training"), "--training"), **pick(given, "epochs")}
+    source = None
+    if not has_function and trains(metrics, timing, elsewhere):
+        source = given.get("dataset", "digits")
+    opened, data = open_space(space, parse_settings(given.get("option"), "--option"), source)
+    calibration = calibration_inputs(
+        given.get("calibration"), metrics, commands, opened.input_shape
     )
-    returned = [metric for metric in metrics if metric not in measured]
-    if "device" in given:
-        settings["device"] = device
-    opened, _ = open_space(space, options, None)
+    states = folder / "studies" / "training"
+    if has_function:
+        measurable = known_metrics(timing, None, elsewhere)
+        measurement = Measurement(
+            tuple(metric for metric in metrics if metric in measurable),
+            latency=timing,
+            commands=commands,
+            devices=devices,
+            calibration=calibration,
+        )
+        returned = [metric for metric in metrics if metric not in measurable]
+        settings |= pick(given, "device")
+        return FunctionEvaluator(
+            opened, given["evaluator"], returned, measurement, settings, states
+        )
+
+    # 3. The built-in training, of as many epochs as the last fidelity.
+    if budget:
+        settings.setdefault("epochs", budget.fidelities[-1])
     measurement = Measurement(
-        measured,
+        metrics,
+        data,
+        seeds=tuple(range(given.get("trainings", 1))),
+        training=training_task(settings),
         latency=timing,
+        device=given.get("device", "cpu"),
         commands=commands,
         devices=devices,
-        calibration=calibration_inputs(
-            given.get("calibration"), metrics, commands, opened.input_shape
-        ),
+        calibration=calibration,
     )
-    return FunctionEvaluator(opened, given["evaluator"], returned, measurement, settings, states)
+    return MeasuredEvaluator(opened, measurement, states)
 
 
 def calibration_inputs(

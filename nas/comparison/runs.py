@@ -37,7 +37,6 @@ from nas.search.study.result import SearchResult
 from nas.search.study.schema import (
     REPEAT_KEY,
     RULED_OUT_KEY,
-    SETTINGS_KEY,
     SearchAttributes,
     sampler_label,
 )
@@ -272,45 +271,50 @@ def open_studies(
         InputError: there are no studies, nothing has been evaluated, or the studies have different
             objectives.
     """
-    folder, kept = Path(source), {}
+    # 1. The studies, and the table that a folder says they searched.
+    folder = Path(source)
+    table_settings: dict[str, Any] = {}
     if folder.is_dir():
-        paths = sorted((folder / "studies").glob("*.journal"))
-        if not paths:
+        journals = sorted((folder / "studies").glob("*.journal"))
+        if not journals:
             raise InputError(
                 f"{folder} has no searches: give a result folder of `nas search`, or a storage"
             )
-        studies = [study for path in paths for study in load_studies(path)]
-        kept = searched_table(folder)
-        if space is not None and kept.get("space"):
-            kept["space"] = space
-        elif is_untrusted(kept.get("space"), trust):
-            kept = {}
+        studies = [study for journal in journals for study in load_studies(journal)]
+        table_settings = searched_table(folder)
+        if space is not None and table_settings.get("space"):
+            table_settings["space"] = space
+        elif is_untrusted(table_settings.get("space"), trust):
+            table_settings = {}
     else:
         studies = load_studies(source, name)
+
+    # 2. Their results, of each sampler in the order in which the searches began.
     read = [read_study(study, space, trust, options) for study in studies]
     evaluated = [result for result in read if result.evaluated.architectures]
     if not evaluated:
         raise InputError(f"{source}: nothing has been evaluated yet")
+    first = evaluated[0]
     results: dict[str, list[SearchResult]] = {}
     for result in sorted(evaluated, key=_started):
-        if result.objectives != evaluated[0].objectives:
-            pair = f"{evaluated[0].study.study_name!r} and {result.study.study_name!r}"
+        if result.objectives != first.objectives:
+            pair = f"{first.study.study_name!r} and {result.study.study_name!r}"
             raise InputError(
                 f"{source}: the studies {pair} have different objectives: give --study"
             )
-        settings = result.study.user_attrs.get(SETTINGS_KEY, {})
-        results.setdefault(
-            sampler_label(settings.get("sampler", result.study.study_name)), []
-        ).append(result)
-    if benchmark is None and not kept:
+        settings = SearchAttributes.of(result.study).settings
+        label = sampler_label(settings.get("sampler", result.study.study_name))
+        results.setdefault(label, []).append(result)
+
+    # 3. They are compared with the table's true front, or with the best that they found together.
+    if benchmark is None and not table_settings:
         return _against_best(results)
-    table = load_benchmark(**{**kept, "benchmark": benchmark or kept["benchmark"]})
-    constraints = parse_constraints(
-        evaluated[0].study.user_attrs.get(SETTINGS_KEY, {}).get("constraints")
-    )
-    return Studies(
-        evaluated[0].objectives, _truth(table, evaluated[0].objectives, constraints), results, table
-    )
+    if benchmark is not None:
+        table_settings["benchmark"] = benchmark
+    table = load_benchmark(**table_settings)
+    constraints = parse_constraints(SearchAttributes.of(first.study).settings.get("constraints"))
+    reference = _truth(table, first.objectives, constraints)
+    return Studies(first.objectives, reference, results, table)
 
 
 def _why_nothing(results: Sequence[SearchResult]) -> str:
@@ -339,58 +343,56 @@ def _truth(
     table: Benchmark, objectives: Sequence[Metric], constraints: Sequence[Constraint]
 ) -> Reference:
     """The true front of the rows that satisfy the constraints, or of all rows if none does."""
-    values = np.stack([table.values(o.name) for o in objectives], 1)
-    kept = [
-        constraint.violation(table.values(constraint.metric)) <= 0 for constraint in constraints
-    ]
-    return Reference.of_table(_where(np.all(kept, axis=0) if kept else None, values), objectives)
+    values = np.stack([table.values(objective.name) for objective in objectives], axis=1)  # (n, m)
+    satisfies = np.full(len(values), True)
+    for constraint in constraints:
+        satisfies &= constraint.violation(table.values(constraint.metric)) <= 0
+    return Reference.of_table(_finite(values, satisfies), objectives)
 
 
-def _where(kept: np.ndarray | None, values: np.ndarray) -> np.ndarray:
-    """The finite rows of values (n, m) for which the mask `kept` (n,) is True.
+def _finite(values: np.ndarray, preferred: np.ndarray) -> np.ndarray:
+    """The finite rows of values (n, m) among the preferred ones, a mask (n,).
 
-    All finite rows if there are none, or without a mask.
+    All finite rows if none of these is preferred.
     """
-    finite = np.isfinite(values).all(axis=1)
-    if kept is not None and (finite & kept).any():
-        return values[finite & kept]
-    return values[finite]
+    is_finite = np.isfinite(values).all(axis=1)
+    is_both = is_finite & preferred
+    return values[is_both if is_both.any() else is_finite]
 
 
 def _against_best(
     results: dict[str, list[SearchResult]], point: Sequence[float] | None = None
 ) -> Studies:
     """Compare searches with the best front that they found together, without a known true front."""
+    # 1. The values of all networks, by default of those that satisfy the constraints.
     every = [result for group in results.values() for result in group]
-    values = _where(
-        np.concatenate([result.feasible for result in every]),
-        np.concatenate([result.evaluated.values for result in every]),
-    )
-    first = every[0]
+    feasible = np.concatenate([result.feasible for result in every])  # (n,)
+    values = np.concatenate([result.evaluated.values for result in every])  # (n, m)
+    values = _finite(values, feasible)
     if not len(values):
-        failures = [failure for result in every for failure in result.failures]
-        last = failures[-1]["reason"] if failures else "nothing can be reported"
-        if not failures or not SearchAttributes.of(first.study).is_search:
-            raise InputError(
-                f"no trial of study {first.study.study_name!r} has finite values: {last}"
-            )
-        if any(
-            result.study.get_trials(deepcopy=False, states=(TrialState.PRUNED,)) for result in every
-        ):
-            raise InputError(
-                f"{_why_nothing(every)}; {sum(f['trials'] for f in failures)} failed, the last: "
-                f"{last}"
-            )
-        raise InputError(f"no network of {first.space.name} has values: {last}")
-    signs = np.array([o.sign for o in first.objectives])
+        raise InputError(_why_no_values(every))
+
+    # 2. Their best front, and their worst value of each objective.
+    objectives = every[0].objectives
+    signs = np.array([objective.sign for objective in objectives])
     worst = (values * signs).max(axis=0) * signs
-    reference = Reference.of_table(values, first.objectives)
-    return Studies(
-        first.objectives,
-        reference,
-        results,
-        point=worst if point is None else np.array(point, dtype=float),
-    )
+    reference_point = worst if point is None else np.array(point, dtype=float)
+    reference = Reference.of_table(values, objectives)
+    return Studies(objectives, reference, results, point=reference_point)
+
+
+def _why_no_values(results: Sequence[SearchResult]) -> str:
+    """One line that says why no evaluated network has finite values."""
+    first = results[0]
+    failures = [failure for result in results for failure in result.failures]
+    last = failures[-1]["reason"] if failures else "nothing can be reported"
+    if not failures or not SearchAttributes.of(first.study).is_search:
+        return f"no trial of study {first.study.study_name!r} has finite values: {last}"
+    states = (TrialState.PRUNED,)
+    if any(result.study.get_trials(deepcopy=False, states=states) for result in results):
+        failed = sum(failure["trials"] for failure in failures)
+        return f"{_why_nothing(results)}; {failed} failed, the last: {last}"
+    return f"no network of {first.space.name} has values: {last}"
 
 
 # --- searches one after the other
