@@ -26,7 +26,7 @@ from search_spaces.common.errors import InputError
 from search_spaces.common.progress import Progress
 
 MAX_SIZE = 2048  # largest width or number of layers in a checkpoint's configuration
-BATCH_TEXTS = 32  # encoded at once at most
+BATCH_TEXTS = 16  # encoded at once at most
 BATCH_TOKENS = 4096  # about, of the texts that are encoded at once
 LEARNING_RATE = 3e-4
 WEIGHT_DECAY = 0.01

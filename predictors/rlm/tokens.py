@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from math import log2, prod
@@ -111,25 +112,25 @@ def tokenize(text: str) -> Tokens:
         return _tokenize_plain(text)
     program = read(text)
     _, (body, shared) = _Unroller(program).run(program.input_shapes)
-    if not len(body.lengths):
+    if not body.tokens:
         raise InputError("the network has no operator")
-    return _finish(body, shared)
+    return _finish(body.tokens, body.edges, shared)
 
 
 def tokenize_graph(graph: Graph) -> Tokens:
     """The tokens of a graph. Faster than `tokenize` of its text; only the order differs."""
     maker = dict.fromkeys(graph.inputs, -1)  # node of each value; -1 for inputs
-    parts = []
+    tokens = []
     edges = []
     for i, node in enumerate(graph.nodes):
         shapes = tuple([graph.shapes[value] for value in node.inputs])
-        parts.append(_operator(node.op, shapes, node.attrs))
+        _, body = _operator(node.op, shapes, node.attrs)
+        tokens += body.tokens
         for value in node.inputs:
             if maker[value] >= 0:
                 edges.append((maker[value], i))
         maker |= dict.fromkeys(node.outputs, i)
-    body = _concatenate(parts, [_as_pairs(edges)])
-    return _finish(body, range(len(parts)))
+    return _finish(tokens, _as_edges(edges), range(len(tokens)))
 
 
 def _tokenize_plain(text: str) -> Tokens:
@@ -140,31 +141,21 @@ def _tokenize_plain(text: str) -> Tokens:
         raise InputError(f"the text has {n} words, numbers and signs; the limit is {MAX_TOKENS}")
 
     # 1. Every number is the same word "#"; its size is in the token's numbers, as that of operators.
-    words = np.zeros(n, np.int64)
-    numbers = np.zeros((n, OPERATOR_NUMBERS), np.float32)
-    for i, part in enumerate(parts):
+    tokens = []
+    for part in parts:
+        numbers = np.zeros(OPERATOR_NUMBERS, np.float32)
+        word = part
         if part[0].isdecimal():
+            word = "#"
             size = min(float(part), MAX_PLAIN_NUMBER)
-            words[i] = bucket("#")
-            numbers[i, 0] = log2(1 + size)
-        else:
-            words[i] = bucket(part)
+            numbers[0] = log2(1 + size)
+        words = np.array([bucket(word)])
+        tokens.append(_Token(words, numbers, np.zeros(3), token_type_sketch(words, numbers)))
 
     # 2. A chain of tokens.
     producers = np.arange(n - 1)
     edges = np.stack([producers, producers + 1])  # (2, n - 1)
-    sketches = []
-    for i in range(n):
-        word = words[i : i + 1]
-        sketches.append(token_type_sketch(word, numbers[i]))
-    body = _NO_TOKENS._replace(
-        words=words,
-        lengths=np.ones(n, int),
-        numbers=numbers,
-        edges=edges,
-        counts=np.sum(sketches, axis=0),
-    )
-    return _finish(body, range(n))
+    return _finish(tokens, edges, range(n))
 
 
 @lru_cache(maxsize=65536)
@@ -174,18 +165,22 @@ def bucket(word: str) -> int:
     return 1 + checksum % (BUCKETS - 1)
 
 
+class _Token(NamedTuple):
+    """What a token is by itself, before it has a place in a text."""
+
+    words: np.ndarray  # (k,) hashed words
+    numbers: np.ndarray  # (OPERATOR_NUMBERS,) log2 of costs and sizes, float32
+    costs: np.ndarray  # (3,) parameters, multiply-accumulates, output elements
+    sketch: np.ndarray  # (COUNTS,) `token_type_sketch`
+
+
 class _Body(NamedTuple):
     """The n tokens of one call, before they have a position in the whole text."""
 
-    words: np.ndarray  # (w,) hashed words, token after token
-    lengths: np.ndarray  # (n,) words per token
-    numbers: np.ndarray  # (n, OPERATOR_NUMBERS)
+    tokens: list[_Token]  # n of them
     edges: np.ndarray  # (2, e) between tokens of the call
     reads: tuple[tuple[int, int], ...]  # number of an input of the call, token that reads it
     sources: tuple[int, ...]  # per output: token that produces it, or -1 - i for the call's input i
-    shapes: tuple[Shape, ...]  # shapes of the outputs
-    costs: np.ndarray  # (3,) parameters, multiply-accumulates, output elements
-    counts: np.ndarray  # (COUNTS,) sum of the tokens' sketches
     calls: int = 0  # number of calls inside
 
 
@@ -205,9 +200,9 @@ class _Unroller(Interpreter[Shape, _Unrolled]):
         inputs: tuple[Shape, ...],
         attrs: Attrs,
     ) -> tuple[tuple[Shape, ...], _Unrolled]:
-        body = _operator(op, inputs, attrs)
+        shape, body = _operator(op, inputs, attrs)
         self.distinct += 1
-        return body.shapes, (body, [self.distinct - 1])
+        return (shape,), (body, [self.distinct - 1])
 
     def block(
         self,
@@ -219,15 +214,17 @@ class _Unroller(Interpreter[Shape, _Unrolled]):
         """The tokens of a block, from those of its items."""
         # Values are numbered: the block's inputs first, then the outputs of its items.
         makers = [-1 - i for i in range(block.inputs)]  # token of each value; below 0 for inputs
-        parts: list[_Body] = []
+        tokens: list[_Token] = []
         shared: list[int] = []
-        edges: list[np.ndarray] = []  # inside of each part, (2, e)
+        edges = [_NO_EDGES]  # inside of each part, (2, e)
         links: list[tuple[int, int]] = []  # between parts
         reads: list[tuple[int, int]] = []  # of the block's own inputs
-        count = calls = 0
+        calls = 0
         for item, (part, numbers) in zip(block.items, results, strict=True):
             # 1. Connect what the item reads to the tokens that produce it; tokens are numbered on.
-            edges.append(part.edges + count)
+            count = len(tokens)
+            if part.edges.size:
+                edges.append(part.edges + count)
             for i, token in part.reads:
                 maker = makers[item.inputs[i]]
                 if maker >= 0:
@@ -242,18 +239,18 @@ class _Unroller(Interpreter[Shape, _Unrolled]):
                     makers.append(makers[passed])
                 else:
                     makers.append(source + count)
-            parts.append(part)
+            tokens += part.tokens
             shared += numbers
 
             # 3. Stop in time: calls of functions without operators add no tokens.
-            count += len(part.lengths)
             calls += part.calls
-            if max(count, calls) > MAX_TOKENS:
+            if max(len(tokens), calls) > MAX_TOKENS:
                 raise InputError(f"the network has more than {MAX_TOKENS} operators or calls")
-        body = _concatenate(parts, [*edges, _as_pairs(links)])._replace(
+        body = _Body(
+            tokens,
+            edges=np.concatenate([*edges, _as_edges(links)], 1),
             reads=tuple(reads),
             sources=tuple([makers[value] for value in block.outputs]),
-            shapes=tuple([values[value] for value in block.outputs]),
             calls=calls + 1,
         )
         return body, shared
@@ -264,8 +261,11 @@ def _operator(
     op: str,
     shapes: tuple[Shape, ...],
     attrs: Attrs,
-) -> _Body:
-    """The token of an operator. Its words are the operator and its attributes without widths."""
+) -> tuple[Shape, _Body]:
+    """The shape of an operator's output, and its token.
+
+    The token's words are the operator and its attributes without widths.
+    """
     # 1. The words.
     words = np.array([bucket(word) for word in (op, *kind_attributes(attrs))])
 
@@ -287,18 +287,10 @@ def _operator(
         log2(max(group, 1)) if isinstance(group, int) else 0.0,
     ]
     log_costs = np.log2(1 + costs)
-    numbers = np.array([[*log_costs, *sizes]], np.float32)  # (1, OPERATOR_NUMBERS)
-    return _Body(
-        words=words,
-        lengths=np.array([len(words)]),
-        numbers=numbers,
-        edges=_NO_PAIRS,
-        reads=tuple([(i, 0) for i in range(len(shapes))]),
-        sources=(0,),
-        shapes=(shape,),
-        costs=costs,
-        counts=token_type_sketch(words, numbers[0]),
-    )
+    numbers = np.array([*log_costs, *sizes], np.float32)
+    token = _Token(words, numbers, costs, token_type_sketch(words, numbers))
+    reads = tuple([(i, 0) for i in range(len(shapes))])
+    return shape, _Body([token], _NO_EDGES, reads, sources=(0,))
 
 
 def _log2_product(sizes: Value) -> float:
@@ -325,63 +317,47 @@ def _extent(shape: Shape) -> tuple[float, float]:
     return log2(max(width, 1)), log2(max(positions, 1)) / 2
 
 
-_NO_WORDS = np.zeros(0, np.int64)
-_NO_PAIRS = np.zeros((2, 0), np.int64)
-_NO_TOKENS = _Body(
-    words=_NO_WORDS,
-    lengths=_NO_WORDS,
-    numbers=np.zeros((0, OPERATOR_NUMBERS), np.float32),
-    edges=_NO_PAIRS,
-    reads=(),
-    sources=(),
-    shapes=(),
-    costs=np.zeros(3),
-    counts=np.zeros(COUNTS, np.float32),
-)
+_NO_EDGES = np.zeros((2, 0), np.int64)
 
 
-def _as_pairs(pairs: list[tuple[int, int]]) -> np.ndarray:
+def _as_edges(pairs: list[tuple[int, int]]) -> np.ndarray:
     """Array (2, e) of e pairs."""
     return np.array(pairs, np.int64).reshape(-1, 2).T
 
 
-def _concatenate(parts: list[_Body], edges: list[np.ndarray]) -> _Body:
-    """The tokens of consecutive calls, with these edges; inputs and outputs are left open."""
-    parts = [_NO_TOKENS, *parts]
-    return _NO_TOKENS._replace(
-        words=np.concatenate([part.words for part in parts]),
-        lengths=np.concatenate([part.lengths for part in parts]),
-        numbers=np.concatenate([part.numbers for part in parts]),
-        edges=np.concatenate(edges, 1),
-        costs=np.sum([part.costs for part in parts], axis=0),
-        counts=np.sum([part.counts for part in parts], axis=0),
-    )
-
-
-def _finish(body: _Body, shared: Sequence[int]) -> Tokens:
-    """The tokens of a whole text, with each token's depth, height and position in the data flow."""
-    n = len(body.lengths)
+def _finish(tokens: Sequence[_Token], edges: np.ndarray, shared: Sequence[int]) -> Tokens:
+    """The n tokens of a whole text, each with its depth, height and position in the data flow."""
+    n = len(tokens)
     # 1. The longest paths from the inputs and to the outputs: the height is the depth in the
     #    reversed graph, in which token i is token n - 1 - i.                                   (n,)
-    depth = _longest_paths(n, body.edges)
-    reversed_edges = n - 1 - body.edges[::-1]
+    depth = _longest_paths(n, edges)
+    reversed_edges = n - 1 - edges[::-1]
     height = _longest_paths(n, reversed_edges)[::-1]
-    paths = np.log2(np.stack([depth, height], 1))  # (n, 2)
-
-    # 2. What they say of each token, and of the text.
     longest = depth.max()
-    numbers = np.concatenate([body.numbers, paths.astype(np.float32)], 1)
     position = (depth - 0.5) / longest  # (n,)
-    totals = np.array([*body.costs, n, longest])
+
+    # 2. The tokens' own words and numbers.
+    words = np.concatenate([token.words for token in tokens])  # (w,)
+    lengths = np.array([len(token.words) for token in tokens])  # (n,)
+    paths = np.log2(np.stack([depth, height], 1))  # (n, 2)
+    operator_numbers = np.array([token.numbers for token in tokens])  # (n, OPERATOR_NUMBERS)
+    numbers = np.concatenate([operator_numbers, paths.astype(np.float32)], 1)
+
+    # 3. Sums over the text. Equal tokens are one object, mostly: each counts as often as it occurs.
+    times = Counter(map(id, tokens))
+    distinct = {id(token): token for token in tokens}.values()
+    counted = np.array(list(times.values()))  # (k,), in the order of `distinct`
+    costs = counted @ np.array([token.costs for token in distinct])  # (3,)
+    sketches = np.array([token.sketch for token in distinct])  # (k, COUNTS)
     return Tokens(
-        words=body.words,
-        starts=np.cumsum(body.lengths) - body.lengths,
+        words=words,
+        starts=np.cumsum(lengths) - lengths,
         numbers=numbers,
-        edges=body.edges,
+        edges=edges,
         position=position.astype(np.float32),
-        totals=np.log2(1 + totals).astype(np.float32),
-        counts=body.counts,
-        neighbours=neighbour_sketch(body.words, body.lengths, body.edges),
+        totals=np.log2(1 + np.array([*costs, n, longest])).astype(np.float32),
+        counts=counted.astype(np.float32) @ sketches,
+        neighbours=neighbour_sketch(words, lengths, edges),
         shared=np.array(shared),
     )
 
@@ -393,8 +369,12 @@ def _longest_paths(count: int, edges: np.ndarray) -> np.ndarray:
     """
     depth = [1] * count
     by_target = np.argsort(edges[1], kind="stable")
-    for source, target in edges[:, by_target].T.tolist():
-        depth[target] = max(depth[target], depth[source] + 1)
+    # Two flat lists: a list of pairs would be thousands of objects for the garbage collector.
+    sources, targets = edges[:, by_target].tolist()
+    for source, target in zip(sources, targets, strict=True):
+        length = depth[source] + 1
+        if length > depth[target]:
+            depth[target] = length
     return np.array(depth)
 
 
