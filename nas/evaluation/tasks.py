@@ -13,9 +13,12 @@ if TYPE_CHECKING:
     import torch
 
 SCHEDULES = ("one-cycle", "cosine")
-# Learning rates, by optimizer
-RATES = {"sgd": 0.1, "adamw": 2e-3}
-FINE_TUNING_RATES = {"sgd": 0.02, "adamw": 2e-3}  # of networks as far from the model as can be
+RATES = {"sgd": 0.1, "adamw": 2e-3}  # learning rates of new weights, by optimizer
+# The same from inherited weights, of networks as far from the model as can be. That of AdamW is
+# relative to the size of each weight.
+FINE_TUNING_RATES = {"sgd": 0.02, "adamw": 0.04}
+LEAST_SIZE = 1e-3  # of the entries of a matrix, for relative rates: new ones may be zero
+VECTOR_SIZE = 0.04  # biases and scales take steps as matrices with entries of this size do
 MIN_DISTANCE = 1e-6  # from a model: what rounding leaves
 UNKNOWN_DISTANCE = 0.25  # of networks that inherit weights from no single model
 OPTIMIZERS = tuple(RATES)
@@ -28,8 +31,9 @@ class TrainingTask:
     Args:
         epochs: passes over the training part; 0 only for networks that inherit weights.
         batch: samples per training step.
-        learning_rate: the schedule's maximum. None: 0.1 for SGD and 0.002 for AdamW, and from
-            inherited weights the less, the nearer a network is to the model (`fine_tuning_rate`).
+        learning_rate: the schedule's maximum. None: 0.1 for SGD and 0.002 for AdamW. From
+            inherited weights, None is at most 0.02 for SGD, and for AdamW 4 % of the size of each
+            weight; the less, the nearer a network is to the model (`fine_tuning_rate`).
         weight_decay: L2 penalty of SGD, decoupled weight decay of AdamW.
         optimizer: `"sgd"` (Nesterov momentum 0.9) or `"adamw"`. None: SGD, and from inherited
             weights AdamW, unless there is a learning rate.
@@ -97,7 +101,7 @@ class TrainingTask:
 
 
 def fine_tuning_rate(optimizer: str, distance: float | None) -> float:
-    """The learning rate of a network that inherits weights.
+    """The learning rate of a network that inherits weights, for AdamW relative to their size.
 
     A network that is nearly the model has nearly its outputs. Adam takes steps of the same size
     however small the gradients are, which would lead away from them. A far one has to learn. Between
@@ -144,18 +148,31 @@ class DigitsTask(TrainingTask):
 # --- what a training takes from its task
 
 
-def optimizer_of(net: torch.nn.Module, task: TrainingTask) -> torch.optim.Optimizer:
-    """The optimizer of a task (`TrainingTask.of_weights`) for the parameters of a module."""
+def optimizer_of(
+    net: torch.nn.Module, task: TrainingTask, is_relative: bool = False
+) -> torch.optim.Optimizer:
+    """The optimizer of a task (`TrainingTask.of_weights`) for the parameters of a module.
+
+    Args:
+        net: the module.
+        task: with a learning rate.
+        is_relative: True if the rate is relative to the size of each parameter. Adam moves every
+            entry by about the learning rate per step, whatever its gradient. What that changes
+            depends on the size of the entries, which differs between layers and models by orders
+            of magnitude (arXiv 1804.04235, 1904.00962).
+    """
     import torch
 
-    assert task.learning_rate is not None
+    rate = task.learning_rate
+    assert rate is not None
+    parameters: list[Any] = list(net.parameters())
+    if is_relative:
+        parameters = [{"params": [weight], "lr": rate * _size(weight)} for weight in parameters]
     if task.optimizer == "adamw":
-        return torch.optim.AdamW(
-            net.parameters(), task.learning_rate, weight_decay=task.weight_decay, foreach=True
-        )
+        return torch.optim.AdamW(parameters, rate, weight_decay=task.weight_decay, foreach=True)
     return torch.optim.SGD(
-        net.parameters(),
-        task.learning_rate,
+        parameters,
+        rate,
         momentum=0.9,
         weight_decay=task.weight_decay,
         nesterov=True,
@@ -163,15 +180,20 @@ def optimizer_of(net: torch.nn.Module, task: TrainingTask) -> torch.optim.Optimi
     )
 
 
+def _size(weight: torch.Tensor) -> float:
+    """Root mean square of a matrix's or kernel's entries; one size of all vectors."""
+    if weight.ndim < 2:
+        return VECTOR_SIZE
+    return max(float(weight.detach().square().mean().sqrt()), LEAST_SIZE)
+
+
 def schedule_of(
     optimizer: torch.optim.Optimizer, task: TrainingTask, steps: int
 ) -> torch.optim.lr_scheduler.LRScheduler:
-    """The schedule of a task (`TrainingTask.of_weights`) over this number of steps."""
+    """The schedule of a task over this number of steps, from the rates of the optimizer."""
     import torch
 
     if task.schedule == "cosine":
         return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(steps, 1))
-    assert task.learning_rate is not None
-    return torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, task.learning_rate, total_steps=max(steps, 1)
-    )
+    highest = [group["lr"] for group in optimizer.param_groups]
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, highest, total_steps=max(steps, 1))

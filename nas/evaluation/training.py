@@ -331,6 +331,7 @@ class _Training:
             # Statistics of the whole model do not fit a part of it.
             recalibrate(self.net, self._calibration(), self._outputs)
             self.inherited = self._copied_state()
+        is_relative = task.learning_rate is None and task.optimizer == "adamw"
         if task.learning_rate is None:
             assert task.optimizer is not None
             far = None
@@ -338,7 +339,7 @@ class _Training:
                 far = distance_from_model(network, self.net, next(self._calibration()))
             rate = fine_tuning_rate(task.optimizer, far)
             self.task = replace(task, learning_rate=rate)
-        self.optimizer = optimizer_of(self.net, self.task)
+        self.optimizer = optimizer_of(self.net, self.task, is_relative)
         steps = task.epochs * (len(self.train) // task.batch)
         self.schedule = schedule_of(self.optimizer, self.task, steps)
         self.pause = MeasurementPause()

@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from search_spaces import Architecture, SearchSpace
 
 log = logging.getLogger(__name__)
-RESULT_VERSION = 24  # raise it whenever a search with the same seed evaluates other architectures
+RESULT_VERSION = 25  # raise it whenever a search with the same seed evaluates other architectures
 MAX_FAILURES = 10  # after so many failed evaluations in a row, the search ends with an error
 # After so many networks in a row that break a constraint before their training, the search ends
 MAX_RULED_OUT = 1000

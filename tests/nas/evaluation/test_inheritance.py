@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from nas.evaluation.datasets import Dataset, Part, load_dataset
 from nas.evaluation.inheritance import (
@@ -164,9 +164,40 @@ def test_distances_are_relative_to_constant_outputs() -> None:
 
 
 def test_networks_near_the_model_have_lower_rates() -> None:
-    steps = [fine_tuning_rate("adamw", far) for far in (0, 0.01, 0.25, 1)]
-    assert steps == [2e-6, 2e-4, 1e-3, 2e-3]
-    assert fine_tuning_rate("adamw", None) == 1e-3
+    rates = [fine_tuning_rate("adamw", far) for far in (0, 0.01, 0.25, 1)]
+    highest = rates[-1]
+    assert rates == pytest.approx([0.001 * highest, 0.1 * highest, 0.5 * highest, highest])
+    assert fine_tuning_rate("adamw", None) == rates[2], "as of a network half way"
+
+
+def test_fine_tuning_changes_large_and_small_weights_by_the_same_share() -> None:
+    """Adam's steps are of one size; a layer of small weights would be overwritten by them."""
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.small = nn.Linear(64, 32, bias=False)
+            self.large = nn.Linear(32, 10, bias=False)
+            with torch.no_grad():
+                self.small.weight *= 0.01
+                self.large.weight *= 100
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.large(self.small(x.flatten(1)))
+
+    torch.manual_seed(0)
+    model = Scaled()
+    parts = Subnetworks(model, torch.zeros(1, 1, 8, 8), name="scaled")
+    network = Trainable.of(parts, parts.ranked(0.5))
+    before = parts.module(parts.ranked(0.5)).state_dict()
+    trained = train(network, load_dataset("digits"), task=TrainingTask(1, noise=0, shift=0))
+    state = trained.state
+    assert state is not None
+    changes = []
+    for name in ("small.weight", "large.weight"):
+        moved = state[name] - before[name]
+        changes.append(float(moved.norm() / before[name].norm()))
+    assert 0.002 < min(changes) < max(changes) < 5 * min(changes)
 
 
 @pytest.mark.parametrize("outputs", ["classes", "vectors"])
