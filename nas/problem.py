@@ -23,6 +23,7 @@ from nas.search.measured_evaluator import MeasuredEvaluator
 from nas.search.objectives import (
     ConstraintsLike,
     ObjectivesLike,
+    metric_names,
     parse_constraints,
     parse_objectives,
 )
@@ -163,10 +164,7 @@ class Problem:
     ) -> None:
         self.objectives: tuple[Metric, ...] = parse_objectives(objectives)
         self.constraints = parse_constraints(constraints)
-        names = [objective.name for objective in self.objectives]
-        self.metrics = tuple(
-            dict.fromkeys([*names, *(constraint.metric for constraint in self.constraints)])
-        )
+        self.metrics = metric_names(self.objectives, self.constraints)
         folder = None if checkpoints is None else Path(checkpoints)
         self.evaluator: Evaluator
         if isinstance(space, benchmarks.Benchmark):

@@ -25,6 +25,7 @@ from nas.search.objectives import (
     Constraint,
     ConstraintsLike,
     ObjectivesLike,
+    metric_names,
     parse_constraints,
     parse_objectives,
     to_losses,
@@ -333,7 +334,7 @@ def rank(
     Raises:
         InputError: a metric is neither predicted nor exact.
     """
-    names = tuple(dict.fromkeys([*(o.name for o in objectives), *(c.metric for c in constraints)]))
+    names = metric_names(objectives, constraints)
     check_metrics(model, objectives, constraints)
     exact = exact_costs(texts, names)
     known = {
@@ -369,7 +370,7 @@ def check_metrics(
     model: Predictor, objectives: Sequence[Metric], constraints: Sequence[Constraint]
 ) -> None:
     """Raise InputError for a metric that is neither predicted by the model nor exact."""
-    for name in [*(o.name for o in objectives), *(c.metric for c in constraints)]:
+    for name in metric_names(objectives, constraints):
         if name not in EXACT and name not in model.metrics:
             raise unknown("metric", name, [*model.metrics, *EXACT])
 
@@ -381,9 +382,14 @@ def covariates(
 
     All samples of a measured value are equal. Other values are predicted, each metric separately.
     """
-    known = model.examples_of(texts) if metrics else {}
-    drawn = {name: draw(model, texts, [name], None, samples, seed)[name] for name in metrics}
-    return {name: np.sort(_with(known[name], values), 1) for name, values in drawn.items()}
+    if not metrics:
+        return {}
+    measured = model.examples_of(texts)  # (n,) per metric, NaN where unknown
+    by_metric = {}
+    for name in metrics:
+        drawn = draw(model, texts, [name], None, samples, seed)[name]  # (n, samples)
+        by_metric[name] = np.sort(_with(measured[name], drawn), 1)
+    return by_metric
 
 
 def _ranked(

@@ -51,17 +51,16 @@ def open_measured(
     from nas.evaluation.subjects import open_space
     from nas.evaluation.training import training_task
     from nas.search.measured_evaluator import MeasuredEvaluator
-    from nas.search.objectives import parse_constraints, parse_objectives
+    from nas.search.objectives import metric_names, parse_constraints, parse_objectives
     from nas.search.own_evaluator import FunctionEvaluator
 
     if "provider" in given:
         check_provider(given["provider"])
 
     # 1. The metrics of objectives, constraints and cost, and what can measure them.
-    names = [objective.name for objective in parse_objectives(objectives)]
-    names += [constraint.metric for constraint in parse_constraints(constraints)]
-    names += budget.metrics if budget else []
-    metrics = tuple(dict.fromkeys(names))
+    metrics = metric_names(parse_objectives(objectives), parse_constraints(constraints))
+    if budget:
+        metrics = tuple(dict.fromkeys([*metrics, *budget.metrics]))
     timing = LatencyTask(**pick(given, "threads", "batch", "provider"))
     commands = device_commands(given)
     devices = devices_of(metrics, metrics_of(commands))

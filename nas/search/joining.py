@@ -13,7 +13,7 @@ from nas.evaluation.measurement import measurement_of
 from nas.search.evaluators import PredictionEvaluator, TableEvaluator
 from nas.search.measured_evaluator import MeasuredEvaluator
 from nas.search.multi_fidelity import check_policy
-from nas.search.objectives import parse_constraints
+from nas.search.objectives import metric_names, parse_constraints
 from nas.search.own_evaluator import FunctionEvaluator
 from nas.search.progress import SearchProgress
 from nas.search.samplers import check_sampler
@@ -23,7 +23,6 @@ from nas.search.study.load import RecordedSpace, is_untrusted, load_search_study
 from nas.search.study.provenance import Source, moved
 from nas.search.study.result import SearchResult
 from nas.search.study.schema import SearchAttributes
-from nas.search.study.trials import TrialReader
 from nas.search.trainings import EPOCHS, SECONDS
 from search_spaces.common.errors import InputError
 
@@ -110,7 +109,7 @@ def join(
 
     # 2. The evaluator, of the metrics of objectives, constraints and cost.
     constraints = parse_constraints(settings["constraints"])
-    metrics = TrialReader(result.space, result.objectives, constraints).metrics
+    metrics = metric_names(result.objectives, constraints)
     if stored.has_fidelities and settings["cost"] not in (EPOCHS, SECONDS, *metrics):
         metrics = (*metrics, settings["cost"])
     if trust and evaluator is None:

@@ -209,6 +209,16 @@ def broken_constraint(constraints: Iterable[Constraint], values: Mapping[str, fl
 
 # --- what both have in common
 
+
+def metric_names(
+    objectives: Iterable[Metric], constraints: Iterable[Constraint]
+) -> tuple[str, ...]:
+    """Names of the objectives, then of metrics that have a constraint and are no objectives."""
+    names = [objective.name for objective in objectives]
+    bounded = [constraint.metric for constraint in constraints]
+    return tuple(dict.fromkeys([*names, *bounded]))
+
+
 Parsed = TypeVar("Parsed", Metric, Constraint)
 
 

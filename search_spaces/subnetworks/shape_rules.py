@@ -303,15 +303,25 @@ def _part_size(walk: Walk, node: Node, axis: int) -> int | None:
     They come from `chunk` or `split`, which make parts of one size whatever the axis' size is, so
     that parts cannot be shortened apart from each other.
     """
-    whole = walk.axes[node.inputs[0]][axis].size
-    parts = set()
-    for attrs in walk.slices[node.inputs[0]]:
+    # 1. The parts that the slices take of this axis. A slice may end beyond the axis.
+    value = node.inputs[0]
+    whole = walk.axes[value][axis].size
+    parts: set[tuple[int, int]] = set()
+    for attrs in walk.slices[value]:
         places: Any = zip(attrs["axes"], attrs["starts"], attrs["ends"], strict=True)
-        parts.update([(start, min(end, whole)) for at, start, end in places if at == axis])
-    sizes = {end - start for start, end in parts}
-    size = sizes.pop()
-    are_equal = not sizes and all(start % size == 0 for start, _ in parts)
-    return size if are_equal and size > 1 and len(parts) * size == whole else None
+        for sliced_axis, start, end in places:
+            if sliced_axis == axis:
+                parts.add((start, min(end, whole)))
+
+    # 2. They are of one size, start at its multiples, and cover the axis.
+    first_start, first_end = next(iter(parts))
+    size = first_end - first_start
+    if size <= 1 or len(parts) * size != whole:
+        return None
+    for start, end in parts:
+        if end - start != size or start % size != 0:
+            return None
+    return size
 
 
 def _middle(axis: Axis, start: int, end: int) -> tuple[Axis | None, Axis] | None:

@@ -14,7 +14,7 @@ import numpy as np
 from optuna import TrialPruned
 from optuna.trial import TrialState
 
-from nas.search.objectives import Constraint, broken_constraint
+from nas.search.objectives import Constraint, broken_constraint, metric_names
 from nas.search.study.schema import (
     BEGUN_KEY,
     FAILED_KEY,
@@ -90,8 +90,7 @@ class TrialReader:
         self.space, self.others = space, others
         self.objectives = tuple(objectives)
         self.constraints = tuple(constraints)
-        bounded = [constraint.metric for constraint in constraints]
-        self.metrics = tuple(dict.fromkeys([objective.name for objective in objectives] + bounded))
+        self.metrics = metric_names(objectives, constraints)
         declared = {objective.name: objective.key for objective in objectives}
         self.keys = tuple(declared.get(metric, metric) for metric in self.metrics)
         self.is_cost = np.array([objective.kind != "accuracy" for objective in objectives])
@@ -272,8 +271,12 @@ def _describe_value(metric: str, value: float, mean: float, deviation: float) ->
 
     A deviation of 0 says that the value was counted, not predicted.
     """
-    expected = f"predicted {mean:.5g} ± {deviation:.2g}" if deviation else ""
-    if not math.isfinite(value):
-        return [f"{metric} {expected}"] if expected else []
-    shown = f"{value:.0f}" if value.is_integer() else f"{value:.6g}"
-    return [f"{metric} {shown} ({expected})"] if expected else [f"{metric} {shown}"]
+    is_measured = math.isfinite(value)
+    is_predicted = deviation != 0
+    shown = f"{value:.0f}" if is_measured and value.is_integer() else f"{value:.6g}"
+    expected = f"predicted {mean:.5g} ± {deviation:.2g}"
+    if is_measured and is_predicted:
+        return [f"{metric} {shown} ({expected})"]
+    if is_measured:
+        return [f"{metric} {shown}"]
+    return [f"{metric} {expected}"] if is_predicted else []

@@ -416,10 +416,13 @@ def add_derived(
 
     def apply(x: Tensor) -> None:
         func, args, kwargs = with_tensor(derived.call, target, x, operand)
-        if "out" in kwargs:
-            others = {name: value for name, value in kwargs.items() if name != "out"}
-            func, args, kwargs = Tensor.copy_, (x, recorder.handled(func, args, others)), {}
-        recorder.handled(func, args, kwargs)
+        if "out" not in kwargs:
+            recorder.handled(func, args, kwargs)
+            return
+        # The graph has no `out`: compute the result, then write it there.
+        others = {name: value for name, value in kwargs.items() if name != "out"}
+        result = recorder.handled(func, args, others)
+        recorder.handled(Tensor.copy_, (x, result), {})
 
     # 1. All of it.
     whole = copied(before, before.shape)
