@@ -42,7 +42,7 @@ from nas.search.samplers import is_guided
 from nas.search.surrogate import learned_of_measured
 from nas.search.trainings import NEW, Fidelities, Job, Run, Runs, extrapolated
 from predictors import create, list_predictors
-from predictors.metrics import Metric, at_fidelity
+from predictors.metrics import at_fidelity
 from search_spaces.common import plug_ins
 from search_spaces.common.errors import unknown
 
@@ -164,9 +164,7 @@ class ImprovementPerCost:
         self.fidelities = fidelities
         self.seed = seed
         # By these, trainings of duplicates are compared.
-        kind_of = {}
-        for metric, key in zip(reader.metrics, reader.keys, strict=True):
-            kind_of[metric] = Metric.parse(key).kind
+        kind_of = dict(zip(reader.metrics, reader.kinds, strict=True))
         accuracies = [metric for metric in self.trained if kind_of.get(metric) == "accuracy"]
         self.accuracies = accuracies or list(self.trained)
         self.n_startup = N_STARTUP if len(fidelities.levels) > 1 else N_STARTUP // 2

@@ -12,7 +12,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import optuna
@@ -50,6 +50,9 @@ MAX_FRUITLESS = 500
 class Planner(ABC):
     """Base class of planners. `begin` connects one with the study.
 
+    Args:
+        reader, evaluator: of the search.
+
     Attributes:
         sampler: sampler of the study.
         settings: what the study stores about sampler or policy, as plain values.
@@ -64,7 +67,8 @@ class Planner(ABC):
     worker: Worker
     shortlist: Shortlist | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, reader: TrialReader, evaluator: Evaluator) -> None:
+        self.reader, self.evaluator = reader, evaluator
         self.rejected: list[str] = []
 
     @abstractmethod
@@ -152,17 +156,24 @@ class Planner(ABC):
                 return optuna.Trial(self.study, id_)
         return None
 
+    def _measure_ahead(self, guide: Guide | None, measure: int | None) -> None:
+        """Let a predictor that guides the search measure networks before it chooses one.
 
-def refuse_measure(measure: int | None, sampler: str) -> None:
-    """Raise InputError if `measure` is set for a sampler that has no use for it.
+        Raises InputError if `measure` is set and no predictor guides the search.
+        """
+        if guide is not None:
+            self.shortlist = guide.shortlist = shortlist_of(self.reader, self.evaluator, measure)
+        elif measure is not None:
+            raise InputError(
+                f"measure {measure} does not apply to {self.settings['sampler']}: only a predictor "
+                "that guides the search, such as rlm, chooses among measured networks"
+            )
 
-    Only a predictor that guides the search chooses among measured networks.
-    """
-    if measure is not None:
-        raise InputError(
-            f"measure {measure} does not apply to {sampler}: only a predictor that guides the "
-            "search, such as rlm, chooses among measured networks"
-        )
+
+class Guide(Protocol):
+    """A sampler or policy that chooses by a predictor, perhaps among measured networks."""
+
+    shortlist: Shortlist | None
 
 
 # --- whole trainings
@@ -179,8 +190,7 @@ class SamplerPlanner(Planner):
     """
 
     def __init__(self, reader: TrialReader, evaluator: Evaluator, settings: SearchSettings) -> None:
-        super().__init__()
-        self.space = reader.space
+        super().__init__(reader, evaluator)
         # 1. The sampler, and what the study stores about it.
         sampler, seed, measure = settings.sampler, settings.seed, settings.measure
         options = dict(settings.sampler_options or {})
@@ -191,7 +201,7 @@ class SamplerPlanner(Planner):
         if isinstance(sampler, str):
             sampler = create_sampler(
                 sampler,
-                self.space,
+                reader.space,
                 reader.objectives,
                 seed,
                 constraints=reader.constraints,
@@ -200,12 +210,8 @@ class SamplerPlanner(Planner):
         check_objectives(sampler, len(reader.objectives))
 
         # 2. A sampler that is guided by a predictor may measure networks before it chooses one.
-        if isinstance(sampler, PredictorSampler):
-            self.shortlist = shortlist_of(reader, evaluator, measure)
-            sampler.shortlist = self.shortlist
-        else:
-            refuse_measure(measure, name)
-        self.sampler = sampler_of_rows(sampler, self.space, seed)
+        self._measure_ahead(sampler if isinstance(sampler, PredictorSampler) else None, measure)
+        self.sampler = sampler_of_rows(sampler, reader.space, seed)
 
         # 3. When the search ends.
         self.evaluations = settings.evaluations
@@ -245,7 +251,8 @@ class SamplerPlanner(Planner):
             return None
         if self._repeats == MAX_REPEATS:
             history = self.history
-            fresh = random_unseen(self.space, history.values.keys() | history.ruled_out, self.rng)
+            seen = history.values.keys() | history.ruled_out
+            fresh = random_unseen(self.reader.space, seen, self.rng)
             if fresh is None:
                 self._ended = True
                 return None

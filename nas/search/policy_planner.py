@@ -18,9 +18,8 @@ from optuna.trial import TrialState, create_trial
 from nas.evaluation.metrics import check_metrics
 from nas.search.multi_fidelity import ImprovementPerCost, make_policy
 from nas.search.objectives import parse_constraints
-from nas.search.planners import Planner, refuse_measure
+from nas.search.planners import Planner
 from nas.search.replay import ReplayedTrial
-from nas.search.shortlist import shortlist_of
 from nas.search.study.schema import (
     BEGUN_KEY,
     BUDGET_KEY,
@@ -68,7 +67,7 @@ class PolicyPlanner(Planner):
     """
 
     def __init__(self, reader: TrialReader, evaluator: Evaluator, settings: SearchSettings) -> None:
-        super().__init__()
+        super().__init__(reader, evaluator)
         # 1. Fidelities, budget and cost.
         name, seed, measure = settings.sampler, settings.seed, settings.measure
         fidelities = settings.fidelities
@@ -81,7 +80,6 @@ class PolicyPlanner(Planner):
         if not self.budget > 0:
             raise InputError(f"budget {self.budget}: give a positive number of {self.cost}")
         self.fidelities = evaluator.fidelities(fidelities)
-        self.reader, self.evaluator = reader, evaluator
 
         # 2. The policy, and what the study stores about it.
         self.settings = {
@@ -99,11 +97,8 @@ class PolicyPlanner(Planner):
         self.sampler = RandomSampler(seed)  # never asked: all choices are the policy's
 
         # 3. A policy by predictions may measure networks before it starts one.
-        if isinstance(self.policy, ImprovementPerCost):
-            self.shortlist = shortlist_of(reader, evaluator, measure)
-            self.policy.shortlist = self.shortlist
-        else:
-            refuse_measure(measure, name)
+        policy = self.policy
+        self._measure_ahead(policy if isinstance(policy, ImprovementPerCost) else None, measure)
 
     def store_limits(self, study: optuna.Study) -> None:
         study.set_user_attr(BUDGET_KEY, self.budget)

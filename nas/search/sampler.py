@@ -41,7 +41,6 @@ from nas.search.study.schema import (
 from nas.search.study.storage import set_system_attr, stored_trials
 from nas.search.study.trials import TrialReader
 from nas.search.surrogate import Surrogate, learned_of_measured
-from predictors.metrics import Metric
 from search_spaces.common.errors import InputError, unknown
 
 if TYPE_CHECKING:
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
 
     from nas.search.shortlist import Shortlist
     from predictors import Predictor
+    from predictors.metrics import Metric
     from search_spaces import Architecture, SearchSpace
 
 # From so many stored candidates on, a fit adds `fresh` / LATER_PART new ones: most of what evolution
@@ -444,7 +444,7 @@ class PredictorSampler(ReplaySampler):
         Another training of such a network adds no information. Measurements are noisy, so they are
         compared only if no metric is an accuracy.
         """
-        kinds = [Metric.parse(key).kind for key in self._reader.keys]
+        kinds = self._reader.kinds
         columns = [j for j, kind in enumerate(kinds) if kind == "accuracy"]
         columns = columns or list(range(len(kinds)))
         texts = self._surrogate.texts

@@ -96,6 +96,11 @@ class TrialReader:
         self.is_cost = np.array([objective.kind != "accuracy" for objective in objectives])
         self._architectures: dict[tuple[tuple[str, Any], ...], Architecture | None] = {}
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kind of each metric, such as "accuracy"."""
+        return tuple(Metric.parse(key).kind for key in self.keys)
+
     def architecture(self, choices: Mapping[str, Any]) -> Architecture | None:
         """The architecture with these choices.
 
