@@ -10,7 +10,7 @@ import numpy as np
 
 from nas.evaluation.datasets import Dataset, load_dataset
 from nas.evaluation.trainable import Trainable
-from search_spaces import SearchSpace, get_space, load_model
+from search_spaces import SearchSpace, Subnetworks, get_space, load_model
 from search_spaces.common.errors import InputError, NoExampleInput
 from search_spaces.ir.graph import element_type, typed
 from search_spaces.ir.onnx import from_model
@@ -119,6 +119,14 @@ def open_space(
         if not fits(space, data):
             with suppress(InputError):  # the space has no such options
                 space = get_space(name, **{**{key: of_data[key] for key in names}, **options})
+    if not fits(space, data) and isinstance(space, Subnetworks):
+        sizes = "".join([f", {size}" for size in space.input_shape])
+        raise InputError(
+            f"{name} has inputs {tuple(space.input_shape)} and {space.num_classes} outputs, but "
+            f"{data.name} has inputs {tuple(data.shape)} and {data.outputs} "
+            f"{'targets' if data.is_regression else 'classes'}: give --dataset a .npz file whose x "
+            f"has the shape (n{sizes})"
+        )
     if not fits(space, data):
         shape = ",".join(map(str, data.shape))
         raise InputError(

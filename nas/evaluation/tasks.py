@@ -99,6 +99,14 @@ class TrainingTask:
             rate = RATES[optimizer]
         return replace(self, optimizer=optimizer, learning_rate=rate)
 
+    def of_samples(self, count: int, inherited: bool) -> Self:
+        """The task with a batch of all samples, if these are fewer and weights are inherited.
+
+        A few inputs are enough to imitate a trained model.
+        """
+        is_small = inherited and 0 < count < self.batch
+        return replace(self, batch=count) if is_small else self
+
 
 def fine_tuning_rate(optimizer: str, distance: float | None) -> float:
     """The learning rate of a network that inherits weights, for AdamW relative to their size.

@@ -206,6 +206,7 @@ def probe(
     data = data.with_validation(task.validation)
     check_fit(network.graph, data)
     groups = _groups(network, seeds)
+    task = task.of_samples(len(data.train), network.inherits)
     steps = len(data.train) // task.batch
 
     def time_epoch(part: Dataset) -> float:
@@ -294,7 +295,7 @@ class _Training:
         report: Report | None = None,
     ) -> None:
         assert data.validation is not None
-        task = task.of_weights(network.inherits)
+        task = task.of_weights(network.inherits).of_samples(len(data.train), network.inherits)
         # 1. What is trained, and on what.
         self.network = network
         self.data = data

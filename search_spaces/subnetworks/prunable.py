@@ -47,6 +47,7 @@ from search_spaces.subnetworks.groups import (
 )
 from search_spaces.subnetworks.importance import Importance
 from search_spaces.subnetworks.layer_rules import RULES
+from search_spaces.subnetworks.ordered_sizes import keep_order, neighbours, trial_sizes
 from search_spaces.subnetworks.reading import Reading, read_module
 from search_spaces.subnetworks.resizing import Block, Resizer
 from search_spaces.subnetworks.slicing import Slicer, kept_of
@@ -138,6 +139,8 @@ class Prunable:
         self._prepare()
         self._drop_what_fails()
         self._prepare()
+        if self._keep_orders():
+            self._prepare()
 
         # 4. What is important.
         graph = self.reading.graph
@@ -348,6 +351,31 @@ class Prunable:
                 reason = reasons.get(choice, "the module does not run without it")
                 choices.unpruned[_label(choice)] = reason
         self._keep(working)
+
+    def _keep_orders(self) -> bool:
+        """Let widths stay in the model's order where its code compares them; False if none must."""
+        choices = self.choices
+        pairs = neighbours(self.module, self.reading, self.coupling, choices.groups)
+        trials = trial_sizes(pairs)
+        if all(self._reason(Choice(sizes)) is None for sizes in trials):
+            return False
+
+        # 1. The pairs that fail by themselves; if none does, all of them.
+        failing = []
+        for pair in pairs:
+            if any(self._reason(Choice(sizes)) is not None for sizes in trial_sizes([pair])):
+                failing.append(pair)
+        for pair in failing or pairs:
+            if keep_order(pair):
+                group = pair.larger.group
+                other = pair.smaller.group
+                name = "another width" if other is None else other.name
+                reason = f"the module's code compares it with {name}, and it stays larger"
+                choices.unpruned[f"small sizes of {group.name}"] = reason
+
+        # 2. Groups of one size are none.
+        choices.groups = [group for group in choices.groups if len(group.sizes) > 1]
+        return True
 
     def _keep(self, options: Iterable[Option]) -> None:
         """Offer these choices alone: groups in their order, then those with tied ones."""

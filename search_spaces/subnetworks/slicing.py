@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 from torch.utils._pytree import tree_leaves, tree_map
 
 from search_spaces.common.errors import InputError
@@ -250,7 +251,7 @@ class Slicer:
         for name, layer in module.named_modules():
             if isinstance(layer, nn.MultiheadAttention):
                 self._set_attention(name, layer, sizes)
-            elif not _set_known(layer):
+            elif not _set_known(layer, _with_shapes(layer)):
                 self._set_others(name, layer, sizes)
             if hasattr(layer, "groups") or isinstance(layer, nn.GroupNorm):
                 self._set_groups(name, layer, sizes)
@@ -274,7 +275,7 @@ class Slicer:
 
         # 2. torch's convolutions have all channels as attributes, but weights per group.
         if is_convolution:
-            rows, columns, *_ = layer.weight.shape
+            rows, columns, *_ = _with_shapes(layer).weight.shape
             if layer.transposed:
                 layer.in_channels = rows
                 layer.out_channels = columns * layer.groups
@@ -484,28 +485,40 @@ def _is_known(layer: nn.Module) -> bool:
     return isinstance(layer, _KNOWN)
 
 
-def _set_known(layer: Any) -> bool:
-    """Set the sizes of one of torch's layers after its weights' shapes; False for other layers."""
+def _with_shapes(layer: Any) -> Any:
+    """The layer, whose weights have shapes: a copy without data if it computes them from parameters.
+
+    Buffers that they are computed from may have data where the parameters have none.
+    """
+    return copy.deepcopy(layer).to("meta") if is_parametrized(layer) else layer
+
+
+def _set_known(layer: Any, shaped: Any) -> bool:
+    """Set the sizes of one of torch's layers after its weights' shapes; False for other layers.
+
+    Args:
+        layer: the layer.
+        shaped: the layer, or a copy of it, whose weights have the shapes.
+    """
     if isinstance(layer, nn.Linear):
-        layer.out_features, layer.in_features = layer.weight.shape
+        layer.out_features, layer.in_features = shaped.weight.shape
     elif isinstance(layer, nn.modules.batchnorm._NormBase):
-        shaped = layer.running_mean if layer.weight is None else layer.weight
-        if shaped is not None:
-            layer.num_features = shaped.shape[0]
+        statistics = layer.running_mean if shaped.weight is None else shaped.weight
+        if statistics is not None:
+            layer.num_features = statistics.shape[0]
     elif isinstance(layer, nn.LayerNorm | nn.RMSNorm):
-        if layer.weight is not None:
-            layer.normalized_shape = tuple(layer.weight.shape)
+        if shaped.weight is not None:
+            layer.normalized_shape = tuple(shaped.weight.shape)
     elif isinstance(layer, nn.GroupNorm):
-        if layer.weight is not None:
-            layer.num_channels = layer.weight.shape[0]
+        if shaped.weight is not None:
+            layer.num_channels = shaped.weight.shape[0]
     elif isinstance(layer, nn.Embedding):
-        layer.num_embeddings, layer.embedding_dim = layer.weight.shape
+        layer.num_embeddings, layer.embedding_dim = shaped.weight.shape
     elif isinstance(layer, nn.PReLU):
-        layer.num_parameters = layer.weight.shape[0]
+        layer.num_parameters = shaped.weight.shape[0]
     elif isinstance(layer, _RECURRENT):
-        weights: Any = layer
-        layer.hidden_size = weights.weight_hh_l0.shape[1]
-        layer.input_size = weights.weight_ih_l0.shape[1]
+        layer.hidden_size = shaped.weight_hh_l0.shape[1]
+        layer.input_size = shaped.weight_ih_l0.shape[1]
     return _is_known(layer)
 
 

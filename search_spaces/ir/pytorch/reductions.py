@@ -256,6 +256,7 @@ def _norm(
     keepdim: bool = False,
     dtype: Any = None,
     ord: Any = None,
+    out: None = None,
 ) -> Tensor:
     p = p if ord is None else ord
     if p not in _NORMS:

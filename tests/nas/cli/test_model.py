@@ -212,6 +212,21 @@ def test_fidelity_needs_inputs_alone(
     assert np.mean([scores[1][arch] for arch in both]) > np.mean([scores[0][arch] for arch in both])
 
 
+@pytest.mark.parametrize("epochs", ["0", "1"])
+def test_fewer_inputs_than_a_batch_are_enough_for_the_fidelity(
+    trained: Path,
+    tmp_path: Path,
+    epochs: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    np.savez(tmp_path / "few.npz", x=load_dataset("digits").train.inputs[:30])
+    model = ("--model", f"{trained}/my_net.py:made", "--dataset", f"raw:{tmp_path / 'few.npz'}")
+    goals = ("--objectives", "fidelity,flops", "--epochs", epochs, "--sampler", "random")
+    size = ("--evaluations", "2", "-q", "--out", str(tmp_path / "out"))
+    assert run(monkeypatch, "search", *model, *goals, *size) == 0, capsys.readouterr().err
+
+
 def test_a_users_evaluator_receives_inherited_weights(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,17 @@ def test_space_of_another_shape_is_refused_with_the_remedy(tmp_path: Path) -> No
         open_space("nasbench201", {"input_shape": (1, 9, 9)}, "digits")
 
 
+def test_data_that_do_not_fit_a_model_are_refused_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "my_net.py").write_text(
+        "import torch\n"
+        "net = torch.nn.Sequential(torch.nn.Linear(7, 32), torch.nn.ReLU(), torch.nn.Linear(32, 2))\n"
+        "net.example_input = torch.zeros(1, 7)\n"
+    )
+    message = r"give --dataset a \.npz file whose x has the shape \(n, 7\)"
+    with pytest.raises(InputError, match=message):
+        open_space(f"{tmp_path / 'my_net.py'}:net", {"start": "inherited"}, "digits")
+
+
 def test_a_model_without_an_example_input_takes_what_a_file_holds(tmp_path: Path) -> None:
     (tmp_path / "my_net.py").write_text(
         "from torch import nn\n"

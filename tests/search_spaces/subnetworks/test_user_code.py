@@ -17,7 +17,7 @@ from search_spaces.ir.text import compact, write
 ARCHITECTURES = 6
 
 
-def check_sub_networks(space: Subnetworks) -> None:
+def check_sub_networks(space: Subnetworks, seed: int = 0) -> None:
     """Random sub-networks run, and have the computed text and parameters; the whole one has the
     model's outputs.
     """
@@ -26,7 +26,7 @@ def check_sub_networks(space: Subnetworks) -> None:
         made: Any = run(space.module(space.whole), example)
         expected: Any = run(space.model, example)
     torch.testing.assert_close(made, expected, rtol=1e-5, atol=1e-5)
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     for arch in [space.sample(rng) for _ in range(ARCHITECTURES)]:
         module = space.module(arch)
         run(module, example)
@@ -365,3 +365,40 @@ def test_sub_networks_run_in_training_mode_as_the_model_does() -> None:
     assert "does not train with other sizes" in space.unpruned["width.first"]
     y, other = space.module(space.uniform(0.5)).train()(torch.randn(4, 8))
     assert y.shape == other.shape == (4, 4)
+
+
+class Shortcut(nn.Module):
+    """A residual block whose code compares its widths, as those of diffusion models do."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.inputs, self.outputs = inputs, outputs
+        self.first = nn.Conv2d(inputs, 32, 3, padding=1)
+        self.last = nn.Conv2d(32, outputs, 3, padding=1)
+        self.shortcut = nn.Conv2d(inputs, outputs, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.last(self.first(x).relu())
+        if self.inputs != self.outputs:
+            x = self.shortcut(x)
+        return x + made
+
+
+def test_widths_that_the_code_compares_keep_their_order() -> None:
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 32, 3), Shortcut(32, 64), Shortcut(64, 128)]
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 4)]
+    space = Subnetworks(nn.Sequential(*layers, *head), torch.randn(2, 3, 8, 8))
+    for seed in range(4):
+        check_sub_networks(space, seed)
+
+
+def test_the_narrower_of_two_compared_widths_has_all_sizes() -> None:
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 32, 3), Shortcut(32, 64), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    space = Subnetworks(nn.Sequential(*layers, nn.Linear(64, 4)), torch.randn(2, 3, 8, 8))
+    sizes = {group.name: group.sizes for group in space.groups}
+    assert sizes["width.0"] == (8, 16, 24, 32)
+    assert sizes["width.1.last"] == (48, 64)
+    (reason,) = space.unpruned.values()
+    assert reason == "the module's code compares it with width.0, and it stays larger"

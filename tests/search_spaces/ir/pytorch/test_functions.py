@@ -157,6 +157,7 @@ COMPOSED: dict[str, Callable[[Tensor], Any]] = {
     "constant indices on two axes": of_pairs,
     "an index for each sample": lambda x: x[torch.arange(x.shape[0]), x.sum(-1).argmax(-1)],
     "one_hot": lambda x: F.one_hot(x.argmax(-1), 6).float(),
+    "norm of torch": lambda x: x / torch.norm(x, dim=1, keepdim=True),
     "cosine_similarity": lambda x: F.cosine_similarity(x, x.sigmoid(), -1),
     "pairwise_distance": lambda x: F.pairwise_distance(x, x.sigmoid()),
     "area": lambda x: (
