@@ -24,6 +24,7 @@ from search_spaces.subnetworks.axes import Axis, fix, fresh, number_of, unify
 from search_spaces.subnetworks.reading import Reading
 
 Axes = tuple[Axis, ...]
+UNFOLLOWED = "its weight is computed in a way that cannot be followed, as by spectral_norm"
 
 
 class Role(NamedTuple):
@@ -79,8 +80,20 @@ def couple(reading: Reading, rules: Mapping[str, Rule]) -> Coupling:
     """
     coupling = Coupling()
     Walk(reading.weight_graph, coupling, coupling.weights, reading, weights=True).run(rules)
+    _fix_unfollowed(reading, coupling)
     Walk(reading.graph, coupling, coupling.axes, reading, weights=False).run(rules)
     return coupling
+
+
+def _fix_unfollowed(reading: Reading, coupling: Coupling) -> None:
+    """Let the parameters stay whole from which a weight is computed that cannot be followed."""
+    value_of = {id(tensor): value for value, tensor in reading.sources.items()}
+    for number, weights in reading.recorder.owned.items():
+        for (weight, _), value in zip(weights, reading.owned[number], strict=False):
+            sources = () if value is not None else reading.recorder.weights.sources(weight)
+            for source in sources:
+                for axis in coupling.weights.get(value_of.get(source, -1), ()):
+                    fix(axis, UNFOLLOWED)
 
 
 class Walk:
@@ -200,7 +213,9 @@ Rule = Callable[[Walk, Node], Axes]
 
 def unknown(walk: Walk, node: Node) -> Axes:
     """The rule of an operator of which nothing is known: what it reads and makes stays whole."""
-    for axes in walk.inputs(node):
-        for axis in axes:
-            fix(axis, f"an operator {node.op} reads it")
+    owned = walk.owned(node)
+    reason = UNFOLLOWED if None in owned else f"an operator {node.op} reads it"
+    for axes in (*walk.inputs(node), *owned):
+        for axis in axes or ():
+            fix(axis, reason)
     return walk.new_axes(node, f"an operator {node.op} makes it")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from search_spaces.ir.ops.convolution import Convolution, convolution
 from search_spaces.subnetworks.axes import Atom, Axis, atoms_of, factors_of, terms_of
-from search_spaces.subnetworks.coupling import Coupling
+from search_spaces.subnetworks.coupling import UNFOLLOWED, Coupling
 from search_spaces.subnetworks.reading import Call, Reading
 from search_spaces.subnetworks.resizing import Block
 
@@ -153,13 +153,14 @@ def find_groups(
     tensors: dict[Atom, list[str]] = {}  # names of the tensors that have an atom outermost
     units: dict[Atom, int] = {}
     inner: set[Atom] = set()
-    fixed: dict[Atom, None] = {}
+    fixed: dict[Atom, str] = {}  # with the first tensor that has the atom
     for value, name in names.items():
         terms = [term for axis in coupling.weights[value] for term in terms_of(axis)]
         for term in terms:
             if len(factors_of(term)) == 1:
                 stays = [atom for atom in atoms_of(term) if atom.fixed and atom.size > 1]
-                fixed.update(dict.fromkeys(stays))
+                for atom in stays:
+                    fixed.setdefault(atom, name)
             outer, inner_factors = _outermost(term)
             if outer is None:
                 continue
@@ -201,8 +202,10 @@ def find_groups(
         groups.append(group)
 
     # 3. What stays whole, unless that is as expected.
-    for atom in fixed:
+    for atom, name_of_tensor in fixed.items():
         layer = makers.get(atom, "").rpartition(".")[0]
+        if atom.fixed == UNFOLLOWED:
+            layer = _layer_name(name_of_tensor)
         if layer and atom.fixed not in _EXPECTED:
             unpruned.setdefault(layer, atom.fixed)
     return groups, unpruned
@@ -409,11 +412,13 @@ class _BlockSearch:
 
     def block(self, call: Call) -> Block | None:
         """The block of a layer's call; None if its result cannot be replaced by its input."""
-        # 1. What it returns is computed inside of it. The first value counts: others, such as the
-        #    shares of an attention, are returned for users.
+        # 1. What it returns is computed inside of it, or given to it, such as positions that all
+        #    attentions share. The first value counts: others, such as the shares of an attention,
+        #    are returned for users.
         source = call.source
         inside = {v for v, at in self.position.items() if call.start <= at < call.end}
-        is_made = call.results and all(value in inside for value in call.results)
+        made = [v for v, is_passed in zip(call.results, call.passed, strict=True) if not is_passed]
+        is_made = made and made[0] == call.results[0] and inside.issuperset(made)
         if source is None or not is_made or source not in self.coupling.axes:
             return None
         result = call.results[0]

@@ -11,11 +11,8 @@ from search_spaces.ir.graph import Node
 from search_spaces.ir.ops.convolution import convolution
 from search_spaces.ir.ops.recurrent import RECURRENT
 from search_spaces.subnetworks.axes import Atom, Axis, fix, fixed, fresh, number_of, product
-from search_spaces.subnetworks.coupling import Axes, Rule, Walk, unknown
+from search_spaces.subnetworks.coupling import UNFOLLOWED, Axes, Rule, Walk, unknown
 from search_spaces.subnetworks.shape_rules import IMAGE, NUMBERS, SHAPE_RULES
-
-UNFOLLOWED = "a weight that cannot be followed"
-
 
 # --- weights and constants that are values
 

@@ -29,6 +29,17 @@ from search_spaces.ir.pytorch.recorder import Recorder
 from search_spaces.ir.pytorch.weights import Derived
 
 
+@dataclass(frozen=True)
+class Passed:
+    """Stands for a tensor argument that a layer returns as it is.
+
+    Attributes:
+        place: its place among the tensors of the arguments.
+    """
+
+    place: int
+
+
 @dataclass
 class Call:
     """One call of a layer.
@@ -40,8 +51,10 @@ class Call:
         source: value of its first tensor argument; None if that is no value of the graph.
         results: values of the tensors that it returned; None for tensors that are no values of the
             graph.
-        returned: what it returned, such as a tuple, with `...` for its first tensor; None for what
-            is neither that nor a number or string.
+        passed: for each of these, True if it is one of the arguments.
+        returned: what it returned, such as a tuple, with `...` for its first tensor, and `Passed`
+            for further ones that are arguments; None for what is neither that nor a number or
+            string.
     """
 
     name: str
@@ -49,6 +62,7 @@ class Call:
     end: int = 0
     source: int | None = None
     results: tuple[int | None, ...] = ()
+    passed: tuple[bool, ...] = ()
     returned: Any = ...
 
 
@@ -285,8 +299,11 @@ def _noting_calls(module: nn.Module, recorder: LinkedRecorder) -> Iterator[None]
     ) -> None:
         call = open_calls.pop()
         call.end = len(recorder.nodes)
-        call.results = tuple([recorder.number_of(x) for x in _tensors_in(output)])
-        call.returned = _without_tensors(output)
+        arguments = _tensors_in((args, kwargs))
+        results = _tensors_in(output)
+        call.results = tuple([recorder.number_of(x) for x in results])
+        call.passed = tuple([any(x is y for y in arguments) for x in results])
+        call.returned = _without_tensors(output, arguments)
         recorder.calls.append(call)
 
     for name, layer in module.named_modules():
@@ -304,13 +321,16 @@ def _tensors_in(values: Any) -> list[Tensor]:
     return [x for x in tree_leaves(values) if isinstance(x, Tensor)]
 
 
-def _without_tensors(output: Any) -> Any:
-    """What a layer returned, as in `Call.returned`."""
+def _without_tensors(output: Any, arguments: list[Tensor]) -> Any:
+    """What a layer returned for tensors, as in `Call.returned`."""
     first = next(iter(_tensors_in(output)), None)
 
     def replaced(leaf: Any) -> Any:
         if leaf is first:
             return ...
+        for place, x in enumerate(arguments):
+            if leaf is x:
+                return Passed(place)
         return leaf if isinstance(leaf, str | int | float) else None
 
     return tree_map(replaced, output)

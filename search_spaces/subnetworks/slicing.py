@@ -39,7 +39,7 @@ from search_spaces.subnetworks.axes import (
 )
 from search_spaces.subnetworks.coupling import Coupling
 from search_spaces.subnetworks.groups import HEADS, Group, Kernel, source_names
-from search_spaces.subnetworks.reading import Call, Reading
+from search_spaces.subnetworks.reading import Call, Passed, Reading
 from search_spaces.subnetworks.resizing import Block
 
 
@@ -65,8 +65,14 @@ class Skipped(nn.Module):
             self.add_module(name, Skipped(child))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        first = next(x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor))
-        return tree_map(lambda leaf: first if leaf is ... else leaf, self._returned)
+        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+
+        def result(leaf: Any) -> Any:
+            if leaf is ...:
+                return tensors[0]
+            return tensors[leaf.place] if isinstance(leaf, Passed) else leaf
+
+        return tree_map(result, self._returned)
 
 
 # Attributes with these words hold other numbers, which may equal a number of channels by chance.

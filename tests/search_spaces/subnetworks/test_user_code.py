@@ -402,3 +402,54 @@ def test_the_narrower_of_two_compared_widths_has_all_sizes() -> None:
     assert sizes["width.1.last"] == (48, 64)
     (reason,) = space.unpruned.values()
     assert reason == "the module's code compares it with width.0, and it stays larger"
+
+
+class SharedPositions(nn.Module):
+    """A block that returns the positions that it was given, as those of T5 do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.narrow = nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, None]:
+        return x + self.narrow((self.wide(x) + positions).relu()), positions, None
+
+
+class Positioned(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.stem = nn.Parameter(torch.randn(5, 1)), nn.Linear(6, 16)
+        self.blocks = nn.ModuleList([SharedPositions() for _ in range(3)])
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        positions = self.table * 2
+        x = self.stem(x) + positions
+        for block in self.blocks:
+            x, positions, _ = block(x, positions)
+        made: Tensor = self.head(x.mean(1))
+        return made
+
+
+def test_blocks_that_return_their_arguments_can_be_left_out() -> None:
+    torch.manual_seed(0)
+    space = Subnetworks(Positioned(), torch.randn(2, 5, 6))
+    (stage,) = space.stages
+    assert {block.name for block in stage.blocks} == {"blocks.0", "blocks.1", "blocks.2"}
+    check_sub_networks(space)
+
+
+# --- weights that are computed
+
+
+def test_layers_with_spectral_norm_stay_whole_alone_and_say_why() -> None:
+    torch.manual_seed(0)
+    spectral = nn.utils.parametrizations.spectral_norm
+    layers = [nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.ReLU()]
+    layers += [spectral(nn.Conv2d(32, 16, 1)), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    space = Subnetworks(nn.Sequential(*layers, nn.Linear(16, 4)), torch.randn(2, 3, 8, 8))
+    assert [group.name for group in space.groups] == ["width.0"]
+    reason = "its weight is computed in a way that cannot be followed, as by spectral_norm"
+    assert space.unpruned["4"] == reason
+    assert set(space.unpruned.values()) == {reason}
+    check_sub_networks(space)
