@@ -11,17 +11,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch import nn
 
 from search_spaces.common.errors import describe, unknown
 from search_spaces.ir.fusion import fuse
@@ -52,6 +50,7 @@ from search_spaces.subnetworks.reading import Reading, read_module
 from search_spaces.subnetworks.resizing import Block, Resizer
 from search_spaces.subnetworks.slicing import Slicer, kept_of
 from search_spaces.subnetworks.stages import OutputChange, find_stages, noisy_inputs
+from search_spaces.subnetworks.training_trial import TrainingTrial, training_trial
 
 Option = Group | Block | Kernel
 
@@ -366,9 +365,9 @@ class Prunable:
             if any(self._reason(Choice(sizes)) is not None for sizes in trial_sizes([pair])):
                 failing.append(pair)
         for pair in failing or pairs:
-            if keep_order(pair):
-                group = pair.larger.group
-                other = pair.smaller.group
+            group = pair.larger.group
+            other = pair.smaller.group
+            if group is not None and keep_order(pair):
                 name = "another width" if other is None else other.name
                 reason = f"the module's code compares it with {name}, and it stays larger"
                 choices.unpruned[f"small sizes of {group.name}"] = reason
@@ -492,13 +491,16 @@ class Prunable:
         return reason
 
     @cached_property
-    def _trains(self) -> bool:
-        """True if the whole module runs in training mode without data."""
-        try:
-            _run_in_training(self.sub_module(Choice(), meta=True), self.example)
-        except Exception:  # the module's own code may raise any
-            return False
-        return True
+    def _trial_in_training(self) -> TrainingTrial | None:
+        whole = self.sub_module(Choice(), meta=True)
+        read = {id(tensor) for tensor in self.reading.sources.values()}
+        has_unread = any(id(parameter) not in read for parameter in self.module.parameters())
+        return training_trial(self.example, whole, self._with_data(Choice()), has_unread)
+
+    def _with_data(self, choice: Choice) -> Callable[[], nn.Module] | None:
+        """Makes a sub-network with data; None if there are none."""
+        tensors = *self.module.parameters(), *example_tensors(self.example)
+        return None if any(x.is_meta for x in tensors) else partial(self.sub_module, choice)
 
     def _reason(self, choice: Choice) -> str | None:
         """Why a sub-network does not work; None if it does."""
@@ -514,32 +516,22 @@ class Prunable:
             return "the module's code has sizes of its own"
 
         # 2. In training mode, where other layers may run, such as auxiliary heads.
-        if self._trains:
+        make = self._with_data(choice)
+        if self._trial_in_training is not None:
             try:
-                _run_in_training(module, self.example)
+                self._trial_in_training(module, make)
             except Exception as error:
                 return f"the module does not train with other sizes ({_first_line(error)})"
 
         # 3. With data, if there are any.
-        tensors = *self.module.parameters(), *example_tensors(self.example)
-        if any(x.is_meta for x in tensors):
+        if make is None:
             return None
         try:
             with torch.no_grad():
-                run(self.sub_module(choice).eval(), self.example)
+                run(make().eval(), self.example)
         except Exception as error:
             return f"the module does not run with other sizes ({_first_line(error)})"
         return None
-
-
-def _run_in_training(module: nn.Module, example: Example) -> None:
-    """Run a module without data in training mode, on two samples: statistics need several."""
-
-    def two(x: Any) -> Any:
-        return torch.cat([x.to("meta")] * 2) if isinstance(x, Tensor) and x.dim() else x
-
-    with torch.no_grad():
-        run(module.to("meta").train(), tree_map(two, example))
 
 
 def _atom_sizes(choice: Choice) -> dict[Atom, int]:

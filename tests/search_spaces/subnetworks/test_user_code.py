@@ -367,6 +367,35 @@ def test_sub_networks_run_in_training_mode_as_the_model_does() -> None:
     assert y.shape == other.shape == (4, 4)
 
 
+class Masked(nn.Module):
+    """Replaces random places of its input in training, as models of speech; that needs data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(8, 32), nn.Linear(32, 32), nn.Linear(32, 4)
+        self.replacement = nn.Parameter(torch.randn(32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x).relu()
+        if self.training:
+            x = x.clone()
+            x[torch.rand(x.shape[:2]) < 0.5] = self.replacement
+        made: Tensor = self.head(self.second(x).relu())
+        return made
+
+
+def test_a_module_that_trains_on_data_alone_is_tried_on_data() -> None:
+    torch.manual_seed(0)
+    model, example = Masked(), torch.randn(1, 5, 8)
+    drawn = torch.get_rng_state()
+    space = Subnetworks(model, example)
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert [group.name for group in space.groups] == ["width.second"]
+    assert "does not train with other sizes" in space.unpruned["width.first"]
+    module = space.module(space.uniform(0.5))
+    assert module.train()(torch.randn(4, 5, 8)).shape == (4, 5, 4)
+
+
 class Shortcut(nn.Module):
     """A residual block whose code compares its widths, as those of diffusion models do."""
 
