@@ -28,6 +28,7 @@ from torch.nn import functional
 
 from nas.evaluation.datasets import Dataset, Part
 from nas.evaluation.metrics import FIDELITY
+from nas.evaluation.tasks import weight_size
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ TEACHER_BATCH = 256  # samples, of small inputs and outputs
 MAX_VALUES = 2**24  # numbers in the inputs or outputs of a batch without gradients
 TEMPERATURE = 2.0  # softens the classes of teacher and network
 TEACHER_SHARE = 0.5  # of the loss
+PROBED_CHANGE = 0.01  # relative to the size of weights
+MAX_CHANGE = 0.1  # of outputs, as a `distance`, by a step in a random direction
 
 
 def recalibrate(
@@ -323,6 +326,33 @@ def distance_from_model(network: Trainable, module: nn.Module, x: Tensor) -> flo
     with in_evaluation(module):
         outputs = per_position(network.outputs(module, x))
     return distance(outputs, taught, network.imitates)
+
+
+def tolerated_change(network: Trainable, module: nn.Module, x: Tensor) -> float:
+    """Random change of all weights, relative to their size, that changes outputs by `MAX_CHANGE`.
+
+    A step of Adam changes all weights at once, and changes of many layers add up: a network of 50
+    convolutions stands a tenth of what one of 14 does. For small changes, the distance of outputs
+    goes with their square.
+
+    Args:
+        network: the network.
+        module: its module, unchanged afterwards.
+        x: a batch of inputs, on the module's device.
+    """
+    weights = list(module.parameters())
+    before = [weight.detach().clone() for weight in weights]
+    generator = torch.Generator().manual_seed(0)
+    with in_evaluation(module):
+        outputs = per_position(network.outputs(module, x)).clone()
+        for weight in weights:
+            noise = torch.randn(weight.shape, generator=generator).to(weight)
+            weight.add_(noise, alpha=PROBED_CHANGE * weight_size(weight))
+        changed = per_position(network.outputs(module, x))
+        for weight, value in zip(weights, before, strict=True):
+            weight.copy_(value)
+    far = distance(changed, outputs, network.imitates)
+    return PROBED_CHANGE * math.sqrt(MAX_CHANGE / max(far, 1e-12))
 
 
 # --- fidelity

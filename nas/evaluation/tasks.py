@@ -33,7 +33,8 @@ class TrainingTask:
         batch: samples per training step.
         learning_rate: the schedule's maximum. None: 0.1 for SGD and 0.002 for AdamW. From
             inherited weights, None is at most 0.02 for SGD, and for AdamW 4 % of the size of each
-            weight; the less, the nearer a network is to the model (`fine_tuning_rate`).
+            weight; the less, the nearer a network is to the model, and the more its outputs
+            depend on small changes (`fine_tuning_rate`).
         weight_decay: L2 penalty of SGD, decoupled weight decay of AdamW.
         optimizer: `"sgd"` (Nesterov momentum 0.9) or `"adamw"`. None: SGD, and from inherited
             weights AdamW, unless there is a learning rate.
@@ -108,7 +109,7 @@ class TrainingTask:
         return replace(self, batch=count) if is_small else self
 
 
-def fine_tuning_rate(optimizer: str, distance: float | None) -> float:
+def fine_tuning_rate(optimizer: str, distance: float | None, tolerated: float = math.inf) -> float:
     """The learning rate of a network that inherits weights, for AdamW relative to their size.
 
     A network that is nearly the model has nearly its outputs. Adam takes steps of the same size
@@ -120,9 +121,12 @@ def fine_tuning_rate(optimizer: str, distance: float | None) -> float:
         optimizer: of `OPTIMIZERS`.
         distance: of the network from the model, 0 to 1 (`nas.evaluation.inheritance.distance`); None
             if there is no such model.
+        tolerated: the highest rate that the network stands
+            (`nas.evaluation.inheritance.tolerated_change`).
     """
     far = UNKNOWN_DISTANCE if distance is None else max(distance, MIN_DISTANCE)
-    return float(f"{FINE_TUNING_RATES[optimizer] * math.sqrt(far):.2g}")
+    highest = min(FINE_TUNING_RATES[optimizer], tolerated)
+    return float(f"{highest * math.sqrt(far):.2g}")
 
 
 def training_task(settings: Mapping[str, Any]) -> TrainingTask:
@@ -175,7 +179,9 @@ def optimizer_of(
     assert rate is not None
     parameters: list[Any] = list(net.parameters())
     if is_relative:
-        parameters = [{"params": [weight], "lr": rate * _size(weight)} for weight in parameters]
+        parameters = [
+            {"params": [weight], "lr": rate * weight_size(weight)} for weight in parameters
+        ]
     if task.optimizer == "adamw":
         return torch.optim.AdamW(parameters, rate, weight_decay=task.weight_decay, foreach=True)
     return torch.optim.SGD(
@@ -188,7 +194,7 @@ def optimizer_of(
     )
 
 
-def _size(weight: torch.Tensor) -> float:
+def weight_size(weight: torch.Tensor) -> float:
     """Root mean square of a matrix's or kernel's entries; one size of all vectors."""
     if weight.ndim < 2:
         return VECTOR_SIZE

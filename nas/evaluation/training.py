@@ -30,6 +30,7 @@ from nas.evaluation.inheritance import (
     per_position,
     recalibrate,
     targets_per_position,
+    tolerated_change,
 )
 from nas.evaluation.machine import MeasurementPause
 from nas.evaluation.module import memory_format_of, torch_device, without_data
@@ -335,10 +336,13 @@ class _Training:
         is_relative = task.learning_rate is None and task.optimizer == "adamw"
         if task.learning_rate is None:
             assert task.optimizer is not None
-            far = None
+            far, tolerated = None, math.inf
             if task.epochs:
-                far = distance_from_model(network, self.net, next(self._calibration()))
-            rate = fine_tuning_rate(task.optimizer, far)
+                some = next(self._calibration())
+                far = distance_from_model(network, self.net, some)
+                if is_relative and far is not None:
+                    tolerated = tolerated_change(network, self.net, some)
+            rate = fine_tuning_rate(task.optimizer, far, tolerated)
             self.task = replace(task, learning_rate=rate)
         self.optimizer = optimizer_of(self.net, self.task, is_relative)
         steps = task.epochs * (len(self.train) // task.batch)

@@ -18,6 +18,7 @@ from nas.evaluation.inheritance import (
     distillation,
     imitated,
     recalibrate,
+    tolerated_change,
 )
 from nas.evaluation.tasks import TrainingTask, fine_tuning_rate
 from nas.evaluation.trainable import Trainable
@@ -168,6 +169,25 @@ def test_networks_near_the_model_have_lower_rates() -> None:
     highest = rates[-1]
     assert rates == pytest.approx([0.001 * highest, 0.1 * highest, 0.5 * highest, highest])
     assert fine_tuning_rate("adamw", None) == rates[2], "as of a network half way"
+
+
+def test_networks_whose_outputs_depend_on_small_changes_have_lower_rates() -> None:
+    """The outputs of many layers change more by the same change of every weight."""
+
+    def tolerated(layers: int) -> float:
+        torch.manual_seed(0)
+        hidden = [nn.Sequential(nn.Linear(32, 32), nn.ReLU()) for _ in range(layers)]
+        model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), *hidden, nn.Linear(32, 10))
+        parts = Subnetworks(model, torch.zeros(1, 1, 8, 8), name="layers")
+        network = Trainable.of(parts, parts.whole)
+        module = network.module()
+        before = {name: value.clone() for name, value in module.state_dict().items()}
+        change = tolerated_change(network, module, torch.randn(64, 1, 8, 8))
+        assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+        return change
+
+    assert tolerated(12) < tolerated(1) / 2
+    assert fine_tuning_rate("adamw", 1, tolerated=0.005) == 0.005
 
 
 def test_fine_tuning_changes_large_and_small_weights_by_the_same_share() -> None:
