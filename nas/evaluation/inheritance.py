@@ -43,7 +43,7 @@ MAX_VALUES = 2**24  # numbers in the inputs or outputs of a batch without gradie
 TEMPERATURE = 2.0  # softens the classes of teacher and network
 TEACHER_SHARE = 0.5  # of the loss
 PROBED_CHANGE = 0.01  # relative to the size of weights
-MAX_CHANGE = 0.1  # of outputs, as a `distance`, by a step in a random direction
+MAX_CHANGE = 0.5  # of outputs, as a `distance`, by a step in a random direction
 
 
 def recalibrate(
